@@ -1,0 +1,101 @@
+"""Commands: frozen orders. Each carries the `reason` it was given for; the runtime obeys, the simulator too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp.core.spans import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Rank: train this chunk after those that you have.
+
+    The learning rate is a function of samples seen by the whole cohort: `seen` when the chunk begins, plus `pace` for each
+    sample that the rank trains of it.
+    """
+
+    rank: int
+    chunk: Chunk
+    seen: int
+    pace: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """Rank: at the next batch boundary take part in this round: enter the collective, or lay down a snapshot."""
+
+    rank: int
+    round: int
+    members: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Coordinator's process: average the snapshots of these ranks, weighted by the samples trained."""
+
+    round: int
+    members: tuple[int, ...]
+    samples: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Rank: add (average - own snapshot) to the parameters."""
+
+    rank: int
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Rank: evaluate slice `part` of `parts` of the test set on the average just made."""
+
+    rank: int
+    epoch: int
+    part: int
+    parts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Rank: report and leave."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Runtime: the run cannot go on; `status` is what to record (`failed` or `diverged`)."""
+
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A policy's order to the dispatcher: how far each rank runs before the replicas are brought together."""
+
+    counts: tuple[int, ...]
+    """Steps of each rank in a window (0: the rank is gone)."""
+    ahead: tuple[int, ...]
+    """Steps that each rank may run beyond its count while the others catch up."""
+    overlap: bool
+    """Whether a rank may train while a round of a non-blocking backend is in flight."""
+    lookahead: int
+    """Epochs that may be begun before the oldest is complete."""
+    in_step: bool
+    """Gradients are averaged inside every step; no windows, no rounds."""
+    anchor: int
+    """Steps of the slowest rank in a window."""
+    reason: str
+
+
+RankCommand = Train | Average | Apply | Evaluate | Stop
+Command = RankCommand | Reduce | Abort | Plan

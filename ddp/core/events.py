@@ -1,0 +1,166 @@
+"""Events: frozen facts. Each carries `at`, seconds on the one monotonic clock that all ranks of a host share.
+
+A rank's events cross the control channel and land in `events.jsonl` unchanged (`ddp.runtime.codec` does both).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A rank has its model, data and transport. `digest` (sha256 of its parameters) must be equal on all ranks."""
+
+    at: float
+    rank: int
+    samples: int
+    """Training samples in an epoch."""
+    parameters: int
+    """Number of parameters."""
+    digest: str
+    device: str
+    transport: str
+    """`nccl`, `gloo`, `memory` (snapshots in shared memory) or `none` (one rank)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A rank has trained `steps` batches of `epoch` since its last report, in the order in which they were granted."""
+
+    at: float
+    rank: int
+    epoch: int
+    steps: int
+    samples: int
+    busy_s: float
+    """Seconds in data and compute (slowed, where a slow device is emulated); no waiting, no communication."""
+    loss_sum: float | None
+    """Sum over samples of the training loss; None: it was not finite."""
+    lr: float
+    """Learning rate of the last step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A rank has laid down its replica for a round of a non-blocking backend: what it trained since the last one."""
+
+    at: float
+    rank: int
+    round: int
+    steps: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """The coordinator's process has averaged the snapshots of a round."""
+
+    at: float
+    round: int
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """A rank holds the average of a round."""
+
+    at: float
+    rank: int
+    round: int
+    steps: int
+    """Own steps that entered the average."""
+    samples: int
+    seconds: float
+    """From entering the exchange to its end on this rank: on a collective the last rank to arrive waits for nobody, so
+    the smallest value of a round is the time on the wire."""
+    bytes: int
+    divergence: float
+    """||own - average|| / ||average||, L2 over all floating-point state."""
+
+
+@dataclass(frozen=True, slots=True)
+class AverageFailed:
+    """A rank could not complete a round, because another rank is gone; its replica is as before the round."""
+
+    at: float
+    rank: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A rank has evaluated its part of the test set on the model as of the end of `epoch`."""
+
+    at: float
+    rank: int
+    epoch: int
+    samples: int
+    loss_sum: float | None
+    metric_sum: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A rank has stopped in good order; its last words."""
+
+    at: float
+    rank: int
+    digest: str
+    peak_rss_bytes: int
+    peak_device_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A rank raised. `error` is one line, `traceback` the whole text."""
+
+    at: float
+    rank: int
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A rank's process is gone or unreachable."""
+
+    at: float
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; deadlines are looked at."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """For policies: every rank has done its share of a window, and a round opens. Tuples are by rank; a rank that is gone
+    has zeros."""
+
+    at: float
+    round: int
+    steps: tuple[int, ...]
+    busy_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundClosed:
+    """For policies: every rank holds the average of a round."""
+
+    at: float
+    round: int
+    sync_s: float
+    """The round's cost: time on the wire of a collective, or of averaging the snapshots."""
+    divergence: tuple[float, ...]
+
+
+RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Evaluated | Finished | Failed
+Event = RankEvent | Reduced | Lost | Tick
+PolicyEvent = Window | RoundClosed

@@ -1,0 +1,96 @@
+"""Sample spans: what is trained, as intervals of positions in an epoch's permutation.
+
+Owns the arithmetic of intervals, the `Chunk` (work granted to a rank) and how a chunk falls into batches. Knows nothing of
+ranks' speeds, of processes or of tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+Span = tuple[int, int]
+"""Half-open interval [start, stop) of positions in an epoch's permutation."""
+
+Spans = tuple[Span, ...]
+"""Disjoint, ascending, coalesced spans."""
+
+
+def union(spans: Spans, more: Spans) -> Spans:
+    """`spans` with `more` added. Raises AssertionError if any position is in both: a sample trained twice."""
+    merged: list[Span] = []
+    for start, stop in sorted((*spans, *more)):
+        assert start < stop, f"empty span [{start}, {stop})"
+        if merged and start < merged[-1][1]:
+            raise AssertionError(f"positions [{start}, {min(stop, merged[-1][1])}) are counted twice")
+        if merged and start == merged[-1][1]:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return tuple(merged)
+
+
+def measure(spans: Spans) -> int:
+    """Number of positions covered."""
+    return sum(stop - start for start, stop in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
+
+    `total` exceeds `stop - start` only where the gradients of several ranks are averaged inside the step. A batch may be
+    empty there (start == stop): the rank takes part with weight zero.
+    """
+
+    epoch: int
+    start: int
+    stop: int
+    total: int
+
+    @property
+    def samples(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
+
+    With `parts` > 1 the chunk is shared: each step takes a global batch of `parts * batch` consecutive positions, of
+    which this rank trains slice `part`; the last, smaller one is cut evenly (the first ranks take the odd samples).
+    `done` steps of it are behind the rank already.
+    """
+
+    epoch: int
+    start: int
+    stop: int
+    batch: int
+    part: int = 0
+    parts: int = 1
+    done: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Steps left to do."""
+        return -(-(self.stop - self.start) // (self.batch * self.parts)) - self.done
+
+    def at(self, step: int) -> Batch:
+        """The batch of the `step`-th step that is left (0 = the next one)."""
+        stride = self.batch * self.parts
+        first = self.start + (self.done + step) * stride
+        last = min(first + stride, self.stop)
+        assert first < last, f"step {step} is past the end of {self}"
+        each, odd = divmod(last - first, self.parts)
+        start = first + self.part * each + min(self.part, odd)
+        return Batch(self.epoch, start, start + each + (self.part < odd), last - first)
+
+    def spans(self, steps: int) -> Spans:
+        """What the next `steps` steps train."""
+        if self.parts == 1:
+            return ((self.at(0).start, self.at(steps - 1).stop),) if steps else ()
+        return union((), tuple((b.start, b.stop) for b in map(self.at, range(steps)) if b.samples))
+
+    def advance(self, steps: int) -> Chunk:
+        """The chunk with `steps` more steps behind it."""
+        assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
+        return replace(self, done=self.done + steps)
