@@ -1,0 +1,85 @@
+"""`Task`: what is trained, and `Job`: how. Everything an engine needs, nothing of the harness.
+
+Both are plain data and functions importable by name, so that they reach a rank's process by reference. Solo and distributed
+runs share a task: they differ in nothing but the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ddp.core.policies import Policy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Tensors = tuple["Tensor", ...]
+
+
+class Source(Protocol):
+    """A data set that fits a rank: `len(source)` samples, gathered by index."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> Tensors:
+        """The samples at `indices` (int64, shape [n]), in that order: tensors with first dimension n, on the device."""
+        ...
+
+    def to(self, device: torch.device) -> Source:
+        """The same data on `device`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """A published set-up, ready to train."""
+
+    model: Callable[[], nn.Module]
+    """Builds the model; random initialisation comes from torch's global generator, which the engine seeds."""
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    """Its learning rates are those at schedule 1.0."""
+    loss: Callable[[nn.Module, Tensors], Tensor]
+    """Mean loss over a batch, a scalar tensor with gradient."""
+    evaluate: Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
+    """(sum of the loss, sum of the metric) over the samples of a batch, scalar tensors; called without gradient."""
+    train_data: Callable[[], Source]
+    eval_data: Callable[[], Source]
+    schedule: Callable[[float], float]
+    """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
+    eval_batch: int = 500
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run."""
+
+    task: Callable[[], Task]
+    """A function importable by name (or a `functools.partial` of one) that makes the task inside a rank."""
+    epochs: int
+    batch_size: int
+    """Samples of one step of one rank."""
+    seed: int
+    world_size: int
+    policy: Policy
+    backend: str
+    """A key of `ddp.runtime.backends.BACKENDS`."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
+    speeds: tuple[float, ...] = ()
+    """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    lr_scale: float = 1.0
+    """Factor on every learning rate."""
+    max_steps: int = 0
+    """Stop every rank after so many steps (0: no limit). For tests and profiles."""
+    deadline_s: float = 60.0
+    """How long a rank may be silent, or a collective may last."""
+    keep_state: bool = False
+    """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
+    scratch: Path = Path()
+    """Folder for this run's private files: spans of the ranks, snapshots. Made and removed by the caller."""
+    preload: tuple[str, ...] = ()
+    """Modules that the fork server imports once for all ranks."""

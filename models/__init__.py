@@ -1,0 +1,27 @@
+"""The models of the matrix: one file each. Importing this package imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ddp.runtime.task import Task
+    from models.setup import Recipe, Setup
+
+MODELS: dict[str, str] = {
+    "mlp": "models.mlp",
+    "resnet_graph": "models.resnet_graph",
+}
+"""Name -> module, imported on use."""
+
+
+def load(name: str) -> Setup:
+    """The set-up of model `name`. Raises KeyError for an unknown one."""
+    setup: Setup = importlib.import_module(MODELS[name]).SETUP
+    return setup
+
+
+def make_task(name: str, recipe: Recipe, data_dir: str) -> Task:
+    """The task of a model under a recipe; importable by name, so that a rank can call it."""
+    return load(name).task(recipe, data_dir)

@@ -1,0 +1,44 @@
+"""What a model file says: one published set-up and its recipes.
+
+A model file is `models/<name>.py` with a `SETUP`; adding one is that file and one line in `models.MODELS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddp.runtime.task import Task
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and on what: `quick` (bundled real data, under a minute on one core) or `published`."""
+
+    data: str
+    """A key of `models.data.DATA`."""
+    epochs: int
+    batch_size: int
+    """Samples of one step of one rank."""
+    lr: float
+    """Learning rate at schedule 1.0."""
+    target: float
+    """Value of the metric that a sound engine reaches."""
+    lr_scale_ratio: float = 0.0
+    """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One model of the matrix."""
+
+    summary: str
+    """One line for `bench list`."""
+    citation: str
+    published: str
+    """The published value, and what deviates from the paper here."""
+    metric: str
+    higher_is_better: bool
+    recipes: dict[str, Recipe]
+    task: Callable[[Recipe, str], Task]
+    """(recipe, data folder) -> task."""
