@@ -140,6 +140,23 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of a rank's time, measured by the rank; slices of a rank do not overlap.
+
+    `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (the emulated part of a slow device),
+    `exchange` (in a collective; slices of all ranks with equal `seq` are one collective), `copy` (to and from a
+    snapshot), `wait` (for orders), `evaluate`, `checkpoint`.
+    """
+
+    at: float
+    rank: int
+    kind: str
+    seconds: float
+    seq: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """For policies: every rank has done its share of a window, and a round opens. Tuples are by rank; a rank that is gone
     has zeros."""

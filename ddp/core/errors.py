@@ -1,0 +1,35 @@
+"""What can go wrong in the world, as opposed to a user's mistake (ValueError) or ours (AssertionError).
+
+    EngineError
+    +-- ProtocolError       a message that does not parse, or an event in a state that does not know it
+    +-- RankFailed          a rank raised; carries its rank and traceback
+    +-- RankLost            a rank's process died, or was silent beyond the deadline
+    +-- Diverged            the training loss stopped being finite
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all."""
+
+
+class ProtocolError(EngineError):
+    """A message that does not parse, or an event in a state that does not know it."""
+
+
+class RankFailed(EngineError):
+    """A rank raised an exception."""
+
+    def __init__(self, rank: int, error: str, traceback: str) -> None:
+        super().__init__(f"rank {rank} failed: {error}")
+        self.rank = rank
+        self.traceback = traceback
+
+
+class RankLost(EngineError):
+    """A rank's process died, or was silent beyond the deadline."""
+
+
+class Diverged(EngineError):
+    """The training loss stopped being finite."""
