@@ -1,0 +1,48 @@
+"""`RunSpec`: one run, fully resolved. What the plan makes, the launcher executes and the analysis describes.
+
+Plain data: knows neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One cell of the matrix with its seed; every value is final."""
+
+    model: str
+    data: str
+    recipe: str
+    mode: str
+    engine: str
+    policy: str | None
+    """None where the engine has no policy (`solo`)."""
+    backend: str | None
+    world_size: int
+    seed: int
+    epochs: int
+    batch_size: int
+    """Samples of one step of one rank."""
+    lr: float
+    """Learning rate at schedule 1.0, before `lr_scale`."""
+    lr_scale: float
+    speeds: tuple[float, ...]
+    """Emulated relative speed of each rank; empty: none emulated."""
+    metric: str
+    """Name of the evaluation metric."""
+    higher_is_better: bool
+    target: float
+    """Value of the metric that a sound engine reaches."""
+    output: str
+    """Folder that holds `<model>/<mode>/<run_id>/`."""
+    run_id: str
+    """Starts with `w<world_size>-s<seed>-`."""
+    config_hash: str
+    """Hash of the resolved configuration without the seed: the cell."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved configuration; enough to run it again, exactly."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
