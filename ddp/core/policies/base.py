@@ -1,0 +1,25 @@
+"""What a policy is: pure functions from measured windows to a `Plan`.
+
+A policy says how many steps each rank runs before the replicas are brought together, and how far it may run ahead. It never
+sees ledgers, chunks, rounds or backends: dispatch and averaging are the same for all policies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from ddp.core.commands import Plan
+from ddp.core.events import PolicyEvent
+from ddp.core.world import World
+
+
+class Policy(Protocol):
+    """A frozen dataclass of settings. The state is the policy's own frozen value."""
+
+    def init(self, world: World) -> tuple[Any, Plan]:
+        """The state and the plan to begin with."""
+        ...
+
+    def update(self, state: Any, event: PolicyEvent) -> tuple[Any, tuple[Plan, ...]]:
+        """React to a window; a plan where it changes."""
+        ...

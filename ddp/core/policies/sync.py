@@ -1,0 +1,30 @@
+"""`sync`: replicas are brought together after every step. Classical synchronous data parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp.core.commands import Plan
+from ddp.core.events import PolicyEvent
+from ddp.core.world import World
+
+
+@dataclass(frozen=True)
+class Sync:
+    """No settings. Gradients are averaged inside the step where the backend can, else parameters after it."""
+
+    def init(self, world: World) -> tuple[None, Plan]:
+        """One step each, for ever."""
+        return None, Plan(
+            counts=(1,) * world.size,
+            ahead=(0,) * world.size,
+            overlap=False,
+            lookahead=0,
+            in_step=world.in_step,
+            anchor=1,
+            reason="sync: together after every step",
+        )
+
+    def update(self, state: None, event: PolicyEvent) -> tuple[None, tuple[Plan, ...]]:
+        """Nothing to learn."""
+        return None, ()

@@ -1,0 +1,30 @@
+"""`World`: the facts of a run that do not change. Policies are initialised with it, and decide nothing else from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The cohort and its work."""
+
+    size: int
+    samples: int
+    """Training samples in an epoch."""
+    batch: int
+    """Samples of one step of one rank."""
+    epochs: int
+    blocking: bool
+    """The backend averages in a collective: ranks stand still meanwhile. Otherwise snapshots are averaged beside them."""
+    in_step: bool
+    """The backend can average gradients inside a step."""
+    deadline_s: float = 60.0
+    """How long a rank that owes something may be silent."""
+    tolerate_loss: bool = False
+    """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
+
+    @property
+    def steps(self) -> int:
+        """Steps of one epoch, all ranks together."""
+        return -(-self.samples // self.batch)
