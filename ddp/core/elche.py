@@ -40,7 +40,9 @@ class ElCheSettings:
         if self.anchor < 1:
             raise ValueError(f"anchor={self.anchor}: a window has at least one step; use anchor=1 or more")
         if self.max_anchor < self.anchor:
-            raise ValueError(f"max_anchor={self.max_anchor} is below anchor={self.anchor}; raise it or lower the anchor")
+            raise ValueError(
+                f"max_anchor={self.max_anchor} is below anchor={self.anchor}; raise it or lower the anchor"
+            )
         if not 0 <= self.min_anchor <= self.max_anchor:
             raise ValueError(f"min_anchor={self.min_anchor} must lie between 0 and max_anchor={self.max_anchor}")
         if not 0.01 <= self.overhead_target <= 0.5:

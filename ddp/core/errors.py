@@ -1,10 +1,10 @@
 """What can go wrong in the world, as opposed to a user's mistake (ValueError) or ours (AssertionError).
 
-    EngineError
-    +-- ProtocolError       a message that does not parse, or an event in a state that does not know it
-    +-- RankFailed          a rank raised; carries its rank and traceback
-    +-- RankLost            a rank's process died, or was silent beyond the deadline
-    +-- Diverged            the training loss stopped being finite
+EngineError
++-- ProtocolError       a message that does not parse, or an event in a state that does not know it
++-- RankFailed          a rank raised; carries its rank and traceback
++-- RankLost            a rank's process died, or was silent beyond the deadline
++-- Diverged            the training loss stopped being finite
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`World`: the facts of a run that do not change. Policies are initialised with it, and decide nothing else from outside."""
+"""`World`: the facts of a run that do not change. Policies start from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class World:
     """Samples of one step of one rank."""
     epochs: int
     blocking: bool
-    """The backend averages in a collective: ranks stand still meanwhile. Otherwise snapshots are averaged beside them."""
+    """The backend averages in a collective, ranks stand still meanwhile; else snapshots are averaged beside them."""
     in_step: bool
     """The backend can average gradients inside a step."""
     deadline_s: float = 60.0

@@ -1,0 +1,249 @@
+"""The coordinator: a state machine from events to commands. Pure; the runtime and the simulator play the same one.
+
+It keeps the books (`cohort`), grants work (`dispatch`), brings replicas together (`rounds`) and asks the policy for a plan.
+It holds no opinion on when replicas should meet: that is the policy's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddp.core import rounds
+from ddp.core.cohort import Cohort, RankState, add
+from ddp.core.commands import Abort, Command, Plan, Stop
+from ddp.core.dispatch import dispatch
+from ddp.core.errors import ProtocolError
+from ddp.core.events import (
+    Averaged,
+    AverageFailed,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Lost,
+    PolicyEvent,
+    Progress,
+    Ready,
+    Reduced,
+    RoundClosed,
+    Snapshot,
+    Tick,
+    Window,
+)
+from ddp.core.policies import Policy
+from ddp.core.world import World
+
+Output = Command | PolicyEvent
+"""Commands to obey; events for policies are among them for the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """State of the coordinator. `update` returns the next one."""
+
+    policy: Policy
+    cohort: Cohort
+    policy_state: Any = None
+    plan: Plan | None = None
+    """None until every rank is ready."""
+    over: bool = False
+    """Nothing is left to do: all ranks have finished, or the run was aborted."""
+
+    @staticmethod
+    def start(policy: Policy, world: World, at: float) -> Coordinator:
+        """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells."""
+        return Coordinator(policy, Cohort(world, tuple(RankState(last_seen=at) for _ in range(world.size))))
+
+    def update(self, event: Event) -> tuple[Coordinator, tuple[Output, ...]]:
+        """React to one event. Raises ProtocolError for one that the state does not know, naming both."""
+        if self.over:
+            return self, ()
+        cohort, outputs = _book(self.cohort, event)
+        return replace(self, cohort=cohort)._decide(event.at, outputs)
+
+    def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Consult the policy, grant work, open a round, stop: whatever is now possible."""
+        self, issued = self._consult(outputs)
+        if any(isinstance(output, Abort) for output in issued):
+            return replace(self, over=True), issued
+        if not self.cohort.ready or self.cohort.stopping:
+            return replace(self, over=_all_finished(self.cohort)), issued
+        if self.plan is None:
+            state, plan = self.policy.init(self.cohort.world)
+            self, issued = replace(self, policy_state=state, plan=plan), (*issued, plan)
+        self, issued = self._issue(at, issued)
+        if _trained_out(self.cohort):
+            stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in self.cohort.live)
+            self, issued = replace(self, cohort=replace(self.cohort, stopping=True)), (*issued, *stops)
+        return self, issued
+
+    def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Grant work, and open a round where one is due; the policy sees the window first, so its grants follow it."""
+        assert self.plan is not None
+        cohort, orders = _close_epoch(self.cohort, self.plan)
+        cohort, grants = dispatch(cohort, self.plan)
+        plan, issued = self.plan, (*issued, *orders, *grants)
+        self = replace(self, cohort=cohort)
+        if reason := rounds.due(cohort, plan):
+            self, more = self._consult((_window(cohort, at),))
+            cohort, averages = rounds.open_round(cohort, reason)
+            cohort, grants = dispatch(cohort, self.plan or plan)
+            self, issued = replace(self, cohort=cohort), (*issued, *more, *averages, *grants)
+        return self, issued
+
+    def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Show the policy the events meant for it; a new plan takes effect at once."""
+        state, plan = self.policy_state, self.plan
+        issued: list[Output] = []
+        for output in outputs:
+            issued.append(output)
+            if isinstance(output, (Window, RoundClosed)):
+                state, plans = self.policy.update(state, output)
+                issued += plans
+                plan = plans[-1] if plans else plan
+        return replace(self, policy_state=state, plan=plan), tuple(issued)
+
+
+def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
+    """Enter an event into the books."""
+    if not isinstance(event, (Reduced, Tick)):
+        state = cohort.ranks[event.rank]
+        if not state.alive:
+            return cohort, ()  # the last words of a rank that was given up
+        cohort = cohort.with_rank(event.rank, replace(state, last_seen=event.at))
+    match event:
+        case Ready():
+            return _on_ready(cohort, event)
+        case Progress():
+            return _on_progress(cohort, event)
+        case Snapshot():
+            return rounds.on_snapshot(cohort, event)
+        case Reduced():
+            return rounds.on_reduced(cohort, event)
+        case Averaged():
+            return rounds.on_averaged(cohort, event)
+        case AverageFailed():
+            return rounds.on_failed(cohort, event)
+        case Evaluated():
+            return _on_evaluated(cohort, event)
+        case Finished():
+            return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
+        case Failed():
+            return _lose(cohort, event.rank, event.at, event.error)
+        case Lost():
+            return _lose(cohort, event.rank, event.at, event.reason)
+        case Tick():
+            return _on_tick(cohort, event)
+
+
+def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]:
+    state = cohort.ranks[event.rank]
+    if state.digest:
+        raise ProtocolError(f"rank {event.rank} reports ready twice")
+    for other, known in enumerate(cohort.ranks):
+        if known.digest and known.digest != event.digest:
+            reason = (
+                f"ranks {other} and {event.rank} begin with different parameters; build the model from the seed alone"
+            )
+            return cohort, (Abort("failed", reason),)
+    if not cohort.world.samples:
+        cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
+    if event.samples != cohort.world.samples:
+        reason = f"rank {event.rank} sees {event.samples} training samples, {cohort.world.samples} were expected"
+        return cohort, (Abort("failed", reason),)
+    return cohort.with_rank(event.rank, replace(state, digest=event.digest)), ()
+
+
+def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output, ...]]:
+    state, left = cohort.ranks[event.rank], event.steps
+    queue, trained, samples = list(state.queue), state.trained, 0
+    merged = cohort
+    in_step = bool(queue) and queue[0].parts > 1
+    while left:
+        if not queue or queue[0].epoch != event.epoch:
+            raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
+        chunk = queue.pop(0)
+        steps = min(left, chunk.steps)
+        spans = chunk.spans(steps)
+        samples += sum(stop - start for start, stop in spans)
+        if in_step:
+            merged = merged.with_ledger(merged.ledger(event.epoch).merge(spans))
+        else:
+            trained = add(trained, event.epoch, spans)
+        if steps < chunk.steps:
+            queue.insert(0, chunk.advance(steps))
+        left -= steps
+    if samples != event.samples:
+        raise ProtocolError(f"{event} reports {event.samples} samples, its steps hold {samples}")
+    state = replace(
+        state,
+        queue=tuple(queue),
+        trained=trained,
+        steps=0 if in_step else state.steps + event.steps,
+        samples=0 if in_step else state.samples + samples,
+        busy_s=state.busy_s + event.busy_s,
+    )
+    cohort = replace(merged.with_rank(event.rank, state), samples=cohort.samples + samples)
+    if event.loss_sum is None:
+        return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)
+    return cohort, ()
+
+
+def _on_evaluated(cohort: Cohort, event: Evaluated) -> tuple[Cohort, tuple[Output, ...]]:
+    entry = (event.epoch, event.rank)
+    if entry not in cohort.evaluating:
+        raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
+    return replace(cohort, evaluating=tuple(e for e in cohort.evaluating if e != entry)), ()
+
+
+def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
+    """Give up ranks that owe something and have been silent beyond the deadline."""
+    outputs: tuple[Output, ...] = ()
+    for rank, state in enumerate(cohort.ranks):
+        silence = event.at - state.last_seen
+        if cohort.owes(rank) and silence > cohort.world.deadline_s:
+            cohort, more = _lose(cohort, rank, event.at, f"silent for {silence:.1f} s")
+            outputs += more
+    return cohort, outputs
+
+
+def _lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank is gone: go on without it, or end the run."""
+    state = cohort.ranks[rank]
+    if state.finished:
+        return cohort, ()
+    in_step = any(chunk.parts > 1 for chunk in state.queue)
+    survivors = len(cohort.live) > 1 and not in_step and bool(state.digest)
+    if not (cohort.world.tolerate_loss and survivors):
+        return cohort, (Abort("failed", f"rank {rank}: {reason}"),)
+    for chunk in state.queue:
+        ledger = cohort.ledger(chunk.epoch)
+        cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
+    owed = tuple(entry for entry in cohort.evaluating if entry[1] != rank)
+    cohort = replace(cohort, evaluating=owed).with_rank(rank, replace(state, alive=False, queue=()))
+    return rounds.on_lost(cohort, rank, at)
+
+
+def _close_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Command, ...]]:
+    """Where no round closes epochs: evaluate one whose samples have all gone into the model step by step."""
+    done = [ledger for ledger in cohort.ledgers if ledger.complete]
+    if not plan.in_step or not done:
+        return cohort, ()
+    cohort = replace(cohort, ledgers=tuple(ledger for ledger in cohort.ledgers if not ledger.complete))
+    return rounds.evaluate(cohort, done[0].epoch)
+
+
+def _window(cohort: Cohort, at: float) -> Window:
+    live = [state if state.alive else RankState() for state in cohort.ranks]
+    steps, busy = tuple(state.steps for state in live), tuple(state.busy_s for state in live)
+    return Window(at, cohort.rounds, steps, busy)
+
+
+def _trained_out(cohort: Cohort) -> bool:
+    nothing_left = not cohort.ledgers and cohort.round is None and not cohort.evaluating
+    return nothing_left and cohort.begun == cohort.world.epochs
+
+
+def _all_finished(cohort: Cohort) -> bool:
+    return cohort.stopping and all(cohort.ranks[rank].finished for rank in cohort.live)

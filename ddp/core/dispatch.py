@@ -1,0 +1,102 @@
+"""Dispatch: which rank gets which samples next. The same for every policy; a policy's `Plan` says how many steps.
+
+Pure functions of the cohort and the plan. Knows no controller and no backend beyond the world's two facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp.core.cohort import Cohort
+from ddp.core.commands import Plan, Train
+from ddp.core.elche import clamp_total
+from ddp.core.ledger import Ledger
+from ddp.core.spans import Chunk, measure
+
+
+def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+    """Grant every rank what the plan allows it and the epochs in progress still hold."""
+    return _whole_epoch(cohort) if plan.in_step else _windows(cohort, plan)
+
+
+def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
+    """Steps that may still be granted to `rank`."""
+    state, current = cohort.ranks[rank], cohort.round
+    since = state.steps
+    if current is not None and rank in current.members:
+        if cohort.world.blocking:
+            # The order to average is ahead of any grant in the rank's queue of orders: the window ends with it.
+            since = 0 if rank in current.waiting else since
+        elif not plan.overlap and current.stage != "apply":
+            return 0
+    return plan.counts[rank] + plan.ahead[rank] - since - state.queued
+
+
+def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
+    """Whether the rank stands still for lack of samples; to be asked after a dispatch."""
+    return not cohort.ranks[rank].queue and allowance(cohort, plan, rank) > 0
+
+
+def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+    commands: list[Train] = []
+    while True:
+        cohort = _begin_epoch(cohort, plan)
+        ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None)
+        takers = [rank for rank in cohort.live if allowance(cohort, plan, rank) > 0]
+        if ledger is None or not takers:
+            return cohort, tuple(commands)
+        counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(plan.counts))
+        shares = clamp_total(counts, -(-ledger.free // cohort.world.batch))
+        for rank in takers:
+            # At the end of an epoch a share may be zero steps; one step then goes to whoever asks.
+            steps = min(allowance(cohort, plan, rank), max(shares[rank], 1))
+            cohort, command = _grant(cohort, plan, rank, steps, ledger.epoch)
+            commands.append(command)
+            if not cohort.ledger(ledger.epoch).free:
+                break
+
+
+def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[Cohort, Train]:
+    world = cohort.world
+    ledger, (start, stop) = cohort.ledger(epoch).take(steps * world.batch)
+    chunk = Chunk(epoch, start, stop, world.batch)
+    state = cohort.ranks[rank]
+    pace = sum(plan.counts[r] for r in cohort.live) / plan.counts[rank]
+    ahead = sum(measure(queued.spans(queued.steps)) for queued in state.queue)
+    command = Train(
+        rank,
+        chunk,
+        seen=cohort.samples + round(pace * ahead),
+        pace=pace,
+        reason=f"{chunk.steps} of the {plan.counts[rank]} steps of a window",
+    )
+    cohort = cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=(*state.queue, chunk)))
+    return cohort, command
+
+
+def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
+    """Open the next epoch where the one before is all granted and few enough are in progress."""
+    closing = cohort.round is not None and cohort.round.closes is not None
+    in_progress = len(cohort.ledgers) - closing
+    exhausted = all(ledger.free == 0 for ledger in cohort.ledgers)
+    if not exhausted or in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
+        return cohort
+    ledger = Ledger(cohort.begun, cohort.world.samples)
+    return replace(cohort, ledgers=(*cohort.ledgers, ledger), begun=cohort.begun + 1)
+
+
+def _whole_epoch(cohort: Cohort) -> tuple[Cohort, tuple[Train, ...]]:
+    """Where gradients are averaged inside the step: a slice of every global batch of the epoch to each rank, at once."""
+    world, live = cohort.world, cohort.live
+    if cohort.ledgers or cohort.begun == world.epochs:
+        return cohort, ()
+    epoch = cohort.begun
+    ledger = Ledger(epoch, world.samples, cursor=world.samples)
+    cohort = replace(cohort, ledgers=(ledger,), begun=epoch + 1)
+    commands = []
+    for part, rank in enumerate(live):
+        chunk = Chunk(epoch, 0, world.samples, world.batch, part, len(live))
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))
+        reason = f"slice {part + 1} of {len(live)} of every global batch of epoch {epoch}"
+        commands.append(Train(rank, chunk, seen=epoch * world.samples, pace=float(len(live)), reason=reason))
+    return cohort, tuple(commands)

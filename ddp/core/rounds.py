@@ -1,0 +1,181 @@
+"""Rounds: when the replicas are brought together, and the stages of doing so. The same for every policy.
+
+On a blocking backend a round is one stage (`collect`: ranks meet in a collective). Otherwise ranks lay down snapshots
+(`collect`), the coordinator's process averages them (`reduce`), and ranks add the difference (`apply`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp.core.cohort import Cohort, Contribution, Round
+from ddp.core.commands import Apply, Average, Command, Evaluate, Plan, Reduce
+from ddp.core.dispatch import starved
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, AverageFailed, Reduced, RoundClosed, Snapshot
+
+Output = Command | RoundClosed
+
+
+def due(cohort: Cohort, plan: Plan) -> str:
+    """Why a round is due now; empty if none is. To be asked after a dispatch."""
+    live = cohort.live
+    if cohort.round is not None or plan.in_step or not any(cohort.ranks[r].steps for r in live):
+        return ""
+    if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
+        return f"epoch {cohort.ledgers[0].epoch} is trained"
+    if all(cohort.ranks[r].steps >= plan.counts[r] or starved(cohort, plan, r) for r in live):
+        return "every rank has done its share of the window"
+    return ""
+
+
+def open_round(cohort: Cohort, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
+    """Order all live ranks to average."""
+    index, members = cohort.rounds, cohort.live
+    # The order carries the evaluation along, so it must be known now whether the epoch is complete with this round.
+    closes = next((ledger.epoch for ledger in cohort.ledgers if cohort.fully_trained(ledger.epoch)), None)
+    current = Round(index, members, "collect", members, closes)
+    cohort = replace(cohort, round=current, rounds=index + 1)
+    commands: list[Command] = [Average(rank, index, members, reason) for rank in members]
+    if cohort.world.blocking and closes is not None:
+        cohort, evaluations = evaluate(cohort, closes)
+        commands += evaluations
+    return cohort, tuple(commands)
+
+
+def evaluate(cohort: Cohort, epoch: int) -> tuple[Cohort, tuple[Command, ...]]:
+    """Order the evaluation of `epoch`, the test set split over the live ranks."""
+    live = cohort.live
+    reason = f"epoch {epoch} is complete"
+    commands = tuple(Evaluate(rank, epoch, part, len(live), reason) for part, rank in enumerate(live))
+    return replace(cohort, evaluating=(*cohort.evaluating, *((epoch, rank) for rank in live))), commands
+
+
+def on_snapshot(cohort: Cohort, event: Snapshot) -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank's contribution lies in shared memory."""
+    _expect(cohort, event, "collect")
+    return _advance(_contribute(cohort, event.rank, event.steps), at=event.at)
+
+
+def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ...]]:
+    """The average of the snapshots is there; hand it out."""
+    current = _expect(cohort, event, "reduce")
+    live = tuple(rank for rank in current.members if cohort.ranks[rank].alive)
+    current = replace(current, stage="apply", waiting=live, seconds=(event.seconds,))
+    cohort = replace(cohort, round=current)
+    commands: list[Command] = [Apply(rank, event.round, "the average is there") for rank in live]
+    if current.closes is not None:
+        cohort, evaluations = evaluate(cohort, current.closes)
+        commands += evaluations
+    return cohort, tuple(commands)
+
+
+def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank holds the average."""
+    blocking = cohort.world.blocking
+    current = _expect(cohort, event, "collect" if blocking else "apply")
+    seconds = (*current.seconds, event.seconds) if blocking else current.seconds
+    current = replace(current, seconds=seconds, divergence=(*current.divergence, event.divergence))
+    cohort = replace(cohort, round=current)
+    if blocking:
+        cohort = _contribute(cohort, event.rank, event.steps)
+    else:
+        cohort = replace(cohort, round=current.without(event.rank))
+    return _advance(cohort, at=event.at)
+
+
+def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
+    """A collective broke on a rank; the round is given up once all have said so."""
+    current = _expect(cohort, event, "collect").without(event.rank)
+    cohort = replace(cohort, round=replace(current, failed=(*current.failed, event.rank)))
+    return _advance(cohort, at=event.at)
+
+
+def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank is gone. What it had trained is free again, unless it went into an average."""
+    current, blocking = cohort.round, cohort.world.blocking
+    if current is None or rank not in current.waiting:
+        return _give_back(cohort, rank), ()
+    current = current.without(rank)
+    if not blocking and current.stage == "collect":
+        # Its samples miss the average, so the epoch is not complete with it.
+        cohort = _give_back(cohort, rank)
+        current = replace(current, closes=None, members=tuple(r for r in current.members if r != rank))
+    # In a collective the others' answers will tell whether its replica went in.
+    return _advance(replace(cohort, round=current), at=at)
+
+
+def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed, stage: str) -> Round:
+    """The round in flight, if `event` belongs to it now; else the one error that names both."""
+    current = cohort.round
+    fits = current is not None and current.index == event.round and current.stage == stage
+    if fits and current is not None and (isinstance(event, Reduced) or event.rank in current.waiting):
+        return current
+    raise ProtocolError(f"{event} does not fit the round in flight: {current}")
+
+
+def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
+    state, current = cohort.ranks[rank], cohort.round
+    assert current is not None
+    if steps != state.steps:
+        raise ProtocolError(
+            f"rank {rank} contributed {steps} steps to round {current.index}, {state.steps} were reported"
+        )
+    entry = Contribution(rank, state.samples, state.trained)
+    current = replace(current.without(rank), contributions=(*current.contributions, entry))
+    return replace(cohort, round=current).with_rank(rank, state.contribute())
+
+
+def _advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """Go to the next stage once nobody is waited for."""
+    current = cohort.round
+    assert current is not None
+    if current.waiting or current.stage == "reduce":
+        return cohort, ()
+    if not current.contributions:
+        return _give_up(cohort), ()
+    if current.failed:
+        raise ProtocolError(f"round {current.index} succeeded on some ranks and broke on {current.failed}")
+    if current.stage == "collect" and not cohort.world.blocking:
+        members = tuple(entry.rank for entry in current.contributions)
+        samples = tuple(entry.samples for entry in current.contributions)
+        cohort = replace(cohort, round=replace(current, stage="reduce"))
+        return cohort, (Reduce(current.index, members, samples, "all snapshots are there"),)
+    return _close(cohort, at)
+
+
+def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    current = cohort.round
+    assert current is not None
+    trained = [entry.trained for entry in current.contributions]
+    if cohort.world.blocking:
+        # The collective came to its end, so it held the replicas of members that died right after it, too.
+        for rank in (r for r in current.members if not cohort.ranks[r].alive):
+            trained.append(cohort.ranks[rank].trained)
+            cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
+    for by_epoch in trained:
+        for epoch, spans in by_epoch:
+            cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
+    ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
+    # On a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
+    closed = RoundClosed(at, current.index, min(current.seconds), current.divergence)
+    return replace(cohort, ledgers=ledgers, round=None), (closed,)
+
+
+def _give_up(cohort: Cohort) -> Cohort:
+    """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
+    current = cohort.round
+    assert current is not None
+    owed = tuple(entry for entry in cohort.evaluating if entry[0] != current.closes)
+    cohort = replace(cohort, round=None, evaluating=owed)
+    for rank in (r for r in current.members if not cohort.ranks[r].alive):
+        cohort = _give_back(cohort, rank)
+    return cohort
+
+
+def _give_back(cohort: Cohort, rank: int) -> Cohort:
+    """Free what a lost rank had trained and not brought into an average."""
+    state = cohort.ranks[rank]
+    for epoch, spans in state.trained:
+        cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
+    return cohort.with_rank(rank, state.contribute())
