@@ -1,0 +1,19 @@
+"""The one exception of the graph builder. Knows nothing of torch."""
+
+from __future__ import annotations
+
+
+class GraphError(ValueError):
+    """A graph was written, or used, wrongly. `node` is the label of the node at fault, outermost graph first."""
+
+    def __init__(self, problem: str, node: str = "") -> None:
+        super().__init__(problem, node)
+        self.problem = problem
+        self.node = node
+
+    def __str__(self) -> str:
+        return f"node {self.node!r}: {self.problem}" if self.node else self.problem
+
+    def within(self, label: str) -> GraphError:
+        """The same error, seen from the graph in which this one's graph is the node `label`."""
+        return GraphError(self.problem, f"{label}.{self.node}" if self.node else label)

@@ -1,0 +1,75 @@
+"""The structural hash: what a module computes, without its weights and without names. Knows modules, not graphs.
+
+Equal across processes, runs and machines: it is made of class names, hyper-parameters and shapes, never of addresses,
+values of weights or Python's salted hashes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def digest(description: object) -> str:
+    """64 hex digits for a nest of plain values as `describe` makes it."""
+    return hashlib.sha256(repr(description).encode()).hexdigest()
+
+
+def describe(value: Any) -> Any:
+    """Strings, numbers and tuples that say what `value` is. A module with a method `structure()` describes itself."""
+    if isinstance(value, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
+        return repr(value)
+    if isinstance(value, Tensor):
+        return ("tensor", tuple(value.shape), str(value.dtype))
+    if isinstance(value, tuple | list):
+        return tuple(describe(item) for item in value)
+    if isinstance(value, dict):
+        return tuple(sorted((repr(key), describe(item)) for key, item in value.items()))
+    if isinstance(value, set | frozenset):
+        return tuple(sorted(repr(describe(item)) for item in value))
+    if isinstance(value, nn.Module):
+        own = getattr(value, "structure", None)
+        return own() if callable(own) else _describe_module(value)
+    if isinstance(value, functools.partial):
+        return ("partial", describe(value.func), describe(value.args), describe(value.keywords))
+    return _describe_object(value)
+
+
+def _describe_module(module: nn.Module) -> tuple[Any, ...]:
+    # Attributes as well as extra_repr: attention, for one, does not print its number of heads. `training` is a mode
+    # and underscored attributes are torch's own bookkeeping (hooks) or derived.
+    settings = {key: item for key, item in vars(module).items() if key != "training" and not key.startswith("_")}
+    return (
+        _name(type(module)),
+        module.extra_repr(),
+        describe(settings),
+        tuple(
+            (name, describe(tensor), tensor.requires_grad) for name, tensor in module.named_parameters(recurse=False)
+        ),
+        tuple((name, describe(tensor)) for name, tensor in module.named_buffers(recurse=False)),
+        tuple((name, describe(child)) for name, child in module._modules.items()),
+    )
+
+
+def _describe_object(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, FunctionType) and "<" in value.__qualname__:
+        # A lambda or a local function has no name to go by: its code tells it from another one.
+        cells = tuple(describe(cell.cell_contents) for cell in value.__closure__ or ())
+        return (_name(value), _describe_code(value.__code__), cells, describe(value.__defaults__))
+    if hasattr(value, "__qualname__"):
+        return (_name(value),)
+    return (_name(type(value)), describe(vars(value)) if hasattr(value, "__dict__") else "")
+
+
+def _describe_code(code: CodeType) -> tuple[Any, ...]:
+    constants = tuple(_describe_code(c) if isinstance(c, CodeType) else describe(c) for c in code.co_consts)
+    return (code.co_code.hex(), code.co_names, constants)
+
+
+def _name(value: Any) -> str:
+    return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
