@@ -1,0 +1,192 @@
+"""The run folder, the only interface between producing and judging: how it appears on disk and how it is read.
+
+A run is written in a hidden folder beside its place and renamed into it, so that a folder that is there is whole. Owns
+names and atomicity; knows nothing of what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import ValidationError
+
+from bench.schema import SCHEMA_VERSION, Metrics
+from ddp.core.errors import ProtocolError
+from ddp.runtime.codec import Record, decode
+
+METRICS, CONFIG, EVENTS = "metrics.json", "config.json", "events.jsonl"
+FAILED = ".failed"
+"""Suffix of a failed rerun that lies beside the finished run it must not destroy."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` (UTF-8) so that `path` is either as before or complete. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def place(output: Path, model: str, mode: str, run_id: str) -> Path:
+    """Where the folder of a run lies."""
+    return output / model / mode / run_id
+
+
+def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
+    """Whether that run is there with status `ok`."""
+    return _is_ok(place(output, model, mode, run_id))
+
+
+def _is_ok(folder: Path) -> bool:
+    try:
+        return _read_metrics(folder).status == "ok"
+    except ValueError:
+        return False
+
+
+class RunWriter:
+    """A run folder in the making: write files under `path`, then `commit` or `discard`.
+
+    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way).
+    """
+
+    def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
+        self._place = place(output, model, mode, run_id)
+        parent = self._place.parent
+        self.path = parent / f".tmp-{run_id}-{os.getpid()}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _clean(parent, run_id)
+            self.path.mkdir()
+        except OSError as error:
+            raise ValueError(f"cannot write runs to {output}: {error.strerror}: {error.filename}") from None
+
+    def commit(self, status: str) -> Path:
+        """Rename into place; the final folder. An `ok` run replaces what was there; another one never replaces an `ok`
+        one, but goes to `<run_id>.failed` beside it."""
+        beside = self._place.with_name(self._place.name + FAILED)
+        destination = beside if status != "ok" and _is_ok(self._place) else self._place
+        try:
+            if status == "ok" and beside.exists():
+                shutil.rmtree(beside)
+            _replace(self.path, destination)
+        except OSError as error:
+            raise ValueError(f"cannot put {self.path} into place: {error.strerror}: {error.filename}") from None
+        return destination
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _replace(source: Path, destination: Path) -> None:
+    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
+    aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
+    if destination.exists():
+        os.rename(destination, aside)
+    os.rename(source, destination)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _clean(parent: Path, run_id: str) -> None:
+    """Remove what dead processes left of this run."""
+    for folder in parent.glob(".*-*"):
+        kind, _, rest = folder.name.partition("-")
+        name, _, pid = rest.rpartition("-")
+        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or _alive(int(pid)):
+            continue
+        if kind == ".old" and not (parent / name).exists():
+            os.rename(folder, parent / name)
+        elif kind in (".tmp", ".old"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    return pid != os.getpid() and psutil.pid_exists(pid)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as read."""
+
+    path: Path
+    metrics: Metrics
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved configuration; empty if it is not there."""
+
+
+def find_runs(path: Path) -> tuple[list[Run], list[str]]:
+    """The runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
+    be read. Raises ValueError if `path` is no folder."""
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
+    runs: list[Run] = []
+    problems: list[str] = []
+    for folder in _run_folders(path):
+        try:
+            runs.append(Run(folder, _read_metrics(folder), _read_config(folder)))
+        except ValueError as error:
+            problems.append(str(error))
+    return runs, problems
+
+
+def _run_folders(path: Path) -> Iterator[Path]:
+    for folder, subfolders, files in os.walk(path):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
+            subfolders.clear()
+            yield Path(folder)
+
+
+def _read_metrics(folder: Path) -> Metrics:
+    """Raises ValueError: one line that names the file and what is wrong with it."""
+    path = folder / METRICS
+    body = _read_object(path)
+    version = body.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{path}: schema_version is {version!r}, this version reads {SCHEMA_VERSION}")
+    try:
+        return Metrics.model_validate(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ValueError(f"{path}: {where}: {first['msg']}{more}") from None
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    return _read_object(folder / CONFIG) if (folder / CONFIG).exists() else {}
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: missing") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return body
+
+
+def read_records(folder: Path) -> Iterator[Record]:
+    """The events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
+    path = folder / EVENTS
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield decode(line)
+            except ProtocolError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None

@@ -1,0 +1,215 @@
+"""`Metrics`: the result of one run, as written to `metrics.json`. The one definition of every field and its unit.
+
+Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a
+result is computed (`bench.analysis`) or where it lies (`bench.runfolder`). `python -m bench.schema` writes the JSON
+Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+SCHEMA_VERSION = 1
+SCHEMA_FILE = Path(__file__).with_name("metrics.schema.json")
+Status = Literal["ok", "diverged", "failed", "killed"]
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown fields, NaN and infinity."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class Epoch(Strict):
+    """One epoch; `eval` is null where it was not (fully) evaluated."""
+
+    epoch: int = Field(description="number of the epoch, from 0")
+    samples: int = Field(
+        description="samples trained by all ranks, since the start, when the epoch was evaluated (else: ended)"
+    )
+    train_loss: float | None = Field(description="mean training loss over the samples of the epoch, unit of the loss")
+    eval: float | None = Field(description="mean of the evaluation metric over the test set, unit of the metric")
+    eval_loss: float | None = Field(description="mean loss over the test set, unit of the loss")
+    lr: float = Field(description="learning rate of the last step of the epoch")
+    seconds: float = Field(
+        description="training time until then, seconds since the last rank was ready, stopped for evaluation"
+    )
+
+
+class Final(Strict):
+    """Where the run ended."""
+
+    train_loss: float | None = Field(description="mean training loss of the last epoch, unit of the loss")
+    eval: float | None = Field(description="evaluation metric of the last evaluated epoch, unit of the metric")
+    eval_metric: str = Field(description="name of the evaluation metric; an accuracy is a fraction in [0, 1]")
+    higher_is_better: bool = Field(description="direction of the evaluation metric")
+
+
+class Target(Strict):
+    """The value of the metric that a sound engine reaches, and when this run reached it."""
+
+    value: float = Field(description="target, unit of the metric")
+    reached: bool = Field(description="whether any evaluation reached it")
+    samples: int | None = Field(description="samples trained by all ranks at the first evaluation that reached it")
+    seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")
+
+
+class Time(Strict):
+    """Where the wall time of the run went; total = startup + train + eval + shutdown."""
+
+    total: float = Field(description="from launch to end of the run, seconds")
+    startup: float = Field(description="from launch until the last rank was ready, seconds")
+    train: float = Field(
+        description="from the last rank ready to the last rank finished, less `eval`: the stopped clock, seconds"
+    )
+    eval: float = Field(description="evaluation, mean over ranks, seconds")
+    checkpoint: float = Field(description="writing checkpoints, mean over ranks, seconds; part of `train`")
+    shutdown: float = Field(description="from the last rank finished to the end, seconds")
+
+
+class Throughput(Strict):
+    """Training speed over `time_s.train`."""
+
+    samples_per_s: float | None = Field(description="samples trained by all ranks / training time, samples per second")
+    per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
+    efficiency: float | None = Field(
+        description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
+        "speed that the same ranks would have in this run if they never waited nor communicated"
+    )
+
+
+class RankTime(Strict):
+    """How one rank spent its wall time, from ready to finished. The fractions sum to 1."""
+
+    rank: int = Field(description="number of the rank")
+    wall_s: float = Field(description="from ready to finished (or to its last record, if cut short), seconds")
+    compute: float = Field(description="forward, backward, optimizer and the emulated slowness, fraction of wall time")
+    data: float = Field(description="making batches, fraction of wall time")
+    comm: float = Field(
+        description="on the wire (from the last arrival at a collective to its end) and copying snapshots, fraction of "
+        "wall time"
+    )
+    wait: float = Field(description="waiting for other ranks at a collective, or for orders, fraction of wall time")
+    eval: float = Field(description="evaluation, fraction of wall time")
+    checkpoint: float = Field(description="writing checkpoints, fraction of wall time")
+    other: float = Field(description="the remainder: bookkeeping between the slices, fraction of wall time")
+
+
+class Sync(Strict):
+    """Bringing replicas together: rounds of averaging, or collectives inside the steps where gradients are averaged."""
+
+    kind: Literal["none", "gradients", "parameters"] = Field(description="what is averaged")
+    count: int = Field(description="rounds (parameters) or collectives (gradients)")
+    bytes: int = Field(description="payload handed over by all ranks, over all rounds, bytes")
+    ms_p50: float | None = Field(
+        description="median cost of one: time on the wire, or of averaging snapshots, milliseconds"
+    )
+    ms_p95: float | None = Field(description="95th percentile of the same, milliseconds")
+    divergence_p50: float | None = Field(
+        description="median over rounds and ranks of ||own - average|| / ||average|| before averaging"
+    )
+
+
+class Plan(Strict):
+    """An order of the policy, in force from `seconds`."""
+
+    seconds: float = Field(description="since launch, seconds")
+    anchor: int = Field(description="steps of the slowest rank in a window")
+    counts: list[int] = Field(description="steps in a window, by rank (0: the rank is gone)")
+    reason: str = Field(description="why it was given")
+
+
+class WindowRow(Strict):
+    """What the ranks did between two averaging events."""
+
+    seconds: float = Field(description="end of the window, since launch, seconds")
+    round: int = Field(description="number of the round")
+    steps: list[int] = Field(description="steps trained, by rank")
+    ms_per_batch: list[float | None] = Field(
+        description="busy time per step, by rank, milliseconds; null: trained none"
+    )
+
+
+class Elche(Strict):
+    """The schedule that the policy arrived at, and how."""
+
+    anchor: int = Field(description="last anchor: steps of the slowest rank in a window")
+    counts: list[int] = Field(description="last counts: steps in a window, by rank")
+    plans: list[Plan] = Field(description="history of the orders")
+    windows: list[WindowRow] = Field(description="history of the windows")
+    guard: list[str] = Field(description="verdicts of the divergence guard")
+
+
+class Memory(Strict):
+    """Peak memory; null where a rank did not live to report it."""
+
+    peak_rss_bytes: list[int | None] = Field(description="peak resident memory, by rank, bytes")
+    peak_device_bytes: list[int | None] = Field(description="peak memory allocated on the device, by rank, bytes")
+
+
+class Fault(Strict):
+    """Something that went wrong in a rank."""
+
+    seconds: float = Field(description="since launch, seconds")
+    rank: int = Field(description="number of the rank")
+    kind: Literal["failed", "lost", "average_failed"] = Field(description="it raised; it is gone; its averaging failed")
+    text: str = Field(description="one line")
+
+
+class Metrics(Strict):
+    """The result of one run."""
+
+    schema_version: Literal[1] = Field(description="version of this schema")
+    run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
+    status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
+    error: str | None = Field(description="one line; null if none")
+    model: str = Field(description="name of the model")
+    data: str = Field(description="name of the data set")
+    recipe: str = Field(description="how long and on what it is trained")
+    mode: str = Field(description="preset of engine, policy and backend")
+    engine: str = Field(description="what ran the loop")
+    policy: str | None = Field(description="when replicas are brought together; null: the engine has none")
+    backend: str | None = Field(description="how replicas are brought together; null: the engine has none")
+    transport: str | None = Field(description="nccl, gloo, memory or none (one rank); null: no rank became ready")
+    devices: list[str] = Field(description="device of each rank that became ready")
+    world_size: int = Field(description="number of ranks")
+    emulated_speeds: list[float] = Field(
+        description="emulated relative speed, by rank; empty: no slow device was emulated"
+    )
+    seed: int = Field(description="of every random number of the run")
+    epochs_planned: int = Field(description="epochs that the run was to train")
+    batch_size: int = Field(description="samples of one step of one rank")
+    lr: float = Field(description="base learning rate, before `lr_scale`")
+    lr_scale: float = Field(description="factor on every learning rate")
+    parameters: int | None = Field(description="number of parameters; null: no rank became ready")
+    config_hash: str = Field(description="hash of the resolved configuration without the seed")
+    git: dict[str, JsonValue] = Field(description="state of the source")
+    env: dict[str, JsonValue] = Field(description="machine and versions")
+    steps: int = Field(description="batches trained by all ranks")
+    samples: int = Field(description="samples trained by all ranks")
+    epochs: list[Epoch] = Field(description="epochs of which anything was trained")
+    final: Final
+    target: Target
+    time_s: Time
+    throughput: Throughput
+    breakdown: list[RankTime] = Field(description="by rank, of those that became ready")
+    sync: Sync
+    elche: Elche | None = Field(description="null: the run had no schedule")
+    memory: Memory
+    params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
+    faults: list[Fault]
+    warnings: list[str] = Field(description="what a reader must know")
+    nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
+
+
+def json_schema() -> str:
+    """The JSON Schema of `metrics.json`, as committed in `SCHEMA_FILE`."""
+    return json.dumps(Metrics.model_json_schema(), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json_schema(), encoding="utf-8")
