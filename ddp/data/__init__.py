@@ -1,0 +1,9 @@
+"""What feeds training: the order of samples, and sources that gather them. Knows nothing of ranks' processes or models.
+
+Every random number of the project is derived here, from (seed, epoch, sample or rank).
+"""
+
+from ddp.data.order import derive, order
+from ddp.data.source import TensorSource
+
+__all__ = ["TensorSource", "derive", "order"]

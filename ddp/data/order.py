@@ -1,0 +1,49 @@
+"""Where randomness comes from: seeds derived from keys, and the order of samples in an epoch.
+
+Built on what NumPy promises never to change (SeedSequence and the raw output of PCG64, NEP 19), so the same seed means
+the same order whatever the versions of torch and NumPy. Knows neither ranks nor partitions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from numpy.random import PCG64, SeedSequence
+from torch import Tensor
+
+
+def derive(seed: int, *keys: int | str) -> int:
+    """A seed in [0, 2**63) for the purpose named by `keys`, such as ("model",) or ("dropout", epoch, rank).
+
+    Other keys, or the same in another order or number, give an unrelated seed. ValueError for a number below 0 or from
+    2**64 up.
+    """
+    return int(_sequence(seed, keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def order(seed: int, epoch: int, samples: int) -> Tensor:
+    """The order in which epoch `epoch` visits `samples` samples: a permutation, int64, shape [samples], on the CPU."""
+    if samples < 0:
+        raise ValueError(f"an epoch cannot have {samples} samples; give 0 or more")
+    # Sorting raw 64-bit draws rather than Generator.permutation, whose algorithm NumPy is free to change.
+    draws = PCG64(_sequence(seed, ("order", epoch))).random_raw(samples)
+    return torch.from_numpy(np.argsort(draws, kind="stable").astype(np.int64, copy=False))
+
+
+def _sequence(seed: int, keys: tuple[int | str, ...]) -> SeedSequence:
+    # SeedSequence pads with zeros and cuts numbers into 32-bit words, so [1], [1, 0] and [2**32 + 1] run together
+    # there: the count in front and two words for each number keep them apart.
+    words = [len(keys)]
+    for number in (seed, *map(_number, keys)):
+        if not 0 <= number < 2**64:
+            raise ValueError(f"a seed or key must be in [0, 2**64), got {number}")
+        words += [number & 0xFFFFFFFF, number >> 32]
+    return SeedSequence(words)
+
+
+def _number(key: int | str) -> int:
+    if isinstance(key, str):
+        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+    return key
