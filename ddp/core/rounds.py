@@ -16,6 +16,9 @@ from ddp.core.events import Averaged, AverageFailed, Reduced, RoundClosed, Snaps
 
 Output = Command | RoundClosed
 
+IN_STEP = -1
+"""The round that a failed gradient exchange inside a step is reported under."""
+
 
 def due(cohort: Cohort, plan: Plan) -> str:
     """Why a round is due now; empty if none is. To be asked after a dispatch."""
@@ -77,15 +80,14 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
     seconds = (*current.seconds, event.seconds) if blocking else current.seconds
     current = replace(current, seconds=seconds, divergence=(*current.divergence, event.divergence))
     cohort = replace(cohort, round=current)
-    if blocking:
-        cohort = _contribute(cohort, event.rank, event.steps)
-    else:
-        cohort = replace(cohort, round=current.without(event.rank))
-    return _advance(cohort, at=event.at)
+    done = _contribute(cohort, event.rank, event.steps) if blocking else replace(cohort, round=current.without(event.rank))
+    return _advance(done, at=event.at)
 
 
 def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
     """A collective broke on a rank; the round is given up once all have said so."""
+    if event.round == IN_STEP:
+        return cohort, ()  # whoever broke it is about to be reported lost
     current = _expect(cohort, event, "collect").without(event.rank)
     cohort = replace(cohort, round=replace(current, failed=(*current.failed, event.rank)))
     return _advance(cohort, at=event.at)

@@ -73,8 +73,6 @@ class Job:
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
     lr_scale: float = 1.0
     """Factor on every learning rate."""
-    max_steps: int = 0
-    """Stop every rank after so many steps (0: no limit). For tests and profiles."""
     deadline_s: float = 60.0
     """How long a rank may be silent, or a collective may last."""
     keep_state: bool = False

@@ -1,0 +1,116 @@
+"""What a backend is: a rank's side (`Backend`), the coordinator's side (`Reducer`), and two facts about it.
+
+A backend says *how* replicas are brought together. It never says when, and never who.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from ddp.core.commands import Average, Reduce
+from ddp.core.errors import EngineError
+from ddp.core.events import Reduced
+from ddp.core.spans import Batch
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.task import Job
+
+if TYPE_CHECKING:
+    from ddp.runtime.loop import Loop
+    from ddp.runtime.replica import Replica
+
+
+class ExchangeBroken(EngineError):
+    """A collective could not be completed, because another rank is gone or too late."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What dispatch and rounds must know of a backend."""
+
+    blocking: bool
+    """Ranks stand still while replicas are averaged."""
+    in_step: bool
+    """Gradients can be averaged inside a step."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an average did to a replica."""
+
+    seconds: float
+    bytes: int
+    """Sent by this rank, or read and written by it in shared memory."""
+    divergence: float
+    """||own - average|| / ||average||."""
+
+
+class Backend(Protocol):
+    """A rank's side. Made in the rank's process once its replica is built."""
+
+    facts: Facts
+    transport: str
+
+    def __init__(self, job: Job, rank: int, loop: Loop) -> None: ...
+
+    def prepare_exchange(self, replica: Replica) -> None:
+        """Gradients will be exchanged inside steps."""
+        ...
+
+    def exchange(self, batch: Batch) -> None:
+        """Average gradients and buffers of a step, weighted by samples. Raises ExchangeBroken."""
+        ...
+
+    def average(self, order: Average, samples: int) -> Change:
+        """Average the replicas, weighted by `samples`; counters take the maximum. Raises ExchangeBroken."""
+        ...
+
+    def snapshot(self) -> None:
+        """Lay down this replica for the round."""
+        ...
+
+    def apply(self, exact: bool) -> Change:
+        """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
+        ...
+
+    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+        """Put the last average in place of the replica. `exact`: the replica is the average."""
+        ...
+
+    def close(self) -> None:
+        """Let go of transport and files."""
+        ...
+
+
+class Reducer(Protocol):
+    """The coordinator's side: averages snapshots beside the coordinator's loop."""
+
+    def __init__(self, job: Job, done: Callable[[Reduced | Exception], None]) -> None: ...
+
+    def __enter__(self) -> Reducer: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def submit(self, order: Reduce) -> None:
+        """Average these snapshots; `done` is called from another thread, with the exception if there was one."""
+        ...
+
+
+class BackendModule(Protocol):
+    """A module of `ddp.runtime.backends`."""
+
+    FACTS: Facts
+    Backend: type[Backend]
+    Reducer: type[Reducer]
+
+
+def load(name: str) -> BackendModule:
+    """The module of backend `name`; imports torch."""
+    module: BackendModule = importlib.import_module(BACKENDS[name])  # type: ignore[assignment]
+    return module

@@ -1,0 +1,134 @@
+"""`nccl`: replicas are averaged by a collective, in place. NCCL where every rank has its own GPU, else gloo.
+
+Averages are taken in double precision over the wire: a product of a 24-bit significand and a sample count is exact there, so
+the average of identical replicas is those replicas, bit for bit, whatever the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp.core.commands import Average, Reduce
+from ddp.core.events import Reduced
+from ddp.core.spans import Batch
+from ddp.runtime.backends.base import Change, ExchangeBroken, Facts
+from ddp.runtime.clock import now
+from ddp.runtime.task import Job
+
+if TYPE_CHECKING:
+    from ddp.runtime.loop import Loop
+    from ddp.runtime.replica import Replica
+
+FACTS = Facts(blocking=True, in_step=True)
+BUCKET_BYTES = 25 << 20
+"""A collective moves at most so much at once: the field's default."""
+
+
+class Backend:
+    """A rank's side: one process group over all ranks."""
+
+    facts = FACTS
+
+    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+        own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= job.world_size
+        self.transport = "nccl" if own_gpu else "gloo"
+        self._job, self._loop, self._seq = job, loop, 0
+        self._timeout = timedelta(seconds=job.deadline_s)
+        dist.init_process_group(
+            self.transport,
+            init_method=f"file://{job.scratch}/rendezvous",
+            rank=rank,
+            world_size=job.world_size,
+            timeout=self._timeout,
+        )
+        self._floats = loop.replica.state.floats
+        self._counters = loop.replica.state.counters
+        self._wire: list[Tensor] = []
+
+    def prepare_exchange(self, replica: Replica) -> None:
+        """Gradients will be exchanged inside steps."""
+        assert replica.gradients is not None
+        self._gradients = replica.gradients
+
+    def exchange(self, batch: Batch) -> None:
+        """Average gradients and buffers, weighted by samples."""
+        gradients = self._gradients
+        gradients.pack(batch.samples / batch.total)
+        self._all_reduce([gradients.flat])
+        gradients.unpack()
+        if batch.total < self._job.world_size:
+            # A rank without a sample did not count this batch in its buffers.
+            self._all_reduce(self._counters, dist.ReduceOp.MAX)
+
+    def average(self, order: Average, samples: int) -> Change:
+        """Average the replicas, weighted by `samples`."""
+        began = now()
+        if not self._wire:
+            self._wire = [torch.empty(flat.numel() + 1, dtype=torch.float64, device=flat.device) for flat in self._floats]
+        for flat, wire in zip(self._floats, self._wire, strict=True):
+            wire[:-1].copy_(flat).mul_(samples)
+            wire[-1] = samples
+        size = self._all_reduce(self._wire)
+        size += self._all_reduce(self._counters, dist.ReduceOp.MAX)
+        change = norm = 0.0
+        for flat, wire in zip(self._floats, self._wire, strict=True):
+            mean = wire[:-1].div_(wire[-1])
+            norm += float(mean.norm()) ** 2
+            change += float((flat - mean).norm()) ** 2
+            flat.copy_(mean)
+        seconds = now() - began
+        return Change(seconds, size, (change / norm) ** 0.5 if norm else 0.0)
+
+    def _all_reduce(self, tensors: list[Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> int:
+        """Reduce tensors in place, in buckets; returns the bytes."""
+        began, size = now(), 0
+        try:
+            for tensor in tensors:
+                for bucket in tensor.split(BUCKET_BYTES // tensor.element_size()):
+                    dist.all_reduce(bucket, op=op)
+                    size += bucket.numel() * bucket.element_size()
+        except RuntimeError as error:  # what gloo and NCCL raise when a peer is gone or too late
+            raise ExchangeBroken(str(error)) from error
+        if size:
+            self._seq += 1
+            self._loop.meter.add("exchange", began, self._seq, size)
+        return size
+
+    def snapshot(self) -> None:
+        """Never asked for: this backend blocks."""
+        raise AssertionError("a blocking backend lays down no snapshots")
+
+    def apply(self, exact: bool) -> Change:
+        """Never asked for: this backend blocks."""
+        raise AssertionError("a blocking backend applies its average at once")
+
+    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+        """An evaluation follows its average directly: the replica is the average."""
+        assert exact, "training came between an average and its evaluation"
+        return nullcontext()
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.destroy_process_group()
+
+
+class Reducer:
+    """Nothing to do beside the coordinator: ranks average among themselves."""
+
+    def __init__(self, job: Job, done: Callable[[Reduced | Exception], None]) -> None: ...
+
+    def __enter__(self) -> Reducer:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def submit(self, order: Reduce) -> None:
+        """Never asked for."""
+        raise AssertionError("a collective needs no reducer")

@@ -1,0 +1,61 @@
+"""Several ranks under a coordinator: policy x backend. The loop owns no decision: events in, commands out.
+
+With one rank there is no coordinator and no channel: it is the solo engine.
+"""
+
+from __future__ import annotations
+
+from ddp.core.commands import Abort, Reduce
+from ddp.core.coordinator import Coordinator, Output
+from ddp.core.errors import Diverged, RankFailed, RankLost
+from ddp.core.events import Failed, RoundClosed, Window
+from ddp.core.world import World
+from ddp.runtime.backends.base import load
+from ddp.runtime.clock import now
+from ddp.runtime.engines import solo
+from ddp.runtime.engines.solo import Emit
+from ddp.runtime.ranks import Ranks
+from ddp.runtime.task import Job
+
+TICK_S = 0.5
+
+
+def run(job: Job, emit: Emit) -> None:
+    """Train `job`. Raises RankFailed, RankLost, Diverged; after any exception no process is left."""
+    if job.world_size == 1:
+        solo.run(job, emit)
+        return
+    with Ranks(job) as ranks:
+        module = load(job.backend)
+        facts = module.FACTS
+        world = World(job.world_size, 0, job.batch_size, job.epochs, facts.blocking, facts.in_step, job.deadline_s)
+        coordinator = Coordinator.start(job.policy, world, now())
+        failure: Failed | None = None
+        with module.Reducer(job, ranks.reduced) as reducer:
+            while not coordinator.over:
+                for event in ranks.events(TICK_S):
+                    emit(event, event.at)
+                    if isinstance(event, Failed):
+                        failure = failure or event
+                    coordinator, outputs = coordinator.update(event)
+                    for output in outputs:
+                        emit(output, now())
+                        if isinstance(output, Abort):
+                            _raise(output, failure)
+                        elif isinstance(output, Reduce):
+                            reducer.submit(output)
+                        elif not isinstance(output, (Window, RoundClosed)):
+                            _order(ranks, output)
+
+
+def _order(ranks: Ranks, output: Output) -> None:
+    if hasattr(output, "rank"):
+        ranks.send(output)
+
+
+def _raise(abort: Abort, failure: Failed | None) -> None:
+    if abort.status == "diverged":
+        raise Diverged(abort.reason)
+    if failure is not None:
+        raise RankFailed(failure.rank, failure.error, failure.traceback)
+    raise RankLost(abort.reason)

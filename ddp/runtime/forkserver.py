@@ -1,0 +1,36 @@
+"""The fork server: a process that has imported torch once, from which ranks are forked in milliseconds.
+
+Started as early as possible, so that its imports run beside the parent's own. Python's `multiprocessing` does the work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+PRELOAD = ("ddp.runtime.rank",)
+
+
+def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
+    """Start the server if it does not run yet; `preload` are modules that it imports besides torch and the engine.
+
+    The modules of the first call count: the server lives as long as the process, for all its runs.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*PRELOAD, *preload])
+    # One thread a rank, also in libraries that read their environment once. Loopback only, whatever the host's name is.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # Ctrl-C reaches the whole group of processes; only the parent may act on it.
+    here = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
+    try:
+        forkserver.ensure_running()
+    finally:
+        if here:
+            signal.signal(signal.SIGINT, previous)
+    return context

@@ -1,0 +1,153 @@
+"""What a rank does with its actions: the training loop of solo and distributed runs. Owns no decision.
+
+`Loop` measures and reports; where reports go is the caller's business (a channel, or straight to the record).
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from ddp.core.commands import Evaluate
+from ddp.core.events import Evaluated, Finished, Progress, RankEvent, Ready
+from ddp.core.worker import Step
+from ddp.runtime.clock import now
+from ddp.runtime.meter import Meter
+from ddp.runtime.replica import Replica
+from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.task import Job
+
+REPORT_S = 0.02
+"""Progress is reported at most this often, seconds, unless the rank runs out of work."""
+
+
+def pick_device(job: Job, rank: int) -> torch.device:
+    """CUDA where every rank has a GPU of its own, or where it is asked for; else the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if job.device == "cuda" and not gpus:
+        raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
+    if job.device == "cpu" or gpus < (1 if job.device == "cuda" else job.world_size):
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % gpus)
+    torch.cuda.set_device(device)
+    return device
+
+
+class Loop:
+    """One rank's training loop."""
+
+    def __init__(self, job: Job, rank: int, send: Callable[[RankEvent], None]) -> None:
+        self.job, self.rank, self._send = job, rank, send
+        _reset_peak_rss()
+        self.device = pick_device(job, rank)
+        self.meter = Meter(rank, job.scratch, self.device)
+        speed = job.speeds[rank] if job.speeds else 1.0
+        self.replica = Replica(job, self.device, self.meter, Slowdown(speed))
+        self.steps = 0
+        """Steps since the last contribution to an average."""
+        self.samples = 0
+        self._pending = _Pending(-1, self.device)
+        self._reported = now()
+
+    def ready(self, transport: str) -> None:
+        """Report that model, data and transport are there."""
+        replica = self.replica
+        count = sum(p.numel() for p in replica.model.parameters())
+        digest = replica.state.digest()
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, str(self.device), transport))
+
+    def train(self, step: Step) -> None:
+        """Do one step; report if the rank runs out of work, or now and then."""
+        if step.batch.epoch != self._pending.epoch:
+            self.report()
+            self._pending = _Pending(step.batch.epoch, self.device)
+        loss, busy = self.replica.step(step.batch, step.seen)
+        self._pending.add(loss, step.batch.samples, busy)
+        self.steps += 1
+        self.samples += step.batch.samples
+        if step.last or now() - self._reported > REPORT_S:
+            self.report()
+
+    def report(self) -> None:
+        """Report what has been trained since the last report."""
+        self._reported = now()
+        pending = self._pending
+        if not pending.steps:
+            return
+        loss = float(pending.loss)
+        self._send(
+            Progress(
+                now(),
+                self.rank,
+                pending.epoch,
+                pending.steps,
+                pending.samples,
+                pending.busy_s,
+                loss if math.isfinite(loss) else None,
+                self.replica.lr,
+            )
+        )
+        self._pending = _Pending(pending.epoch, self.device)
+        self.meter.tick()
+
+    def contribute(self) -> tuple[int, int]:
+        """(steps, samples) since the last contribution, which begins anew."""
+        contribution = (self.steps, self.samples)
+        self.steps = self.samples = 0
+        return contribution
+
+    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
+        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+        self.report()
+        began = now()
+        with consensus or nullcontext():
+            samples, loss, metric = self.replica.evaluate(order.part, order.parts)
+        seconds = self.meter.add("evaluate", began) - began
+        finite = loss if math.isfinite(loss) else None
+        self._send(Evaluated(now(), self.rank, order.epoch, samples, finite, metric, seconds))
+
+    def finish(self) -> None:
+        """Say the last words; leave the final state where it is wanted."""
+        self.meter.flush()
+        if self.job.keep_state:
+            torch.save(self.replica.model.state_dict(), self.job.scratch / f"state-{self.rank}.pt")
+        device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+        self._send(Finished(now(), self.rank, self.replica.state.digest(), _peak_rss_bytes(), device_bytes))
+
+
+class _Pending:
+    """Training of one epoch that is not reported yet."""
+
+    def __init__(self, epoch: int, device: torch.device) -> None:
+        self.epoch = epoch
+        self.steps = self.samples = 0
+        self.busy_s = 0.0
+        self.loss = torch.zeros((), device=device)
+
+    def add(self, loss: torch.Tensor, samples: int, busy_s: float) -> None:
+        self.steps += 1
+        self.samples += samples
+        self.busy_s += busy_s
+        self.loss += loss
+
+
+def _reset_peak_rss() -> None:
+    """Forget the peak of what ran before in this process. Linux; elsewhere the peak is the process's own."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _peak_rss_bytes() -> int:
+    """Peak resident memory of this process."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,58 @@
+"""A rank's measurements: slices of its time, and the progress since its last report.
+
+Owns the file `slices-<rank>.jsonl` in the run's scratch folder (written in pieces, so that a killed rank leaves what it had).
+Knows nothing of what the slices mean.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddp.runtime.clock import now
+
+if TYPE_CHECKING:
+    import torch
+
+KEEP_S = 1.0
+"""Slices are written out at least this often, seconds."""
+
+
+class Meter:
+    """Appends slices in memory (about a microsecond each) and writes them out now and then."""
+
+    def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
+        self.rank = rank
+        self._path = scratch / f"slices-{rank}.jsonl"
+        self._slices: list[tuple[float, str, float, int, int]] = []
+        self._written = now()
+        self._synchronize = None
+        if device.type == "cuda":
+            import torch
+
+            # Work is only enqueued on a device: a slice ends when the device is done, not the host.
+            self._synchronize = torch.cuda.synchronize
+
+    def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
+        """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes."""
+        if self._synchronize:
+            self._synchronize()
+        at = now()
+        self._slices.append((since, kind, at - since, seq, size))
+        return at
+
+    def tick(self) -> None:
+        """Write slices out if it is time."""
+        if now() - self._written > KEEP_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all slices out."""
+        rank, self._written = self.rank, now()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(
+                f'{{"type":"Slice","at":{at!r},"rank":{rank},"kind":"{kind}","seconds":{seconds!r},'
+                f'"seq":{seq},"bytes":{size}}}\n'
+                for at, kind, seconds, seq, size in self._slices
+            )
+        self._slices.clear()

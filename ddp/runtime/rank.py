@@ -1,0 +1,118 @@
+"""A rank's process: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+
+Nothing here outlives the parent: a closed channel ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ddp.core.commands import Apply, Average, Evaluate, Stop, Train
+from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
+from ddp.core.rounds import IN_STEP
+from ddp.core.spans import Batch
+from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.runtime.backends.base import Backend, ExchangeBroken, load
+from ddp.runtime.channel import Channel
+from ddp.runtime.clock import now
+from ddp.runtime.loop import Loop
+from ddp.runtime.task import Job
+
+
+def main(job: Job, rank: int, connection: Connection) -> None:
+    """Entry point of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    channel = Channel(connection)
+    try:
+        Rank(job, rank, channel).run()
+    except (EOFError, BrokenPipeError):
+        os._exit(1)  # the parent is gone; nobody is left to tell
+    except Exception as error:
+        channel.send(Failed(now(), rank, f"{type(error).__name__}: {error}", traceback.format_exc()))
+        channel.close()
+
+
+class Rank:
+    """The loop of one rank around the worker's state machine."""
+
+    def __init__(self, job: Job, rank: int, channel: Channel) -> None:
+        self._job, self._rank, self._channel = job, rank, channel
+        self._worker = Worker()
+        self._loop = Loop(job, rank, channel.send)
+        self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
+
+    def run(self) -> None:
+        """Obey until told to stop."""
+        self._loop.ready(self._backend.transport)
+        while not self._worker.stopped:
+            self._receive(self._channel.receive(0.0))
+            self._worker, action = self._worker.act()
+            self._obey(action)
+        self._backend.close()
+
+    def _obey(self, action: Action) -> None:
+        loop, backend, rank = self._loop, self._backend, self._rank
+        match action:
+            case Step():
+                loop.train(action)
+            case Idle():
+                self._wait()
+            case Average():
+                self._average(action)
+            case Apply():
+                change = backend.apply(exact=loop.steps == 0)
+                done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
+                self._channel.send(done)
+            case Evaluate():
+                loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
+            case Stop():
+                loop.finish()
+
+    def _wait(self) -> None:
+        began = now()
+        orders: list[Any] = []
+        while not orders:
+            orders = self._channel.receive(self._job.deadline_s)
+        self._loop.meter.add("wait", began)
+        self._receive(orders)
+
+    def _receive(self, orders: list[Any]) -> None:
+        for order in orders:
+            shared = isinstance(order, Train) and order.chunk.parts > 1
+            if shared and self._loop.replica.exchange is None:
+                self._loop.replica.exchange_gradients(self._exchange)
+                self._backend.prepare_exchange(self._loop.replica)
+            self._worker = self._worker.receive(order)
+
+    def _average(self, order: Average) -> None:
+        loop, backend, rank = self._loop, self._backend, self._rank
+        loop.report()
+        if not backend.facts.blocking:
+            backend.snapshot()
+            steps, samples = loop.contribute()
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
+            return
+        try:
+            change = backend.average(order, loop.samples)
+        except ExchangeBroken:
+            self._worker = self._worker.forget_round()
+            self._channel.send(AverageFailed(now(), rank, order.round))
+            return
+        steps, samples = loop.contribute()
+        done = Averaged(now(), rank, order.round, steps, samples, change.seconds, change.bytes, change.divergence)
+        self._channel.send(done)
+
+    def _exchange(self, batch: Batch) -> None:
+        """Average the gradients of a step."""
+        try:
+            self._backend.exchange(batch)
+        except ExchangeBroken:
+            # Another rank is gone, and the parent about to find out which; this one has nothing to add but to wait.
+            self._channel.send(AverageFailed(now(), self._rank, IN_STEP))
+            while True:
+                self._channel.receive(self._job.deadline_s)

@@ -1,0 +1,106 @@
+"""The ranks' processes, seen from the parent: started from the fork server, talked to over channels, never left behind."""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+from multiprocessing import Pipe
+from types import TracebackType
+
+from ddp.core.commands import RankCommand
+from ddp.core.events import Event, Lost, Reduced, Tick
+from ddp.runtime import forkserver
+from ddp.runtime.channel import Channel
+from ddp.runtime.clock import now
+from ddp.runtime.rank import main
+from ddp.runtime.task import Job
+
+FAREWELL_S = 2.0
+"""How long a rank that has finished may take to go."""
+
+
+class Ranks:
+    """All ranks of a run. On leaving the context every process is gone, whatever happened."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._wake, self._bell = Pipe(duplex=False)
+        self._reduced: list[Reduced | Exception] = []
+
+    def __enter__(self) -> Ranks:
+        context = forkserver.warm(self._job.preload)
+        self._channels: dict[int, Channel] = {}
+        self._processes = []
+        try:
+            for rank in range(self._job.world_size):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=main, args=(self._job, rank, theirs), name=f"rank-{rank}", daemon=True)
+                self._processes.append(process)
+                self._channels[rank] = Channel(ours)
+                process.start()
+                theirs.close()
+        except BaseException:
+            self._end(0.0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(FAREWELL_S if kind is None else 0.0)
+
+    def _end(self, patience_s: float) -> None:
+        started = [process for process in self._processes if process.pid is not None]
+        for process in started:
+            process.join(patience_s)
+            if process.is_alive():
+                process.kill()  # works on a stopped process as well
+        for process in started:
+            process.join()
+            process.close()
+        for channel in self._channels.values():
+            channel.close()
+        self._wake.close()
+        self._bell.close()
+
+    def reduced(self, event: Reduced | Exception) -> None:
+        """Hand in what the reducer's thread has done; wakes `events`."""
+        self._reduced.append(event)
+        self._bell.send_bytes(b".")
+
+    def send(self, command: RankCommand) -> None:
+        """Give an order. A rank that is gone will be reported by `events`."""
+        channel = self._channels.get(command.rank)
+        if channel is not None:
+            try:
+                channel.send(command)
+            except OSError:
+                return
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """What has happened; waits up to `timeout_s` for the first thing, then says that time has passed."""
+        by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
+        events: list[Event] = []
+        for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
+            if ready is self._wake:
+                events.append(self._take_reduced())
+            else:
+                events += self._hear(by_connection[ready])  # type: ignore[index]
+        return events or [Tick(now())]
+
+    def _take_reduced(self) -> Reduced:
+        self._wake.recv_bytes()
+        event = self._reduced.pop(0)
+        if isinstance(event, Exception):
+            raise event
+        return event
+
+    def _hear(self, rank: int) -> list[Event]:
+        try:
+            return self._channels[rank].receive(0.0)
+        except EOFError:
+            self._channels.pop(rank).close()
+            process = self._processes[rank]
+            process.join(FAREWELL_S)
+            code = process.exitcode
+            how = "still running, but hung up" if code is None else f"killed by signal {-code}" if code < 0 else f"exit {code}"
+            return [Lost(now(), rank, f"its process is gone ({how})")]

@@ -1,0 +1,107 @@
+"""One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
+
+Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what is exchanged
+inside a step comes in as a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ddp.core.spans import Batch
+from ddp.data.order import derive, order
+from ddp.runtime.clock import now
+from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.meter import Meter
+from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.task import Job
+
+Exchange = Callable[[Batch], None]
+"""Average the gradients (and buffers) of a step with the other ranks."""
+
+
+class Replica:
+    """Builds everything from the job; raises what the task's functions raise."""
+
+    def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(derive(job.seed, "init"))
+        self._job, self._meter, self._slowdown = job, meter, slowdown
+        self.task = job.task()
+        self.model = self.task.model().to(device)
+        self.state = FlatState(self.model)
+        self.optimizer = self.task.optimizer(self.model.parameters())
+        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._train = self.task.train_data().to(device)
+        self._eval = self.task.eval_data().to(device)
+        self._device = device
+        self.gradients: FlatGradients | None = None
+        self.exchange: Exchange | None = None
+        self.samples = len(self._train)
+        self.lr = 0.0
+        self._epoch = lru_cache(maxsize=2)(self._prepare)
+
+    def _prepare(self, epoch: int) -> tuple[Tensor, int]:
+        positions = order(self._job.seed, epoch, self.samples).to(self._device)
+        return positions, derive(self._job.seed, "step", epoch)
+
+    def exchange_gradients(self, exchange: Exchange) -> None:
+        """From now on `exchange` is called between backward pass and optimizer of every step."""
+        self.gradients = FlatGradients(self.state)
+        self.exchange = exchange
+
+    def step(self, batch: Batch, seen: float) -> tuple[Tensor, float]:
+        """Train one batch; returns (sum over samples of the loss, a device scalar; busy seconds)."""
+        meter, began = self._meter, now()
+        self._set_rate(seen)
+        permutation, base = self._epoch(batch.epoch)
+        tensors = self._train.batch(permutation[batch.start : batch.stop])
+        at = meter.add("data", began)
+        torch.default_generator.manual_seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
+        if self.gradients is None:
+            self.optimizer.zero_grad(set_to_none=True)
+        else:
+            self.gradients.zero()
+        if batch.samples:
+            loss = self.task.loss(self.model, tensors)
+            at = meter.add("forward", at)
+            loss.backward()  # type: ignore[no-untyped-call]
+            at = meter.add("backward", at)
+            total = loss.detach() * batch.samples
+        else:
+            total = torch.zeros((), device=self._device)
+        at = self._slowdown.pay(at - began, meter)
+        busy = at - began
+        if self.exchange is not None:
+            self.exchange(batch)
+            at = now()
+        resumed = at
+        self.optimizer.step()
+        at = self._slowdown.pay(meter.add("optimizer", at) - at, meter)
+        return total, busy + at - resumed
+
+    def _set_rate(self, seen: float) -> None:
+        factor = self.task.schedule(min(seen / (self._job.epochs * self.samples), 1.0)) * self._job.lr_scale
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        self.lr = self._rates[0] * factor
+
+    @torch.no_grad()
+    def evaluate(self, part: int, parts: int) -> tuple[int, float, float]:
+        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, sum of the metric)."""
+        size = len(self._eval)
+        first, last = size * part // parts, size * (part + 1) // parts
+        self.model.eval()
+        loss_sum = metric_sum = 0.0
+        for start in range(first, last, self.task.eval_batch):
+            stop = min(start + self.task.eval_batch, last)
+            tensors = self._eval.batch(torch.arange(start, stop, device=self._device))
+            loss, metric = self.task.evaluate(self.model, tensors)
+            loss_sum += float(loss)
+            metric_sum += float(metric)
+        self.model.train()
+        return last - first, loss_sum, metric_sum

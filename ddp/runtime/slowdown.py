@@ -1,0 +1,29 @@
+"""Emulates a slow device: a rank's step takes 1/speed times as long. Sleeps, so that it costs the other ranks no core."""
+
+from __future__ import annotations
+
+from time import sleep
+
+from ddp.runtime.clock import now
+from ddp.runtime.meter import Meter
+
+
+class Slowdown:
+    """`speed` in (0, 1]. What a sleep overshoots is taken off the next one, so the mean is exact."""
+
+    def __init__(self, speed: float) -> None:
+        self._factor = 1.0 / speed - 1.0
+        self._owed = 0.0
+
+    def pay(self, busy_s: float, meter: Meter) -> float:
+        """After `busy_s` seconds of real work; returns now."""
+        at = now()
+        if self._factor == 0.0:
+            return at
+        self._owed += busy_s * self._factor
+        if self._owed <= 0.0:
+            return at
+        sleep(self._owed)
+        after = meter.add("slowdown", at)
+        self._owed -= after - at
+        return after
