@@ -1,0 +1,118 @@
+"""`Config`: what the user says, typed. One dataclass per group, and their registration with Hydra.
+
+The members of the groups `model`, `engine`, `policy` and `backend` come from the registries in code, so a new model or
+policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.plan` sees a `Config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from ddp.core.policies import POLICIES, Policy
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from models import MODELS
+
+
+@dataclass
+class Choice:
+    """A group whose members have a name and nothing else."""
+
+    name: str = MISSING
+
+
+@dataclass
+class TrainConfig:
+    """Overrides of the recipe; null: the recipe's value."""
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    """Samples of one step of one rank."""
+    lr: float | None = None
+    """Learning rate at schedule 1.0, before the recipe's scaling with the world size."""
+
+
+@dataclass
+class DataConfig:
+    """What is trained on, and where it lies."""
+
+    name: str | None = None
+    """A key of `models.data.DATA`; null: the recipe's."""
+    dir: str = "data"
+
+
+@dataclass
+class ClusterConfig:
+    """The devices and how they behave."""
+
+    speeds: list[float] = field(default_factory=list)
+    """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
+    deadline_s: float = 60.0
+    """How long a rank may be silent before it counts as lost."""
+
+
+@dataclass
+class Config:
+    """One run, as the user asked for it."""
+
+    model: Choice = MISSING
+    engine: Choice = MISSING
+    policy: Any = MISSING
+    """`name` and the settings of a policy; a node made by `policy_node`."""
+    backend: Choice = MISSING
+    world_size: int | None = None
+    """Number of ranks; null: the mode's own (solo 1, others 2)."""
+    seed: int = 0
+    recipe: str = "quick"
+    """A key of the model's recipes: `quick` or `published`."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    output: str = "runs"
+    """Folder that holds `<model>/<mode>/<run_id>/`."""
+    force: bool = False
+    """Run the cells of a sweep that are finished already, too."""
+    report: bool = True
+    """Write a report after the run or sweep."""
+    validate: bool = True
+    """Compare with the committed baseline after the run or sweep."""
+
+
+def policy_node(name: str, policy: type[Policy]) -> DictConfig:
+    """The settings of a policy as a typed node, with the policy's `name` beside them."""
+    node: DictConfig = OmegaConf.structured(policy)
+    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
+    OmegaConf.set_struct(node, False)
+    node["name"] = name
+    OmegaConf.set_struct(node, None)
+    return node
+
+
+def register() -> None:
+    """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    for group, registry in (("model", MODELS), ("engine", ENGINES), ("backend", BACKENDS)):
+        for name in registry:
+            store.store(group=group, name=name, node=Choice(name))
+    for name, policy in POLICIES.items():
+        store.store(group="policy", name=name, node=policy_node(name, policy))
+
+
+def typed(composed: DictConfig) -> Config:
+    """The composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
+
+    Raises omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
+    groups and for interpolations that lead nowhere.
+    """
+    said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(said, dict)
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), said))
+    assert isinstance(config, Config)
+    return config

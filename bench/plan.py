@@ -1,0 +1,229 @@
+"""From what the user said to what is run: `Config` -> `RunSpec` and `Job`. Pure.
+
+Every check of user input that needs more than a type is here, as a ValueError that names the remedy. Knows neither Hydra
+nor torch, touches no file and no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import models
+from bench.config import Config
+from bench.spec import RunSpec
+from bench.suggest import unknown
+from ddp.core.policies import POLICIES, Policy
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from ddp.runtime.task import Job
+from models.setup import Recipe, Setup
+
+SOLO = "solo"
+"""The engine that trains on one rank only."""
+PAIRED = "elche"
+"""The engine that is made of a policy and a backend; the others are modes by themselves."""
+MAX_WORLD = 64
+DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan must know of the machine."""
+
+    cores: int
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, ready to launch. `job.scratch` is still to be named."""
+
+    spec: RunSpec
+    job: Job
+    recipe: Recipe
+    """With the user's overrides."""
+
+
+def mode_name(engine: str, policy: str, backend: str) -> str:
+    """What results call this way of training: `nccl_cadence` for the pair, else the engine's own name."""
+    return f"{backend}_{policy}" if engine == PAIRED else engine
+
+
+def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Machine) -> RunPlan:
+    """Resolve and check everything. Raises ValueError for what cannot be run."""
+    engine = _known("engine", config.engine.name, ENGINES)
+    backend = _known("backend", config.backend.name, BACKENDS)
+    policy = _policy(config.policy)
+    recipe = _recipe(config, setup, data_names)
+    world_size = _world_size(config.world_size, engine)
+    _check_cluster(config, world_size)
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
+    resolved = _resolve(config, recipe, policy, world_size)
+    lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
+    cell = cell_hash(resolved, lr_scale)
+    spec = RunSpec(
+        model=config.model.name,
+        data=recipe.data,
+        recipe=config.recipe,
+        mode=mode_name(engine, config.policy["name"], backend),
+        engine=engine,
+        policy=config.policy["name"] if engine == PAIRED else None,
+        backend=backend if engine == PAIRED else None,
+        world_size=world_size,
+        seed=config.seed,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        lr=recipe.lr,
+        lr_scale=lr_scale,
+        speeds=tuple(config.cluster.speeds),
+        metric=setup.metric,
+        higher_is_better=setup.higher_is_better,
+        target=recipe.target,
+        output=config.output,
+        run_id=f"w{world_size}-s{config.seed}-{cell[:8]}",
+        config_hash=cell,
+        config=resolved,
+        warnings=_warnings(config, world_size, machine),
+    )
+    return RunPlan(spec, _job(spec, policy, backend, recipe), recipe)
+
+
+def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
+    """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null."""
+    paired = config.engine.name == PAIRED
+    return {
+        "model": config.model.name,
+        "engine": config.engine.name,
+        "policy": {"name": config.policy["name"]} | vars(policy) if paired else None,
+        "backend": config.backend.name if paired else None,
+        "world_size": world_size,
+        "seed": config.seed,
+        "recipe": config.recipe,
+        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr},
+        "data": {"name": recipe.data, "dir": config.data.dir},
+        "cluster": asdict(config.cluster),
+    }
+
+
+def cell_hash(resolved: dict[str, Any], lr_scale: float) -> str:
+    """sha256 over the canonical JSON of what influences the result or the speed of a run, but for its seed."""
+    cell = {key: value for key, value in resolved.items() if key not in ("seed", "data", "cluster")}
+    cell["data"] = resolved["data"]["name"]
+    cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
+    cell["lr_scale"] = lr_scale
+    return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def overrides(resolved: dict[str, Any], prefix: str = "") -> list[str]:
+    """The `key=value` arguments that ask for a resolved configuration again."""
+    said: list[str] = []
+    for key, value in resolved.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            members = dict(value)
+            if "name" in members and not prefix and key != "data":  # a group: choose its member first
+                said.append(f"{name}={members.pop('name')}")
+            said += overrides(members, f"{name}.")
+        elif value is not None:
+            said.append(f"{name}={json.dumps(value, separators=(',', ':')) if not isinstance(value, str) else value}")
+    return said
+
+
+def _job(spec: RunSpec, policy: Policy, backend: str, recipe: Recipe) -> Job:
+    cluster, data_dir = spec.config["cluster"], spec.config["data"]["dir"]
+    return Job(
+        task=partial(models.make_task, spec.model, recipe, data_dir),
+        epochs=spec.epochs,
+        batch_size=spec.batch_size,
+        seed=spec.seed,
+        world_size=spec.world_size,
+        policy=policy,
+        backend=backend,
+        device=cluster["device"],
+        speeds=spec.speeds,
+        lr_scale=spec.lr_scale,
+        deadline_s=cluster["deadline_s"],
+        preload=(models.MODELS[spec.model],),
+    )
+
+
+def _known(kind: str, name: str, registry: Collection[str]) -> str:
+    if name not in registry:
+        raise ValueError(unknown(kind, name, registry))
+    return name
+
+
+def _policy(said: dict[str, Any]) -> Policy:
+    name = _known("policy", said["name"], POLICIES)
+    settings = {key: value for key, value in said.items() if key != "name"}
+    known = inspect.signature(POLICIES[name]).parameters
+    for key in settings.keys() - known.keys():
+        raise ValueError(unknown(f"setting of policy {name!r}:", key, known))
+    try:
+        return POLICIES[name](**settings)
+    except ValueError as error:
+        raise ValueError(f"policy={name}: {error}") from None
+
+
+def _recipe(config: Config, setup: Setup, data_names: Collection[str]) -> Recipe:
+    if config.recipe not in setup.recipes:
+        raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
+    given = {key: value for key, value in vars(config.train).items() if value is not None}
+    recipe = replace(setup.recipes[config.recipe], **given)
+    recipe = replace(recipe, lr=float(recipe.lr))  # 1 and 1.0 are one cell
+    if config.data.name is not None:
+        recipe = replace(recipe, data=_known("data set", config.data.name, data_names))
+    if recipe.epochs < 1:
+        raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
+    if recipe.batch_size < 1:
+        raise ValueError(f"train.batch_size={recipe.batch_size} must be 1 or more")
+    if not (math.isfinite(recipe.lr) and recipe.lr > 0):
+        raise ValueError(f"train.lr={recipe.lr} must be above 0")
+    return recipe
+
+
+def _world_size(asked: int | None, engine: str) -> int:
+    if asked is None:
+        return 1 if engine == SOLO else 2
+    if not 1 <= asked <= MAX_WORLD:
+        raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
+    if engine == SOLO and asked != 1:
+        raise ValueError(f"world_size={asked} with mode=solo, which has one rank: leave it out, or choose another mode")
+    return asked
+
+
+def _check_cluster(config: Config, world_size: int) -> None:
+    cluster = config.cluster
+    if cluster.device not in DEVICES:
+        raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
+    if not cluster.deadline_s > 0:
+        raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0")
+    if cluster.speeds and len(cluster.speeds) != world_size:
+        count = len(cluster.speeds)
+        raise ValueError(
+            f"cluster.speeds has {count} values for {world_size} ranks: give one each, or world_size={count}"
+        )
+    for speed in cluster.speeds:
+        if not 0 < speed <= 1:
+            raise ValueError(f"cluster.speeds: {speed} is not in (0, 1]; 0.5 makes a rank half as fast")
+
+
+def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
+    said: list[str] = []
+    on_gpus = config.cluster.device != "cpu" and machine.gpus >= world_size
+    if world_size > machine.cores and not on_gpus:
+        said.append(
+            f"oversubscribed: {world_size} ranks share {machine.cores} cores, so speeds say nothing about scaling"
+        )
+    if config.cluster.speeds:
+        speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
+        said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    return tuple(said)
