@@ -1,12 +1,17 @@
-"""From the records of a run to its result: `analyze`. Pure: no clock, no files."""
+"""From the records of a run to its result: `analyze`. Pure: no clock, no files. `bench.analysis` has the parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from bench.schema import Metrics
+from bench.analysis.breakdown import breakdown, seconds_in
+from bench.analysis.stream import Stream, sort
+from bench.analysis.syncing import elche, sync
+from bench.analysis.training import Finite, epochs, target, throughput, train_seconds
+from bench.schema import SCHEMA_VERSION, Epoch, Fault, Final, Memory, Metrics, Time
 from bench.spec import RunSpec
+from ddp.core.events import Failed, Lost
 from ddp.runtime.codec import Record
 
 
@@ -22,5 +27,112 @@ def analyze(
     warnings: Sequence[str] = (),
     error: str | None = None,
 ) -> Metrics:
-    """The result of a run of `spec`. Write its `model_dump_json(indent=1)` as `metrics.json`."""
-    raise NotImplementedError
+    """The result of a run of `spec`, from its records in the order of their times.
+
+    `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` on a loss that is not finite has
+    diverged. Raises AssertionError if the slices of a rank overlap grossly.
+    """
+    stream, finite = sort(records, launched), Finite()
+    rows = epochs(stream, spec.world_size, finite)
+    ranks = breakdown(stream)
+    trained = train_seconds(stream)
+    notes = [*spec.warnings, *warnings, *_notes(stream)]
+    if status == "ok" and rows and rows[-1].train_loss is None:
+        status, error = "diverged", error or "the training loss stopped being finite"
+    return Metrics.model_validate(
+        _identity(spec, stream)
+        | {
+            "status": status,
+            "error": error,
+            "git": git,
+            "env": env,
+            "epochs": rows,
+            "final": _final(spec, rows),
+            "target": target(rows, spec.target, spec.higher_is_better),
+            "time_s": _time(stream, launched, ended, trained, seconds_in(ranks, "checkpoint")),
+            "throughput": throughput(stream, spec.world_size, trained),
+            "breakdown": ranks,
+            "sync": sync(stream),
+            "elche": elche(stream, launched),
+            "memory": _memory(spec.world_size, stream),
+            "faults": _faults(stream, launched),
+            "warnings": list(dict.fromkeys(notes)),
+            "nonfinite": finite.lost,
+        }
+    )
+
+
+def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
+    """What was run, and how much of it."""
+    ready = [stream.ready[rank] for rank in sorted(stream.ready)]
+    digests = {event.digest for event in stream.finished.values()}
+    return {
+        **{name: getattr(spec, name) for name in _SAME_NAME},
+        "schema_version": SCHEMA_VERSION,
+        "transport": ready[0].transport if ready else None,
+        "devices": [event.device for event in ready],
+        "emulated_speeds": list(spec.speeds),
+        "epochs_planned": spec.epochs,
+        "parameters": ready[0].parameters if ready else None,
+        "steps": sum(event.steps for event in stream.progress),
+        "samples": sum(event.samples for event in stream.progress),
+        "params_sha256": digests.pop() if len(digests) == 1 else None,
+    }
+
+
+_SAME_NAME = (
+    *("run_id", "model", "data", "recipe", "mode", "engine", "policy", "backend", "world_size", "seed"),
+    *("batch_size", "lr", "lr_scale", "config_hash"),
+)
+"""Fields that the result takes from the `RunSpec` as they are."""
+
+
+def _notes(stream: Stream) -> list[str]:
+    differ = len({event.digest for event in stream.finished.values()}) > 1
+    return ["the ranks ended with different parameters"] if differ else []
+
+
+def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
+    evaluated = [row.eval for row in rows if row.eval is not None]
+    return Final(
+        train_loss=rows[-1].train_loss if rows else None,
+        eval=evaluated[-1] if evaluated else None,
+        eval_metric=spec.metric,
+        higher_is_better=spec.higher_is_better,
+    )
+
+
+def _time(stream: Stream, launched: float, ended: float, trained: float, checkpoint: float) -> Time:
+    startup = (ended if stream.begun is None else stream.begun) - launched
+    evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
+    return Time(
+        total=ended - launched,
+        startup=startup,
+        train=trained,
+        eval=evaluating,
+        checkpoint=checkpoint,
+        shutdown=max(ended - launched - startup - trained - evaluating, 0.0),
+    )
+
+
+def _memory(world_size: int, stream: Stream) -> Memory:
+    last = [stream.finished.get(rank) for rank in range(world_size)]
+    return Memory(
+        peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
+        peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
+    )
+
+
+def _faults(stream: Stream, launched: float) -> list[Fault]:
+    faults = []
+    for event in stream.faults:
+        if isinstance(event, Failed):
+            kind, text = "failed", event.error
+        elif isinstance(event, Lost):
+            kind, text = "lost", event.reason
+        else:
+            kind, text = "average_failed", f"round {event.round} could not be completed"
+        faults.append(
+            Fault.model_validate({"seconds": event.at - launched, "rank": event.rank, "kind": kind, "text": text})
+        )
+    return faults

@@ -139,7 +139,7 @@ class Elche(Strict):
 
     anchor: int = Field(description="last anchor: steps of the slowest rank in a window")
     counts: list[int] = Field(description="last counts: steps in a window, by rank")
-    plans: list[Plan] = Field(description="history of the orders")
+    plans: list[Plan] = Field(description="history of the orders that changed anchor or counts")
     windows: list[WindowRow] = Field(description="history of the windows")
     guard: list[str] = Field(description="verdicts of the divergence guard")
 

@@ -24,6 +24,8 @@ class Recipe:
     """Learning rate at schedule 1.0."""
     target: float
     """Value of the metric that a sound engine reaches."""
+    schedule: str = "constant"
+    """A key of `models.parts.SCHEDULES`."""
     lr_scale_ratio: float = 0.0
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
 

@@ -51,7 +51,7 @@ class FlatGradients:
         parameters, buffers = state.parameters, state.float_buffers
         sizes = [tensor.numel() for tensor in (*parameters, *buffers)]
         self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        views = self.flat.split(sizes)
+        views = torch.split(self.flat, sizes)
         for parameter, view in zip(parameters, views, strict=False):
             if parameter.dtype != self.flat.dtype:
                 raise ValueError(f"gradients of {parameter.dtype} and {self.flat.dtype} cannot share a bucket: use one type")
@@ -88,7 +88,7 @@ def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
 
 def _flatten(slots: list[tuple[nn.Module, str, Tensor]]) -> Tensor:
     flat = torch.cat([tensor.detach().reshape(-1) for _, _, tensor in slots])
-    for (_, _, tensor), view in zip(slots, flat.split([t.numel() for _, _, t in slots]), strict=True):
+    for (_, _, tensor), view in zip(slots, torch.split(flat, [t.numel() for _, _, t in slots]), strict=True):
         # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
         tensor.data = view.view(tensor.shape)
     return flat

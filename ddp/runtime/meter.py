@@ -1,7 +1,7 @@
 """A rank's measurements: slices of its time, and the progress since its last report.
 
-Owns the file `slices-<rank>.jsonl` in the run's scratch folder (written in pieces, so that a killed rank leaves what it had).
-Knows nothing of what the slices mean.
+Owns the file `slices-<rank>.jsonl` in the run's scratch folder, written in pieces, so that a killed rank leaves what it
+had. Knows nothing of what the slices mean.
 """
 
 from __future__ import annotations

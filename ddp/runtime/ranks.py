@@ -102,5 +102,7 @@ class Ranks:
             process = self._processes[rank]
             process.join(FAREWELL_S)
             code = process.exitcode
-            how = "still running, but hung up" if code is None else f"killed by signal {-code}" if code < 0 else f"exit {code}"
+            if code is None:
+                return [Lost(now(), rank, "it has hung up, though its process still runs")]
+            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
             return [Lost(now(), rank, f"its process is gone ({how})")]

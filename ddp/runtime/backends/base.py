@@ -112,5 +112,5 @@ class BackendModule(Protocol):
 
 def load(name: str) -> BackendModule:
     """The module of backend `name`; imports torch."""
-    module: BackendModule = importlib.import_module(BACKENDS[name])  # type: ignore[assignment]
+    module: BackendModule = importlib.import_module(BACKENDS[name])
     return module

@@ -5,10 +5,10 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
-from ddp.core.commands import Abort, Reduce
-from ddp.core.coordinator import Coordinator, Output
+from ddp.core.commands import Abort, RankCommand, Reduce
+from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from ddp.core.events import Failed, RoundClosed, Window
+from ddp.core.events import Failed
 from ddp.core.world import World
 from ddp.runtime.backends.base import load
 from ddp.runtime.clock import now
@@ -44,13 +44,8 @@ def run(job: Job, emit: Emit) -> None:
                             _raise(output, failure)
                         elif isinstance(output, Reduce):
                             reducer.submit(output)
-                        elif not isinstance(output, (Window, RoundClosed)):
-                            _order(ranks, output)
-
-
-def _order(ranks: Ranks, output: Output) -> None:
-    if hasattr(output, "rank"):
-        ranks.send(output)
+                        elif isinstance(output, RankCommand):
+                            ranks.send(output)
 
 
 def _raise(abort: Abort, failure: Failed | None) -> None:
