@@ -39,7 +39,9 @@ def write_timeline(folder: Path, records: Sequence[Record], spec: RunSpec, launc
 
 def make_trace(stream: Stream, spec: RunSpec, launched: float) -> Trace:
     """The trace of a run."""
-    trace = Trace(launched, {"run_id": spec.run_id, "cell_hash": spec.config_hash, "clock": "CLOCK_MONOTONIC, one host"})
+    trace = Trace(
+        launched, {"run_id": spec.run_id, "cell_hash": spec.config_hash, "clock": "CLOCK_MONOTONIC, one host"}
+    )
     run = spec.world_size
     for rank in range(spec.world_size):
         device = stream.ready[rank].device if rank in stream.ready else "never ready"

@@ -1,0 +1,137 @@
+"""The records of a run, sorted by kind. Owns the reading of the stream; computes nothing from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp.core.commands import Evaluate, Plan
+from ddp.core.events import (
+    Averaged,
+    AverageFailed,
+    Evaluated,
+    Failed,
+    Finished,
+    Lost,
+    Progress,
+    Ready,
+    RoundClosed,
+    Slice,
+    Window,
+)
+from ddp.runtime.codec import Record
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices of all ranks as columns, in the order recorded."""
+
+    rank: NDArray[np.int64]
+    kind: NDArray[np.str_]
+    start: Floats
+    """Seconds on the clock of the records."""
+    stop: Floats
+    seq: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+
+    @staticmethod
+    def of(slices: Sequence[Slice]) -> Slices:
+        """The columns of `slices`."""
+        start = np.array([s.at for s in slices], np.float64)
+        return Slices(
+            rank=np.array([s.rank for s in slices], np.int64),
+            kind=np.array([s.kind for s in slices], np.str_),
+            start=start,
+            stop=start + np.array([s.seconds for s in slices], np.float64),
+            seq=np.array([s.seq for s in slices], np.int64),
+            bytes=np.array([s.bytes for s in slices], np.int64),
+        )
+
+    def wire_start(self) -> Floats:
+        """When the wire time of each slice begins: at the last arrival at its collective; at its own start for other
+        kinds. Never beyond its end."""
+        begins = self.start.copy()
+        exchange = self.kind == "exchange"
+        if exchange.any():
+            _, group = np.unique(self.seq[exchange], return_inverse=True)
+            last = np.full(int(group.max()) + 1, -np.inf)
+            np.maximum.at(last, group, self.start[exchange])
+            begins[exchange] = last[group]
+        return np.minimum(begins, self.stop)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
+
+    slices: Slices
+    ready: dict[int, Ready] = field(default_factory=dict)
+    finished: dict[int, Finished] = field(default_factory=dict)
+    last_at: dict[int, float] = field(default_factory=dict)
+    """End of the last record of a rank."""
+    progress: list[Progress] = field(default_factory=list)
+    evaluated: list[Evaluated] = field(default_factory=list)
+    parts: dict[int, int] = field(default_factory=dict)
+    """Epoch -> ranks that its evaluation was split over."""
+    averaged: list[Averaged] = field(default_factory=list)
+    closed: list[RoundClosed] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    plans: list[tuple[float, Plan]] = field(default_factory=list)
+    """Commands carry no time: that of the event before them."""
+    faults: list[Failed | Lost | AverageFailed] = field(default_factory=list)
+
+    @property
+    def begun(self) -> float | None:
+        """When the last rank became ready; None if none did."""
+        return max((event.at for event in self.ready.values()), default=None)
+
+
+def sort(records: Sequence[Record], launched: float) -> Stream:
+    """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
+    slices = [record for record in records if isinstance(record, Slice)]
+    stream = Stream(Slices.of(slices))
+    for one in slices:
+        _seen(stream, one.rank, one.at + one.seconds)
+    now = launched
+    for record in records:
+        if isinstance(record, Slice):
+            continue
+        if isinstance(record, Plan):
+            stream.plans.append((now, record))
+        elif isinstance(record, Evaluate):
+            stream.parts[record.epoch] = record.parts
+        elif hasattr(record, "at"):
+            now = record.at
+            _enter(stream, record)
+    return stream
+
+
+def _enter(stream: Stream, event: Record) -> None:
+    match event:
+        case Ready():
+            stream.ready[event.rank] = event
+        case Finished():
+            stream.finished[event.rank] = event
+        case Progress():
+            stream.progress.append(event)
+        case Evaluated():
+            stream.evaluated.append(event)
+        case Averaged():
+            stream.averaged.append(event)
+        case RoundClosed():
+            stream.closed.append(event)
+        case Window():
+            stream.windows.append(event)
+        case Failed() | Lost() | AverageFailed():
+            stream.faults.append(event)
+    if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):
+        _seen(stream, event.rank, event.at)
+
+
+def _seen(stream: Stream, rank: int, at: float) -> None:
+    stream.last_at[rank] = max(at, stream.last_at.get(rank, at))

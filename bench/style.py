@@ -1,0 +1,80 @@
+"""How figures look: one palette (safe for colour-blind readers), one set of matplotlib settings, bytes that repeat.
+
+The only module that sets up matplotlib. Knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CATEGORIES = {
+    "compute": "#4477aa",
+    "data": "#66ccee",
+    "comm": "#ee6677",
+    "wait": "#ddaa33",
+    "eval": "#228833",
+    "checkpoint": "#aa3377",
+    "other": "#dddddd",
+}
+"""Where time goes -> colour, in the order in which it is stacked. After Paul Tol's bright scheme."""
+
+SOLO = "solo"
+_MODES = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255"),
+    *("#999933", "#332288", "#44aa99", "#aa4466", "#6f6f6f"),
+)
+_MARKERS = "osD^vPXd<>*p"
+
+SETTINGS: Any = {
+    "figure.dpi": 130,
+    "savefig.dpi": 130,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.0,
+    "svg.hashsalt": "bench",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw inside this context."""
+    with matplotlib.rc_context(SETTINGS):
+        yield
+
+
+def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Mode -> (colour, marker); solo is black. The same set of modes always gets the same styles."""
+    others = [mode for mode in sorted(set(modes)) if mode != SOLO]
+    styles = {SOLO: ("#000000", "o")}
+    for index, mode in enumerate(others):
+        styles[mode] = (_MODES[index % len(_MODES)], _MARKERS[(index + 1) % len(_MARKERS)])
+    return styles
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG without date or version, so that equal figures are equal bytes; frees the figure."""
+    figure.savefig(path, metadata={"Software": None})
+    figure.clear()

@@ -1,0 +1,131 @@
+"""The timeline as a picture: the whole run by shares of time, and a stretch of it slice by slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from bench.analysis.breakdown import CATEGORIES, CATEGORY
+from bench.analysis.stream import Floats, Stream
+from bench.spec import RunSpec
+from bench.style import CATEGORIES as COLOURS
+from bench.style import save, styled
+
+BINS = 600
+ZOOM = 28
+"""Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
+
+
+def draw(stream: Stream, spec: RunSpec, launched: float, path: Path) -> None:
+    """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
+    ranks = sorted(set(stream.slices.rank.tolist()))
+    if not ranks:
+        return
+    bars = _bars(stream)
+    height = 0.42 * len(ranks) + 0.75
+    with styled():
+        figure = Figure(figsize=(10, 2 * height + 1.1), layout="constrained")
+        whole, close = figure.subplots(2, 1)
+        shown = _whole(whole, bars, ranks, stream, launched)
+        shown |= _close(close, bars, ranks, launched, _focus(stream))
+        for axes in (whole, close):
+            axes.set_yticks(range(len(ranks)), [_name(rank, spec) for rank in ranks])
+            axes.set_ylim(len(ranks) - 0.5, -0.5)
+            axes.grid(False)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+        handles = [Patch(color=COLOURS[name], label=name) for name in COLOURS if name in shown]
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=8.5)
+        figure.suptitle(f"{spec.model} · {spec.mode} · {spec.run_id}", x=0.01, ha="left", fontsize=10.5, weight="bold")
+        save(figure, path)
+
+
+def _name(rank: int, spec: RunSpec) -> str:
+    speed = spec.speeds[rank] if rank < len(spec.speeds) else 1.0
+    return f"rank {rank}" + (f"\n(speed {speed:g})" if speed != 1.0 else "")
+
+
+Bars = dict[tuple[int, str], tuple[Floats, Floats]]
+"""(rank, category) -> (starts, stops) in seconds, ascending."""
+
+
+def _bars(stream: Stream) -> Bars:
+    """Measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
+    s, wire = stream.slices, stream.slices.wire_start()
+    category = np.array([CATEGORY[kind] for kind in s.kind.tolist()])
+    bars: Bars = {}
+    for rank in set(s.rank.tolist()):
+        for name in CATEGORIES:
+            mine = (s.rank == rank) & (category == name)
+            starts, stops = wire[mine], s.stop[mine]
+            if name == "wait":
+                held = (s.rank == rank) & (wire > s.start)
+                starts, stops = np.append(starts, s.start[held]), np.append(stops, wire[held])
+            order = np.argsort(starts)
+            if order.size:
+                bars[rank, name] = starts[order], stops[order]
+    return bars
+
+
+def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream, launched: float) -> set[str]:
+    """Per rank and slot of time, the share of each category, stacked. Returns the categories shown."""
+    begin = min(float(starts[0]) for starts, _ in bars.values())
+    end = max(stream.last_at.values())
+    edges = np.linspace(begin, end, BINS + 1)
+    for row, rank in enumerate(ranks):
+        floor = np.full(BINS, row + 0.4)
+        for name in CATEGORIES:
+            if (rank, name) not in bars:
+                continue
+            top = floor - 0.8 * _share(edges, *bars[rank, name])
+            axes.stairs(top, edges - launched, baseline=floor, fill=True, color=COLOURS[name], lw=0)
+            floor = top
+    axes.set_xlim(begin - launched, end - launched)
+    slot = (end - begin) / BINS
+    axes.set_title(f"Whole run: shares of time in slots of {_duration(slot)}; blank: not measured")
+    axes.set_xlabel("seconds since launch")
+    return {name for _, name in bars}
+
+
+def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
+    """Fraction of each slot that the (disjoint) stretches cover."""
+    covered = np.repeat(np.concatenate([[0.0], np.cumsum(stops - starts)]), 2)[1:-1]
+    times = np.stack([starts, stops], axis=1).ravel()
+    share: Floats = np.diff(np.interp(edges, np.maximum.accumulate(times), covered)) / np.diff(edges)
+    return np.clip(share, 0.0, 1.0)
+
+
+def _focus(stream: Stream) -> tuple[float, float]:
+    """The stretch for the close-up: around the middle meeting of the replicas, or the middle of the training."""
+    s = stream.slices
+    rank = int(s.rank.min())
+    mine = np.flatnonzero(s.rank == rank)
+    mine = mine[np.argsort(s.start[mine], kind="stable")]
+    meets = np.flatnonzero(np.isin(s.kind[mine], ["exchange", "copy"]))
+    middle = int(meets[meets.size // 2]) if meets.size else mine.size // 2
+    first = max(middle - ZOOM * 2 // 3, 0)
+    last = min(first + ZOOM, mine.size) - 1
+    return float(s.start[mine[first]]), float(s.stop[mine[last]])
+
+
+def _close(axes: Axes, bars: Bars, ranks: list[int], launched: float, focus: tuple[float, float]) -> set[str]:
+    begin, end = focus
+    shown: set[str] = set()
+    for (rank, name), (starts, stops) in bars.items():
+        near = (stops > begin) & (starts < end)
+        if near.any():
+            pieces = [(1e3 * (a - begin), 1e3 * (b - a)) for a, b in zip(starts[near], stops[near], strict=True)]
+            axes.broken_barh(pieces, (ranks.index(rank) - 0.4, 0.8), color=COLOURS[name], lw=0.4, edgecolor="white")
+            shown.add(name)
+    axes.set_xlim(0, 1e3 * (end - begin))
+    axes.set_title(f"Close-up at {begin - launched:.2f} s: slice by slice")
+    axes.set_xlabel("milliseconds")
+    return shown
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.0f} ms" if seconds >= 1e-3 else "under 1 ms"

@@ -1,0 +1,171 @@
+"""Synthetic runs: record streams built from the real dataclasses, and run folders made of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench.analyze import analyze
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.schema import Metrics
+from bench.spec import RunSpec
+from ddp.core import commands, events
+from ddp.runtime.codec import Record, encode
+
+LAUNCHED = 100.0
+MODES = {
+    "solo": ("solo", None, None),
+    "nccl_sync": ("elche", "sync", "nccl"),
+    "nccl_cadence": ("elche", "cadence", "nccl"),
+    "nccl_async": ("elche", "async", "nccl"),
+    "cpu_sync": ("elche", "sync", "cpu"),
+    "cpu_cadence": ("elche", "cadence", "cpu"),
+    "cpu_async": ("elche", "async", "cpu"),
+}
+
+
+def make_spec(mode: str = "nccl_cadence", world_size: int | None = None, seed: int = 0, **changes: object) -> RunSpec:
+    engine, policy, backend = MODES[mode]
+    size = world_size or (1 if mode == "solo" else 2)
+    cell = f"{mode}{size}{changes}".encode().hex()[-12:]
+    spec = RunSpec(
+        model="mlp",
+        data="digits",
+        recipe="quick",
+        mode=mode,
+        engine=engine,
+        policy=policy,
+        backend=backend,
+        world_size=size,
+        seed=seed,
+        epochs=3,
+        batch_size=32,
+        lr=0.1,
+        lr_scale=1.0,
+        speeds=(),
+        metric="accuracy",
+        higher_is_better=True,
+        target=0.95,
+        output="runs",
+        run_id=f"w{size}-s{seed}-{cell}",
+        config_hash=cell,
+    )
+    return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Tape:
+    """A run in the making: each rank has a cursor in time."""
+
+    spec: RunSpec
+    step_s: tuple[float, ...]
+    wire_s: float = 0.004
+    records: list[Record] = field(default_factory=list)
+    order: list[float] = field(default_factory=list)
+    now: list[float] = field(default_factory=list)
+
+    def add(self, at: float, record: Record) -> None:
+        self.records.append(record)
+        self.order.append(at)
+
+    def slice(self, rank: int, kind: str, seconds: float, seq: int = 0, size: int = 0) -> None:
+        at = self.now[rank]
+        self.add(at, events.Slice(at, rank, kind, seconds, seq, size))
+        self.now[rank] = at + seconds
+
+    def step(self, rank: int) -> float:
+        busy = self.step_s[rank] * self.rng.uniform(0.9, 1.1)
+        for kind, share in (("data", 0.1), ("forward", 0.3), ("backward", 0.5), ("optimizer", 0.1)):
+            self.slice(rank, kind, busy * share)
+        self.now[rank] += busy * 0.02
+        return busy
+
+    def meet(self, seq: int, size: int) -> None:
+        end = max(self.now) + self.wire_s
+        for rank, at in enumerate(self.now):
+            self.slice(rank, "exchange", end - at, seq, size)
+
+    def sorted(self) -> list[Record]:
+        return [self.records[i] for i in sorted(range(len(self.order)), key=self.order.__getitem__)]
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.spec.seed)
+        self.now = [LAUNCHED + 1.0 + 0.1 * rank for rank in range(self.spec.world_size)]
+
+
+def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[float, ...] = ()) -> list[Record]:
+    """A whole run: `windows` windows of `steps` steps in each epoch; in-step averaging for policy `sync`."""
+    world, in_step = spec.world_size, spec.policy == "sync"
+    tape = Tape(spec, step_s or (0.01,) * world)
+    for rank in range(world):
+        tape.add(tape.now[rank], events.Ready(tape.now[rank], rank, 1000, 500, "same", "cpu", "gloo"))
+    if spec.policy:
+        plan = commands.Plan((steps,) * world, (0,) * world, False, 1, in_step, steps, "to begin with")
+        tape.add(max(tape.now), plan)
+    trained = 0
+    for epoch in range(spec.epochs):
+        for window in range(windows):
+            number = epoch * windows + window
+            trained += _window(tape, epoch, number, steps, in_step, trained)
+        for rank in range(world):
+            _evaluate(tape, rank, epoch, trained)
+    for rank in range(world):
+        tape.add(tape.now[rank], events.Finished(tape.now[rank], rank, "end", 10**8, 0))
+    return tape.sorted()
+
+
+def _window(tape: Tape, epoch: int, number: int, steps: int, in_step: bool, trained: int) -> int:
+    spec = tape.spec
+    world, size = spec.world_size, spec.batch_size
+    busy = [0.0] * world
+    for step in range(steps):
+        for rank in range(world):
+            busy[rank] += tape.step(rank)
+        if in_step and world > 1:
+            tape.meet(number * steps + step, 2000)
+    loss = 2.0 * math.exp(-trained / 800) + 0.05 + 0.01 * tape.rng.random()
+    for rank in range(world):
+        at = tape.now[rank]
+        tape.add(at, events.Progress(at, rank, epoch, steps, steps * size, busy[rank], loss * steps * size, spec.lr))
+    if spec.policy and not in_step:
+        at = max(tape.now)
+        tape.add(at, events.Window(at, number, (steps,) * world, tuple(busy)))
+        tape.meet(number, 2000)
+        for rank in range(world):
+            at = tape.now[rank]
+            tape.add(at, events.Averaged(at, rank, number, steps, steps * size, tape.wire_s, 2000, 0.01))
+        tape.add(at, events.RoundClosed(at, number, tape.wire_s, (0.01,) * world))
+        anchor = steps + number // 3
+        plan = commands.Plan((anchor,) * world, (0,) * world, False, 1, False, anchor, "calibrated")
+        tape.add(at, plan)
+    return steps * size * world
+
+
+def _evaluate(tape: Tape, rank: int, epoch: int, trained: int) -> None:
+    world = tape.spec.world_size
+    tape.slice(rank, "evaluate", 0.2 / world)
+    right = 100 * (1 - 0.9 * math.exp(-trained / 600)) - tape.rng.random()
+    loss = 100 * (2.0 * math.exp(-trained / 800) + 0.1)
+    at = tape.now[rank]
+    tape.add(at, events.Evaluated(at, rank, epoch, 100 // world, loss / world, right / world, 0.2 / world))
+
+
+def make_metrics(spec: RunSpec, records: list[Record] | None = None, status: str = "ok", **changes: object) -> Metrics:
+    records = make_records(spec) if records is None else records
+    ended = max((r.at for r in records if hasattr(r, "at")), default=LAUNCHED) + 0.5
+    metrics = analyze(
+        spec, records, status=status, launched=LAUNCHED, ended=ended, env={"cores": 2, "torch": "2"}, git={"sha": "abc"}
+    )
+    return metrics.model_copy(update=changes)
+
+
+def write_run(root: Path, spec: RunSpec, metrics: Metrics | None = None) -> Path:
+    records = make_records(spec)
+    metrics = metrics or make_metrics(spec, records)
+    writer = RunWriter(root, spec.model, spec.mode, spec.run_id)
+    (writer.path / EVENTS).write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    (writer.path / CONFIG).write_text("{}")
+    (writer.path / METRICS).write_text(metrics.model_dump_json())
+    return writer.commit(metrics.status)
