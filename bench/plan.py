@@ -63,12 +63,12 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     policy = _policy(config.policy)
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
-    _check_cluster(config, world_size)
+    _check_cluster(config, world_size, machine)
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     resolved = _resolve(config, recipe, policy, world_size)
     lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
-    cell = cell_hash(resolved, lr_scale)
+    cell = cell_hash(resolved, recipe)
     spec = RunSpec(
         model=config.model.name,
         data=recipe.data,
@@ -113,12 +113,11 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
     }
 
 
-def cell_hash(resolved: dict[str, Any], lr_scale: float) -> str:
-    """sha256 over the canonical JSON of what influences the result or the speed of a run, but for its seed."""
-    cell = {key: value for key, value in resolved.items() if key not in ("seed", "data", "cluster")}
-    cell["data"] = resolved["data"]["name"]
+def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
+    """sha256 over the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
+    cell = {key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster")}
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
     cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
-    cell["lr_scale"] = lr_scale
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -200,10 +199,14 @@ def _world_size(asked: int | None, engine: str) -> int:
     return asked
 
 
-def _check_cluster(config: Config, world_size: int) -> None:
+def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     cluster = config.cluster
     if cluster.device not in DEVICES:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
+    if cluster.device == "cuda" and not machine.gpus:
+        raise ValueError(
+            "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
+        )
     if not cluster.deadline_s > 0:
         raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0")
     if cluster.speeds and len(cluster.speeds) != world_size:

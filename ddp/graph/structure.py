@@ -60,7 +60,7 @@ def _describe_object(value: Any) -> tuple[Any, ...]:
     if isinstance(value, FunctionType) and "<" in value.__qualname__:
         # A lambda or a local function has no name to go by: its code tells it from another one.
         cells = tuple(describe(cell.cell_contents) for cell in value.__closure__ or ())
-        return (_name(value), _describe_code(value.__code__), cells, describe(value.__defaults__))
+        return (_describe_code(value.__code__), cells, describe(value.__defaults__))
     if hasattr(value, "__qualname__"):
         return (_name(value),)
     return (_name(type(value)), describe(vars(value)) if hasattr(value, "__dict__") else "")

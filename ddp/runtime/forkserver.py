@@ -12,7 +12,8 @@ import threading
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
-PRELOAD = ("ddp.runtime.rank",)
+PRELOAD = ("ddp.runtime.rank", "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu", "torch._dynamo")
+"""What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
 
 
 def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
