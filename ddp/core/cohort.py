@@ -62,8 +62,8 @@ class Round:
     """`collect` (collective or snapshots under way), `reduce` (snapshots being averaged), `apply` (update under way)."""
     waiting: tuple[int, ...]
     """Ranks that owe an answer in this stage."""
-    closes: int | None
-    """The epoch that is complete with this round."""
+    closes: tuple[int, ...]
+    """Epochs that are complete with this round."""
     contributions: tuple[Contribution, ...] = ()
     seconds: tuple[float, ...] = ()
     divergence: tuple[float, ...] = ()

@@ -81,7 +81,7 @@ class Coordinator:
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Grant work, and open a round where one is due; the policy sees the window first, so its grants follow it."""
         assert self.plan is not None
-        cohort, orders = _close_epoch(self.cohort, self.plan)
+        cohort, orders = _close_epochs(self.cohort)
         cohort, grants = dispatch(cohort, self.plan)
         plan, issued = self.plan, (*issued, *orders, *grants)
         self = replace(self, cohort=cohort)
@@ -225,13 +225,14 @@ def _lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tu
     return rounds.on_lost(cohort, rank, at)
 
 
-def _close_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Command, ...]]:
-    """Where no round closes epochs: evaluate one whose samples have all gone into the model step by step."""
-    done = [ledger for ledger in cohort.ledgers if ledger.complete]
-    if not plan.in_step or not done:
+def _close_epochs(cohort: Cohort) -> tuple[Cohort, tuple[Command, ...]]:
+    """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
+    done = tuple(ledger.epoch for ledger in cohort.ledgers if ledger.complete)
+    moving = any(cohort.ranks[rank].queue or cohort.ranks[rank].steps for rank in cohort.live)
+    if not done or moving or cohort.round is not None:
         return cohort, ()
-    cohort = replace(cohort, ledgers=tuple(ledger for ledger in cohort.ledgers if not ledger.complete))
-    return rounds.evaluate(cohort, done[0].epoch)
+    ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
+    return rounds.evaluate(replace(cohort, ledgers=ledgers), done)
 
 
 def _window(cohort: Cohort, at: float) -> Window:

@@ -76,7 +76,7 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     """Open the next epoch where the one before is all granted and few enough are in progress."""
-    closing = cohort.round is not None and cohort.round.closes is not None
+    closing = len(cohort.round.closes) if cohort.round is not None else 0
     in_progress = len(cohort.ledgers) - closing
     exhausted = all(ledger.free == 0 for ledger in cohort.ledgers)
     if not exhausted or in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:

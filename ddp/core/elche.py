@@ -103,8 +103,11 @@ def nudge_down(state: ElChe, factor: float) -> ElChe:
     return replace(state, anchor=max(1, math.ceil(state.anchor * min(max(factor, 0.1), 1.0))))
 
 
-def recount(settings: ElCheSettings, state: ElChe) -> ElChe:
-    """Counts from the anchor and the speeds: the slowest rank runs `anchor` steps, the others what fits its time."""
+def recount(settings: ElCheSettings, state: ElChe, most: int) -> ElChe:
+    """Counts from the anchor and the speeds: the slowest rank runs `anchor` steps, the others what fits its time.
+
+    A window holds `most` steps of all ranks together (an epoch's); the anchor does not grow where that binds.
+    """
     slow = max(state.step_s)
     if slow == 0:
         return state
@@ -117,7 +120,11 @@ def recount(settings: ElCheSettings, state: ElChe) -> ElChe:
         apply = abs(new - old) > DEAD_ZONE * old or wait >= PATIENCE
         counts.append(new if apply else old)
         pending.append(0 if apply else wait)
-    return replace(state, counts=tuple(counts), pending=tuple(pending))
+    whole = sum(counts)
+    if whole > most:
+        counts = [max(1, count * most // whole) for count in counts]
+    anchor = min(state.anchor, max(1, state.anchor * most // whole)) if whole > most else state.anchor
+    return replace(state, anchor=anchor, counts=tuple(counts), pending=tuple(pending))
 
 
 def clamp_total(counts: tuple[int, ...], total: int) -> tuple[int, ...]:

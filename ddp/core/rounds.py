@@ -35,23 +35,27 @@ def due(cohort: Cohort, plan: Plan) -> str:
 def open_round(cohort: Cohort, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
     """Order all live ranks to average."""
     index, members = cohort.rounds, cohort.live
-    # The order carries the evaluation along, so it must be known now whether the epoch is complete with this round.
-    closes = next((ledger.epoch for ledger in cohort.ledgers if cohort.fully_trained(ledger.epoch)), None)
+    # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
+    closes = tuple(ledger.epoch for ledger in cohort.ledgers if cohort.fully_trained(ledger.epoch))
     current = Round(index, members, "collect", members, closes)
     cohort = replace(cohort, round=current, rounds=index + 1)
     commands: list[Command] = [Average(rank, index, members, reason) for rank in members]
-    if cohort.world.blocking and closes is not None:
+    if cohort.world.blocking:
         cohort, evaluations = evaluate(cohort, closes)
         commands += evaluations
     return cohort, tuple(commands)
 
 
-def evaluate(cohort: Cohort, epoch: int) -> tuple[Cohort, tuple[Command, ...]]:
-    """Order the evaluation of `epoch`, the test set split over the live ranks."""
+def evaluate(cohort: Cohort, epochs: tuple[int, ...]) -> tuple[Cohort, tuple[Command, ...]]:
+    """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
     live = cohort.live
-    reason = f"epoch {epoch} is complete"
-    commands = tuple(Evaluate(rank, epoch, part, len(live), reason) for part, rank in enumerate(live))
-    return replace(cohort, evaluating=(*cohort.evaluating, *((epoch, rank) for rank in live))), commands
+    commands = tuple(
+        Evaluate(rank, epoch, part, len(live), f"epoch {epoch} is complete")
+        for epoch in epochs
+        for part, rank in enumerate(live)
+    )
+    owed = tuple((order.epoch, order.rank) for order in commands)
+    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), commands
 
 
 def on_snapshot(cohort: Cohort, event: Snapshot) -> tuple[Cohort, tuple[Output, ...]]:
@@ -67,10 +71,8 @@ def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ..
     current = replace(current, stage="apply", waiting=live, seconds=(event.seconds,))
     cohort = replace(cohort, round=current)
     commands: list[Command] = [Apply(rank, event.round, "the average is there") for rank in live]
-    if current.closes is not None:
-        cohort, evaluations = evaluate(cohort, current.closes)
-        commands += evaluations
-    return cohort, tuple(commands)
+    cohort, evaluations = evaluate(cohort, current.closes)
+    return cohort, (*commands, *evaluations)
 
 
 def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, ...]]:
@@ -100,9 +102,9 @@ def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output,
         return _give_back(cohort, rank), ()
     current = current.without(rank)
     if not blocking and current.stage == "collect":
-        # Its samples miss the average, so the epoch is not complete with it.
+        # Its samples miss the average, so no epoch is complete with it.
         cohort = _give_back(cohort, rank)
-        current = replace(current, closes=None, members=tuple(r for r in current.members if r != rank))
+        current = replace(current, closes=(), members=tuple(r for r in current.members if r != rank))
     # In a collective the others' answers will tell whether its replica went in.
     return _advance(replace(cohort, round=current), at=at)
 
@@ -158,7 +160,8 @@ def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     for by_epoch in trained:
         for epoch, spans in by_epoch:
             cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
-    ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
+    # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
+    ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
     # On a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
     closed = RoundClosed(at, current.index, min(current.seconds), current.divergence)
     return replace(cohort, ledgers=ledgers, round=None), (closed,)
@@ -168,7 +171,7 @@ def _give_up(cohort: Cohort) -> Cohort:
     """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
     current = cohort.round
     assert current is not None
-    owed = tuple(entry for entry in cohort.evaluating if entry[0] != current.closes)
+    owed = tuple(entry for entry in cohort.evaluating if entry[0] not in current.closes)
     cohort = replace(cohort, round=None, evaluating=owed)
     for rank in (r for r in current.members if not cohort.ranks[r].alive):
         cohort = _give_back(cohort, rank)
@@ -179,5 +182,5 @@ def _give_back(cohort: Cohort, rank: int) -> Cohort:
     """Free what a lost rank had trained and not brought into an average."""
     state = cohort.ranks[rank]
     for epoch, spans in state.trained:
-        cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
+        cohort = cohort
     return cohort.with_rank(rank, state.contribute())

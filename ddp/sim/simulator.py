@@ -107,7 +107,8 @@ class Simulation:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self._ranks = [_Rank() for _ in range(self.world.size)]
-        self._meetings: dict[Any, list[int]] = {}
+        self._meetings: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        self._steps: dict[int, list[tuple[int, Step, float]]] = {}
         self.coordinator = Coordinator.start(self.policy, self.world, at=0.0)
 
     def run(self) -> Simulation:
@@ -181,7 +182,9 @@ class Simulation:
                 return
             case Step():
                 took = self.costs.step_s(index, rank.done) if action.batch.samples else 0.0
-                self._spend(index, took, self._stepped, action, self.now)
+                plan = self.coordinator.plan
+                then = self._exchange if plan is not None and plan.in_step else self._stepped
+                self._spend(index, took, then, action, self.now)
             case Average() if self.world.blocking:
                 self._report(index)
                 rank.busy = True
@@ -215,6 +218,16 @@ class Simulation:
         rank.fresh.append(entry)
         if step.last or self.now - rank.reported >= self.costs.report_s:
             self._report(index)
+
+    def _exchange(self, index: int, step: Step, start: float) -> None:
+        """Gradients are averaged inside the step: it ends for all when the last rank has arrived."""
+        self._ranks[index].busy = True
+        here = self._steps.setdefault(self._ranks[index].done, [])
+        here.append((index, step, start))
+        if len(here) == self.world.size:
+            for rank, its_step, its_start in here:
+                self._after(self.costs.wire_s, self._spent, rank, self._stepped, (its_step, its_start))
+            self._steps.clear()
 
     def _report(self, index: int) -> None:
         rank = self._ranks[index]

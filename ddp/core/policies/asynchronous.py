@@ -38,7 +38,7 @@ class Async(ElCheSettings):
             anchor=controller.anchor,
             reason=f"async: {self.anchor} steps each until speeds are known, up to {overshoot} more",
         )
-        return WindowState(controller, plan), plan
+        return WindowState(controller, plan, world.steps), plan
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan, ...]]:
         """Follow the speeds."""

@@ -29,7 +29,7 @@ class Cadence(ElCheSettings):
             anchor=controller.anchor,
             reason=f"cadence: {self.anchor} steps each until speeds are known",
         )
-        return WindowState(controller, plan), plan
+        return WindowState(controller, plan, world.steps), plan
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan, ...]]:
         """Follow the speeds."""

@@ -16,6 +16,7 @@ class WindowState:
 
     elche: ElChe
     plan: Plan
+    epoch_steps: int
     sync_s: float = 0.0
     """Cost of the last round."""
 
@@ -28,7 +29,7 @@ def update(settings: ElCheSettings, state: WindowState, event: PolicyEvent) -> W
     before = state.elche
     now = elche.measure(before, event.steps, event.busy_s)
     now = elche.tune(settings, now, state.sync_s, max(event.busy_s))
-    now = elche.recount(settings, now)
+    now = elche.recount(settings, now, state.epoch_steps)
     if (now.counts, now.anchor) == (before.counts, before.anchor):
         return replace(state, elche=now)
     speeds = "/".join(f"{1000 * s:.1f}" for s in now.step_s)

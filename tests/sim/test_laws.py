@@ -1,0 +1,170 @@
+"""The correctness laws, over random schedules in virtual time, against oracles that the core knows nothing of."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ddp.core.commands import Plan, Reduce, Train
+from ddp.core.coordinator import Coordinator
+from ddp.core.events import Evaluated, Progress
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.runtime.codec import EVENTS
+from ddp.sim import Costs, Simulation, simulate
+
+POLICY_EVENTS = ("Window", "RoundClosed")
+
+
+@st.composite
+def policies(draw: Any) -> Any:
+    name = draw(st.sampled_from(sorted(POLICIES)))
+    if name == "sync":
+        return POLICIES[name]()
+    options: dict[str, Any] = {
+        "anchor": draw(st.integers(1, 12)),
+        "max_batch_diff": draw(st.none() | st.integers(0, 10)),
+        "overhead_target": draw(st.sampled_from([0.05, 0.1, 0.5])),
+    }
+    if name == "async":
+        options["max_overshoot"] = draw(st.none() | st.integers(0, 8))
+    return POLICIES[name](**options)
+
+
+@st.composite
+def costs(draw: Any) -> Costs:
+    speeds = draw(st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.25, 0.1]), min_size=6, max_size=6))
+    seed, jitter = draw(st.integers(0, 1000)), draw(st.sampled_from([0.0, 0.2, 3.0]))
+
+    def step_s(rank: int, step: int) -> float:
+        return 0.01 / speeds[rank] * (1 + jitter * random.Random(f"{seed}.{rank}.{step}").random())
+
+    return Costs(
+        step_s,
+        latency_s=draw(st.sampled_from([0.0, 0.001, 0.05])),
+        wire_s=draw(st.sampled_from([0.0, 0.002, 0.3])),
+        reduce_s=draw(st.sampled_from([0.0, 0.002, 0.3])),
+        copy_s=draw(st.sampled_from([0.0, 0.001])),
+        evaluate_s=draw(st.sampled_from([0.0, 0.05])),
+        report_s=draw(st.sampled_from([0.0, 0.02, 1.0])),
+    )
+
+
+@st.composite
+def worlds(draw: Any, **fixed: Any) -> World:
+    blocking = draw(st.booleans())
+    values = {
+        "size": draw(st.integers(2, 6)),
+        "samples": draw(st.integers(1, 400)),
+        "batch": draw(st.integers(1, 40)),
+        "epochs": draw(st.integers(1, 3)),
+        "blocking": blocking,
+        "in_step": blocking and draw(st.booleans()),
+        "deadline_s": 1e5,
+    }
+    return World(**{**values, **fixed})
+
+
+def covered_once(played: Simulation) -> None:
+    """Law 1: every sample of every epoch is in the model exactly once."""
+    assert played.coordinator.plan is not None
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for entry in played.trained:
+        if entry.round >= 0 or played.coordinator.plan.in_step:
+            counts[entry.batch.epoch].update(range(entry.batch.start, entry.batch.stop))
+    assert sorted(counts) == list(range(played.world.epochs))
+    for epoch, positions in counts.items():
+        assert positions == Counter(range(played.world.samples)), f"epoch {epoch}"
+
+
+@settings(max_examples=400, deadline=None)
+@given(policies(), worlds(), costs())
+def test_every_sample_is_trained_exactly_once(policy: Any, world: World, cost: Costs) -> None:
+    played = simulate(policy, world, costs=cost)
+    assert played.status == "ok"
+    covered_once(played)
+    evaluated = Counter(event.epoch for _, event in played.records if isinstance(event, Evaluated))
+    assert evaluated == Counter({epoch: world.size for epoch in range(world.epochs)})
+
+
+@settings(max_examples=400, deadline=None)
+@given(policies(), worlds(in_step=False, tolerate_loss=True), costs(), st.data())
+def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
+    whole = simulate(policy, world, costs=cost).now
+    doomed = data.draw(st.lists(st.integers(0, world.size - 1), unique=True, max_size=world.size - 1))
+    deaths = tuple((data.draw(st.floats(0.2 * cost.latency_s + 1e-9, whole)), rank) for rank in doomed)
+    deaths = tuple((max(at, 2 * cost.latency_s), rank) for at, rank in deaths)
+    played = simulate(policy, world, costs=cost, deaths=deaths)
+    assert played.status == "ok"
+    covered_once(played)
+
+
+@settings(max_examples=200, deadline=None)
+@given(policies(), worlds(in_step=False), costs())
+def test_weights_are_those_of_what_came_in(policy: Any, world: World, cost: Costs) -> None:
+    played = simulate(policy, world, costs=cost)
+    orders = {order.round: order for _, order in played.records if isinstance(order, Reduce)}
+    assert bool(orders) != world.blocking
+    for round, brought in played.weights:
+        assert sum(brought.values()) > 0
+        if not world.blocking:
+            assert dict(zip(orders[round].members, orders[round].samples, strict=True)) == brought
+        total = sum(brought.values())
+        assert sum(n / total for n in brought.values()) == pytest.approx(1.0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(policies(), worlds(), costs())
+def test_the_schedule_follows_the_samples_of_the_cohort(policy: Any, world: World, cost: Costs) -> None:
+    """Law 5: what a rank takes for the samples seen is never further off than a window and what runs ahead of it."""
+    played = simulate(policy, world, costs=cost)
+    plans = [plan for _, plan in played.records if isinstance(plan, Plan)]
+    window = max(sum(plan.counts) + sum(plan.ahead) for plan in plans) * world.batch
+    slack = window * (1 if plans[0].overlap else 0) + window
+    ends = sorted((entry.stop, entry.batch.samples) for entry in played.trained)
+    for entry in played.trained:
+        truth = sum(samples for stop, samples in ends if stop <= entry.start)
+        assert abs(entry.seen - truth) <= slack
+    assert played.coordinator.cohort.samples == world.samples * world.epochs
+    reported = sum(event.steps for _, event in played.records if isinstance(event, Progress))
+    assert reported == len(played.trained), "the global step is the batches consumed"
+
+
+@settings(max_examples=200, deadline=None)
+@given(policies(), worlds(), costs())
+def test_work_in_flight_is_bounded(policy: Any, world: World, cost: Costs) -> None:
+    """Law 8: no rank is ever granted more than its count, what it may run ahead, and the window after."""
+    played = simulate(policy, world, costs=cost)
+    held = [0] * world.size
+    limit = 0
+    for _, record in played.records:
+        match record:
+            case Plan():
+                limit = max(limit, max(2 * (c + a) for c, a in zip(record.counts, record.ahead, strict=True)))
+                if record.in_step:
+                    limit = world.steps
+            case Train():
+                held[record.rank] += record.chunk.steps
+                assert held[record.rank] <= limit
+            case Progress():
+                held[record.rank] -= record.steps
+
+
+@settings(max_examples=100, deadline=None)
+@given(policies(), worlds(), costs())
+def test_a_recorded_run_replays(policy: Any, world: World, cost: Costs) -> None:
+    """The recorded events yield the recorded commands, whoever recorded them."""
+    played = simulate(policy, world, costs=cost)
+    coordinator = Coordinator.start(policy, world, at=0.0)
+    again: list[Any] = []
+    for _, record in played.records:
+        if type(record).__name__ in EVENTS and type(record).__name__ not in POLICY_EVENTS:
+            again.append(record)
+            coordinator, outputs = coordinator.update(record)
+            again += outputs
+    assert again == [record for _, record in played.records]
