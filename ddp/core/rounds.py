@@ -182,5 +182,5 @@ def _give_back(cohort: Cohort, rank: int) -> Cohort:
     """Free what a lost rank had trained and not brought into an average."""
     state = cohort.ranks[rank]
     for epoch, spans in state.trained:
-        cohort = cohort
+        cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
     return cohort.with_rank(rank, state.contribute())
