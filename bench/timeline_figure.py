@@ -15,7 +15,7 @@ from bench.spec import RunSpec
 from bench.style import CATEGORIES as COLOURS
 from bench.style import save, styled
 
-BINS = 600
+BINS = 400
 ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
 
@@ -82,7 +82,8 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream, launched: f
             if (rank, name) not in bars:
                 continue
             top = floor - 0.8 * _share(edges, *bars[rank, name])
-            axes.stairs(top, edges - launched, baseline=floor, fill=True, color=COLOURS[name], lw=0)
+            outline = (np.repeat(edges - launched, 2)[1:-1], np.repeat(top, 2), np.repeat(floor, 2))
+            axes.fill_between(*outline, color=COLOURS[name], lw=0)
             floor = top
     axes.set_xlim(begin - launched, end - launched)
     slot = (end - begin) / BINS
@@ -100,16 +101,19 @@ def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
 
 
 def _focus(stream: Stream) -> tuple[float, float]:
-    """The stretch for the close-up: around the middle meeting of the replicas, or the middle of the training."""
+    """The stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and has no
+    evaluation near it; without meetings, around the middle."""
     s = stream.slices
-    rank = int(s.rank.min())
-    mine = np.flatnonzero(s.rank == rank)
+    mine = np.flatnonzero(s.rank == s.rank.min())
     mine = mine[np.argsort(s.start[mine], kind="stable")]
     meets = np.flatnonzero(np.isin(s.kind[mine], ["exchange", "copy"]))
-    middle = int(meets[meets.size // 2]) if meets.size else mine.size // 2
-    first = max(middle - ZOOM * 2 // 3, 0)
-    last = min(first + ZOOM, mine.size) - 1
-    return float(s.start[mine[first]]), float(s.stop[mine[last]])
+    meets = meets if meets.size else np.arange(mine.size)
+    for middle in meets[np.argsort(np.abs(meets - mine.size // 2), kind="stable")][:ZOOM].tolist():
+        first = min(max(middle - ZOOM * 2 // 3, 0), max(mine.size - ZOOM, 0))
+        chosen = mine[first : first + ZOOM]
+        if "evaluate" not in s.kind[chosen]:
+            break
+    return float(s.start[chosen[0]]), float(s.stop[chosen[-1]])
 
 
 def _close(axes: Axes, bars: Bars, ranks: list[int], launched: float, focus: tuple[float, float]) -> set[str]:

@@ -1,0 +1,138 @@
+"""Runs grouped into cells (the seeds of one configuration), and cells into workloads. What report and validation share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from bench.runfolder import Run
+from bench.schema import Metrics
+
+
+class Workload(NamedTuple):
+    """What is trained, whatever trains it. Results compare only where all of it is equal."""
+
+    model: str
+    data: str
+    recipe: str
+    epochs: int
+    batch_size: int
+    lr: float
+
+    @staticmethod
+    def of(metrics: Metrics) -> Workload:
+        """The workload of a run."""
+        m = metrics
+        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr)
+
+    @property
+    def title(self) -> str:
+        """For headings."""
+        return f"{self.model} on {self.data}, recipe {self.recipe}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values over the seeds of a cell: mean and standard deviation (ddof 1; None below two values)."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+    @staticmethod
+    def of(values: Sequence[float | None]) -> Sample:
+        """Of the values that are there."""
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one configuration, by seed."""
+
+    label: str
+    """Mode, world size and emulated speeds; unique within its workload."""
+    workload: Workload
+    runs: tuple[Run, ...]
+
+    @property
+    def about(self) -> Metrics:
+        """Any run's metrics, for what all have in common."""
+        return self.runs[0].metrics
+
+    @property
+    def ok(self) -> list[Metrics]:
+        """Metrics of the runs that finished."""
+        return [run.metrics for run in self.runs if run.metrics.status == "ok"]
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether it is the reference: one rank, no engine around it."""
+        return self.about.engine == "solo"
+
+    @property
+    def status(self) -> str:
+        """For instance `3 ok, 1 failed`."""
+        counts = Counter(run.metrics.status for run in self.runs)
+        return ", ".join(
+            f"{counts[status]} {status}" for status in ("ok", "diverged", "failed", "killed") if counts[status]
+        )
+
+    def sample(self, value: Callable[[Metrics], float | None]) -> Sample:
+        """`value` over the runs that finished."""
+        return Sample.of([value(metrics) for metrics in self.ok])
+
+    @property
+    def eval(self) -> Sample:
+        """Final evaluation metric."""
+        return self.sample(lambda m: m.final.eval)
+
+    @property
+    def speed(self) -> Sample:
+        """Samples per second."""
+        return self.sample(lambda m: m.throughput.samples_per_s)
+
+
+def cells(runs: Sequence[Run]) -> list[Cell]:
+    """The cells of `runs`: by workload, solo first, then by mode and world size."""
+    groups: dict[tuple[Workload, str, int, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        m = run.metrics
+        groups[Workload.of(m), m.mode, m.world_size, m.config_hash].append(run)
+    labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
+    found = []
+    for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0].metrics)):
+        label = _label(group[0].metrics)
+        unique = labels[key[0], label] == 1
+        ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
+        found.append(Cell(label if unique else f"{label} #{key[3][:6]}", key[0], ordered))
+    return found
+
+
+def _label(m: Metrics) -> str:
+    if m.engine == "solo" and not m.emulated_speeds:
+        return m.mode
+    speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
+    return f"{m.mode} ×{m.world_size}{speeds}"
+
+
+def _order(m: Metrics) -> tuple[object, ...]:
+    return (*Workload.of(m), m.engine != "solo", m.world_size, bool(m.emulated_speeds), m.mode, m.config_hash)
+
+
+def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:
+    """Cells by workload, in the order given."""
+    groups: dict[Workload, list[Cell]] = defaultdict(list)
+    for cell in found:
+        groups[cell.workload].append(cell)
+    return dict(groups)
+
+
+def solo_of(found: Sequence[Cell]) -> Cell | None:
+    """The reference among the cells of one workload: solo, at full speed, with a finished run; None if there is none."""
+    candidates = [cell for cell in found if cell.is_solo and cell.ok]
+    return min(candidates, key=lambda cell: bool(cell.about.emulated_speeds), default=None)

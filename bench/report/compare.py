@@ -1,0 +1,54 @@
+"""Cells against the solo reference of their workload: the figures that several sections speak of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.cells import Cell, Sample, solo_of
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A cell and what it is compared with."""
+
+    cell: Cell
+    solo: Cell | None
+
+    @property
+    def behind(self) -> float | None:
+        """How much worse the mean final metric is than solo's, unit of the metric; negative: better."""
+        if self.solo is None or self.cell.eval.mean is None or self.solo.eval.mean is None:
+            return None
+        difference = self.solo.eval.mean - self.cell.eval.mean
+        return difference if self.cell.about.final.higher_is_better else -difference
+
+    @property
+    def speedup(self) -> float | None:
+        """Mean samples per second over solo's."""
+        if self.solo is None or not self.cell.speed.mean or not self.solo.speed.mean:
+            return None
+        return self.cell.speed.mean / self.solo.speed.mean
+
+    @property
+    def efficiency(self) -> Sample:
+        """Share of the sum-of-speeds bound, measured in the same runs."""
+        return self.cell.sample(lambda m: m.throughput.efficiency)
+
+
+def rivals(found: list[Cell]) -> list[Rival]:
+    """The cells of one workload, each with the reference."""
+    solo = solo_of(found)
+    return [Rival(cell, solo) for cell in found]
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether differences of this metric are spoken of in percentage points."""
+    return "accuracy" in metric
+
+
+def gap(behind: float | None, metric: str) -> str:
+    """The gap to solo, signed: `+` is better than solo."""
+    if behind is None:
+        return "–"
+    value = -behind + 0.0
+    return f"{100 * value:+.2f} pt" if is_fraction(metric) else f"{value:+.4g}"

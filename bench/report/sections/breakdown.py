@@ -1,0 +1,87 @@
+"""Where the time of every rank went."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from bench.cells import Cell, Workload
+from bench.report.page import Page, table
+from bench.style import CATEGORIES
+
+LABEL_FROM = 0.06
+"""Shares from here on carry their number."""
+
+
+def section(page: Page) -> str:
+    """A figure by rank and a table by cell, for each workload."""
+    parts = []
+    for workload, found in page.workloads.items():
+        rows = pd.DataFrame([row for cell in found for row in _rows(cell)])
+        if len(rows):
+            parts += [f"### {page.title(workload)}", _figure(page, workload, rows), _table(rows)]
+    intro = (
+        "Shares of each rank's wall time from ready to finished, mean over the n finished runs. *comm* runs from the last "
+        "arrival at a collective to its end and includes copying snapshots; *wait* is waiting for others or for orders; "
+        "*other* is what no measured slice covers."
+    )
+    return "\n\n".join(["## Where the time went", intro, *parts]) if parts else ""
+
+
+def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
+    """One row per rank: shares, mean over the runs that have the rank."""
+    rows: list[dict[str, str | int | float]] = []
+    for rank in range(cell.about.world_size):
+        found = [row for m in cell.ok for row in m.breakdown if row.rank == rank]
+        if found:
+            shares = {name: fmean(getattr(row, name) for row in found) for name in CATEGORIES}
+            rows.append({"cell": cell.label, "rank": rank, "n": len(found), **shares})
+    return rows
+
+
+def _table(rows: pd.DataFrame) -> str:
+    means = rows.groupby("cell", sort=False).mean(numeric_only=True)
+    lines = [
+        {"mode": str(cell), "n": f"{row['n']:.0f}", **{name: f"{100 * row[name]:.1f} %" for name in CATEGORIES}}
+        for cell, row in means.iterrows()
+    ]
+    return table(lines)
+
+
+def _figure(page: Page, workload: Workload, rows: pd.DataFrame) -> str:
+    cells = rows["cell"].to_list()
+    breaks = np.cumsum([0.0] + [0.0 if a == b else 0.55 for a, b in pairwise(cells)])
+    places = np.arange(len(rows)) + breaks
+    figure = Figure(figsize=(10, 1.1 + 0.26 * float(places[-1] + 1)), layout="constrained")
+    axes = figure.subplots()
+    left = np.zeros(len(rows))
+    for name, colour in CATEGORIES.items():
+        share = rows[name].to_numpy(dtype=float)
+        axes.barh(places, share, 0.92, left=left, color=colour)
+        dark = name in ("compute", "eval", "checkpoint")
+        for place, value, start in zip(places, share, left, strict=True):
+            if value >= LABEL_FROM:
+                text = f"{100 * value:.0f}"
+                colour_of_text = "white" if dark else "black"
+                axes.text(start + value / 2, place, text, ha="center", va="center", fontsize=7.5, color=colour_of_text)
+        left = left + share
+    names = [
+        f"{cell}   rank {rank}" if rank == 0 else f"rank {rank}" for cell, rank in zip(cells, rows["rank"], strict=True)
+    ]
+    axes.set_yticks(places, names)
+    axes.set_ylim(places[-1] + 0.7, -0.7)
+    axes.set_xlim(0, 1)
+    axes.set_xticks(np.linspace(0, 1, 6), [f"{p} %" for p in range(0, 101, 20)])
+    axes.grid(False)
+    axes.tick_params(axis="y", length=0)
+    shown = [name for name in CATEGORIES if (rows[name] > 0.0005).any()]
+    handles = [Patch(color=CATEGORIES[name], label=name) for name in shown]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    figure.suptitle(page.title(workload), x=0.01, ha="left", fontsize=11, weight="bold")
+    alt = f"Share of wall time by rank and mode of {page.title(workload)}, in {', '.join(shown)}"
+    return page.figure(figure, page.slug("breakdown", workload), rows, alt)

@@ -1,0 +1,56 @@
+"""All cells of a workload in one table, best final metric first; solo is in the ranking."""
+
+from __future__ import annotations
+
+from bench.report.compare import Rival, gap, rivals
+from bench.report.page import NONE, Page, fixed, number, percent, table
+from bench.schema import Metrics
+
+
+def section(page: Page) -> str:
+    """One table for each workload."""
+    parts = []
+    for workload, found in page.workloads.items():
+        ranked = sorted(rivals(found), key=_rank)
+        rows = [_row(rival) for rival in ranked]
+        parts.append(f"### {page.title(workload)}\n\n{table(rows, left=2)}")
+    if not parts:
+        return ""
+    legend = (
+        "Means over the n finished runs of a cell, ± standard deviation over seeds where n > 1. *Gap*: final metric less "
+        "solo's. *Efficiency*: samples per second over the sum of what the ranks would do if they never waited nor "
+        "communicated, measured in the same run. *Waiting*: share of the ranks' wall time."
+    )
+    return "\n\n".join(["## Comparison", legend, *parts])
+
+
+def _rank(rival: Rival) -> tuple[bool, float, str]:
+    mean = rival.cell.eval.mean
+    sign = -1.0 if rival.cell.about.final.higher_is_better else 1.0
+    return mean is None, sign * (mean or 0.0), rival.cell.label
+
+
+def _row(rival: Rival) -> dict[str, str]:
+    cell = rival.cell
+    metric = cell.about.final.eval_metric
+    sync_ms = cell.sample(lambda m: m.sync.ms_p50)
+    syncs = cell.sample(lambda m: float(m.sync.count))
+    return {
+        "mode": f"**{cell.label}**" if cell.is_solo else cell.label,
+        "status": cell.status,
+        "n": str(len(cell.ok)),
+        f"final {metric}": fixed(cell.eval, 4),
+        "gap to solo": gap(rival.behind, metric) if cell is not rival.solo else "reference",
+        "samples/s": fixed(cell.speed, 0),
+        "× solo": f"{rival.speedup:.2f}" if rival.speedup is not None else NONE,
+        "efficiency": percent(rival.efficiency),
+        "syncs": number(syncs.mean, 6) if syncs.mean else NONE,
+        "sync ms p50": number(sync_ms.mean),
+        "waiting": percent(cell.sample(_waiting)),
+        "train s": fixed(cell.sample(lambda m: m.time_s.train), 1),
+    }
+
+
+def _waiting(metrics: Metrics) -> float | None:
+    ranks = metrics.breakdown
+    return sum(rank.wait for rank in ranks) / len(ranks) if ranks else None

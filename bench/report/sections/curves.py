@@ -1,0 +1,124 @@
+"""How the modes learn: loss and metric against samples and against seconds of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from bench.cells import Cell, Workload
+from bench.report.compare import is_fraction
+from bench.report.page import Page, plural
+
+
+def section(page: Page) -> str:
+    """One figure for each workload and world size, solo in all of them."""
+    parts = []
+    for workload, found in page.workloads.items():
+        solo = [cell for cell in found if cell.is_solo]
+        others = [cell for cell in found if not cell.is_solo]
+        sizes = sorted({cell.about.world_size for cell in others}) or [1]
+        for size in sizes:
+            shown = [*solo, *(cell for cell in others if cell.about.world_size == size)]
+            if any(_curve(cell) for cell in shown):
+                parts.append(_figure(page, workload, size, shown))
+    intro = (
+        "One point per evaluated epoch: mean over the seeds, band from lowest to highest. Seconds are training seconds; "
+        "the clock stands still during evaluation."
+    )
+    return "\n\n".join(["## Learning curves", intro, *parts]) if parts else ""
+
+
+def _curve(cell: Cell) -> list[dict[str, float | str | int]]:
+    """Points of all seeds; only finished runs and evaluated epochs."""
+    return [
+        {
+            "cell": cell.label,
+            "seed": m.seed,
+            "epoch": row.epoch,
+            "samples": row.samples,
+            "seconds": row.seconds,
+            "loss": np.nan if row.train_loss is None else row.train_loss,
+            "metric": row.eval,
+        }
+        for m in cell.ok
+        for row in m.epochs
+        if row.eval is not None
+    ]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the four plots."""
+
+    x: str
+    y: str
+    label: str
+    fraction: bool
+    """Plot the error rate, 1 - metric: on its logarithm, good results stay apart."""
+
+    def draw(self, axes: Axes, points: pd.DataFrame, colour: str, marker: str) -> None:
+        """Add the curve of one cell."""
+        values = points.assign(**{self.y: 1 - points[self.y]}) if self.fraction else points
+        by_epoch = values.groupby("epoch")
+        x, y = by_epoch[self.x].mean(), by_epoch[self.y].mean()
+        axes.plot(x, y, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)
+        if points["seed"].nunique() > 1:
+            axes.fill_between(x, by_epoch[self.y].min(), by_epoch[self.y].max(), color=colour, alpha=0.15, lw=0)
+
+    def finish(self, axes: Axes, log: bool) -> None:
+        """Scales and labels."""
+        axes.set_xlabel("samples trained" if self.x == "samples" else "training seconds")
+        axes.set_title(self.label)
+        axes.set_xlim(left=0)
+        if log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        if self.x == "samples":
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1000:g}k" if v else "0"))
+
+
+def _figure(page: Page, workload: Workload, size: int, shown: list[Cell]) -> str:
+    data = pd.DataFrame([point for cell in shown for point in _curve(cell)])
+    metric = shown[0].about.final.eval_metric
+    fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
+    eval_label = f"Test error (1 − {metric})" if fraction else f"Test {metric}"
+    panels = [
+        Panel(x, y, label, fraction and y == "metric")
+        for y, label in (("loss", "Training loss"), ("metric", eval_label))
+        for x in ("samples", "seconds")
+    ]
+    figure = Figure(figsize=(10.5, 6.2), layout="constrained")
+    for axes, panel in zip(figure.subplots(2, 2).flat, panels, strict=True):
+        for cell in shown:
+            points = data[data["cell"] == cell.label]
+            if len(points):
+                panel.draw(axes, points, *page.styles[cell.about.mode])
+        panel.finish(axes, log=bool((data[panel.y] > 0).all()) and (panel.y == "loss" or panel.fraction))
+    _legend(figure, page, shown, metric)
+    world = f" on {plural(size, 'rank')}" if size > 1 else ""
+    figure.suptitle(f"{page.title(workload)}{world}", x=0.01, ha="left", fontsize=11, weight="bold")
+    alt = f"Training loss and test {metric} of {page.title(workload)}{world} against samples and seconds, by mode"
+    return page.figure(figure, f"{page.slug('curves', workload)}-w{size}", data, alt)
+
+
+def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
+    """Cells from best to worst, with where they ended."""
+    sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
+    ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
+    handles, labels = [], []
+    for cell in ranked:
+        colour, marker = page.styles[cell.about.mode]
+        handles += figure.axes[0].plot(
+            [], [], color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5
+        )
+        labels.append(f"{cell.label}\n{cell.eval.mean:.4f} (n={cell.eval.n})")
+    figure.legend(
+        handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
+    )

@@ -1,0 +1,91 @@
+"""The schedule: how many steps each rank runs between two meetings, and how that changed."""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from bench.cells import Cell, Workload
+from bench.report.page import NONE, Page, table
+from bench.schema import Elche, Metrics
+
+COLUMNS = 3
+RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
+
+
+def section(page: Page) -> str:
+    """A table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
+    parts = []
+    for workload, found in page.workloads.items():
+        planned = [(cell, m, m.elche) for cell in found for m in cell.ok[:1] if m.elche is not None]
+        if planned:
+            parts += [f"### {page.title(workload)}", table([_row(cell, m, plan) for cell, m, plan in planned])]
+            moved = [(cell, plan) for cell, _, plan in planned if len(plan.plans) > 1]
+            parts.append(_figure(page, workload, moved) if moved else "No schedule changed in the course of its run.")
+    intro = (
+        "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
+        "are those of each rank. Shown: the first finished seed of each cell."
+    )
+    return "\n\n".join(["## Schedules (El Che)", intro, *parts]) if parts else ""
+
+
+def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
+    later = plan.windows[len(plan.windows) // 2 :]
+    pace = []
+    for rank in range(metrics.world_size):
+        times = [t for window in later if (t := window.ms_per_batch[rank]) is not None]
+        pace.append(f"{median(times):.2f}" if times else NONE)
+    return {
+        "mode": cell.label,
+        "seed": str(metrics.seed),
+        "windows": str(len(plan.windows)),
+        "plans": str(len(plan.plans)),
+        "anchor: first → last": f"{plan.plans[0].anchor} → {plan.anchor}",
+        "counts: first → last": f"{_counts(plan.plans[0].counts)} → {_counts(plan.counts)}",
+        "ms per batch, by rank": " / ".join(pace),
+    }
+
+
+def _counts(counts: list[int]) -> str:
+    return "/".join(map(str, counts))
+
+
+def _figure(page: Page, workload: Workload, moved: list[tuple[Cell, Elche]]) -> str:
+    rows = math.ceil(len(moved) / COLUMNS)
+    columns = min(len(moved), COLUMNS)
+    figure = Figure(figsize=(10.5 if columns == COLUMNS else 4.6 * columns, 2.3 * rows + 0.7), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes in grid.flat[len(moved) :]:
+        axes.set_visible(False)
+    for axes, (cell, plan) in zip(grid.flat, moved, strict=False):
+        _panel(axes, cell, plan)
+    widest = max(grid.flat[: len(moved)], key=lambda axes: len(axes.get_lines()))
+    figure.legend(handles=widest.get_lines(), loc="outside upper right", ncols=9)
+    figure.suptitle(f"{page.title(workload)}: steps per window", x=0.01, ha="left", fontsize=11, weight="bold")
+    data = [
+        {"cell": cell.label, "seconds": p.seconds, "anchor": p.anchor, "rank": rank, "count": count, "reason": p.reason}
+        for cell, plan in moved
+        for p in plan.plans
+        for rank, count in enumerate(p.counts)
+    ]
+    alt = f"Anchor and counts over time of {page.title(workload)}, by mode"
+    return page.figure(figure, page.slug("schedules", workload), pd.DataFrame(data), alt)
+
+
+def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:
+    ends = [window.seconds for window in plan.windows] or [plan.plans[-1].seconds]
+    times = [p.seconds for p in plan.plans] + [max(ends[-1], plan.plans[-1].seconds)]
+    for rank in range(cell.about.world_size):
+        counts = [p.counts[rank] for p in plan.plans]
+        axes.step(times, [*counts, counts[-1]], where="post", color=RANKS[rank % len(RANKS)], label=f"rank {rank}")
+    anchors = [p.anchor for p in plan.plans]
+    axes.step(times, [*anchors, anchors[-1]], where="post", label="anchor", color="#333333", lw=1.0, ls=(0, (2, 1.5)))
+    axes.set_title(cell.label)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    axes.set_xlabel("seconds since launch")

@@ -1,0 +1,34 @@
+"""The command that runs a cell again, from its run folder alone. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.runfolder import Run
+from ddp.core.policies import POLICIES
+
+
+def command(runs: Sequence[Run]) -> str:
+    """A shell line for the runs of one cell, all their seeds. Settings of the policy are named where not the default."""
+    run = runs[0]
+    m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
+    words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
+    words += [f"model={m.model}", f"mode={m.mode}"]
+    words += [] if m.engine == "solo" else [f"world_size={m.world_size}"]
+    words += [f"recipe={m.recipe}", f"data.name={m.data}", f"train.epochs={m.epochs_planned}"]
+    words += [f"train.batch_size={m.batch_size}", f"train.lr={m.lr:g}"]
+    if m.emulated_speeds:
+        words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
+    words += _policy(run.config.get("policy"))
+    return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def _policy(settings: Any) -> list[str]:
+    if not isinstance(settings, dict) or settings.get("name") not in POLICIES:
+        return []
+    default = json.loads(json.dumps(asdict(POLICIES[settings["name"]]())))  # type: ignore[call-overload]
+    changed = {key: value for key, value in settings.items() if key != "name" and value != default.get(key)}
+    return [f"policy.{key}={json.dumps(value, separators=(',', ':'))}" for key, value in changed.items()]
