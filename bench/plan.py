@@ -121,21 +121,6 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def overrides(resolved: dict[str, Any], prefix: str = "") -> list[str]:
-    """The `key=value` arguments that ask for a resolved configuration again."""
-    said: list[str] = []
-    for key, value in resolved.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            members = dict(value)
-            if "name" in members and not prefix and key != "data":  # a group: choose its member first
-                said.append(f"{name}={members.pop('name')}")
-            said += overrides(members, f"{name}.")
-        elif value is not None:
-            said.append(f"{name}={json.dumps(value, separators=(',', ':')) if not isinstance(value, str) else value}")
-    return said
-
-
 def _job(spec: RunSpec, policy: Policy, backend: str, recipe: Recipe) -> Job:
     cluster, data_dir = spec.config["cluster"], spec.config["data"]["dir"]
     return Job(

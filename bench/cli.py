@@ -1,0 +1,143 @@
+"""The command line: the verbs and their arguments. Everything that is no verb is a configuration, and goes to Hydra.
+
+Imports a verb's code only when it is asked for, so that `list` and `--help` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from bench.exitcodes import Exit
+from bench.suggest import nearest
+from bench.usage import UsageError, usage
+
+BASELINE = Path(__file__).resolve().parent.parent / "baselines" / "structured.json"
+RUNS = Path("runs")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the nearest valid option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """The parsed arguments. Raises UsageError."""
+        parsed, strange = self.parse_known_args(arguments)
+        for word in strange:
+            best = nearest(word, self._option_string_actions)
+            self.error(f"unknown argument {word!r}" + (f"; did you mean {best}?" if best else ""))
+        return parsed
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run the command that `arguments` ask for; its exit code."""
+    verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
+    try:
+        return VERBS[verb](rest)
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return Exit.USAGE
+
+
+def _run(arguments: list[str]) -> int:
+    from bench.run import run
+
+    return run(arguments, tuple(VERBS), BASELINE)
+
+
+def _report(arguments: list[str]) -> int:
+    parser = _parser("report", "Write the report (Markdown and PNG) over a run folder or a tree of them.")
+    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--out", type=Path, help="folder to write into (default: reports/<name of path>)")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, help="what the verdicts at its head compare with")
+    asked = parser.read(arguments)
+    from bench.report import write_report
+
+    with usage():
+        _some_runs(asked.path)
+        out = asked.out or Path("reports") / asked.path.resolve().name
+        print(write_report(asked.path, out, baseline=asked.baseline))
+    return Exit.OK
+
+
+def _validate(arguments: list[str]) -> int:
+    parser = _parser("validate", "Compare runs with the baseline. Exit code: 0 pass, 1 regression, 4 not comparable.")
+    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, help="baseline file (default: the committed one)")
+    asked = parser.read(arguments)
+    from bench.validate import exit_code, validate
+
+    with usage():
+        _some_runs(asked.path)
+        verdicts = validate(asked.path, asked.baseline)
+    for verdict in verdicts:
+        print(verdict.line)
+    return exit_code(verdicts)
+
+
+def _baseline(arguments: list[str]) -> int:
+    parser = _parser(
+        "baseline", "Write the baseline from solo runs of at least five seeds, for every workload among them."
+    )
+    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="tree of solo runs (default: runs)")
+    parser.add_argument("--out", type=Path, default=BASELINE, help="baseline file (default: the committed one)")
+    asked = parser.read(arguments)
+    from bench.validate import write_baseline
+
+    with usage():
+        _some_runs(asked.path)
+        for line in write_baseline(asked.path, asked.out, created=datetime.now(UTC).date().isoformat()):
+            print(line)
+    return Exit.OK
+
+
+def _list(arguments: list[str]) -> int:
+    from bench.listing import GROUPS, show
+
+    parser = _parser("list", "What can be chosen: group=name on the command line.")
+    parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
+    asked = parser.read(arguments)
+    with usage():
+        show(asked.group)
+    return Exit.OK
+
+
+def _doctor(arguments: list[str]) -> int:
+    _parser("doctor", "What this machine can run, and why not the rest.").read(arguments)
+    from bench.doctor import examine
+
+    examine()
+    return Exit.OK
+
+
+def _parser(verb: str, description: str) -> Parser:
+    return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
+
+
+def _some_runs(path: Path) -> None:
+    """Raise ValueError if there is nothing to judge in `path`."""
+    from bench.runfolder import find_runs
+
+    runs, problems = find_runs(path)
+    for problem in problems:
+        print(f"bench: skipped {problem}", file=sys.stderr)
+    if not runs:
+        raise ValueError(f"no run to be read in {path}; make one: python -m bench output={path}")
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "report": _report,
+    "validate": _validate,
+    "baseline": _baseline,
+    "list": _list,
+    "doctor": _doctor,
+}
+"""First word -> command. `run` may be left out."""

@@ -1,0 +1,96 @@
+"""Turns what Hydra and omegaconf say about a command line into one line that names the mistake and the remedy."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from bench.config import Choice, Config
+from bench.suggest import nearest, unknown
+from ddp.core.policies import POLICIES
+
+PRESETS = ("mode", "experiment")
+"""Groups that are no key of the configuration."""
+
+
+def known_keys() -> set[str]:
+    """Every key that some configuration has, and the groups."""
+    settings = {f"policy.{key}" for policy in POLICIES.values() for key in inspect.signature(policy).parameters}
+    return {*_keys(Config), *settings, *PRESETS}
+
+
+def _keys(cls: type[Any], prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        inner = hints[field.name]
+        if is_dataclass(inner) and inner is not Choice:
+            assert isinstance(inner, type)
+            yield from _keys(inner, f"{prefix}{field.name}.")
+        else:
+            yield f"{prefix}{field.name}"
+
+
+def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
+    """One line for an exception of Hydra or omegaconf. `verbs` are words that may stand where `key=value` does."""
+    match error:
+        case OverrideParseException():
+            return _unreadable(error, verbs)
+        case MissingConfigException(missing_cfg_file=str(missing), options=[*options]) if options:
+            group, _, name = missing.rpartition("/")
+            return unknown(group, name, options)
+        case MissingMandatoryValue():
+            return f"{error.full_key} is missing: choose one, as in {error.full_key}=..."
+        case OmegaConfBaseException(full_key=str(key)) if "not in" in str(error):
+            return _unknown_key(key)
+    return _composition(error) if isinstance(error, HydraException) else _first_line(error)
+
+
+_EXPLAINED = (
+    (r"Ambiguous value for argument '(.+)'", "{} names several values: add -m to run one after the other"),
+    (r"Sweep parameters '(.+)' requires", "{} names several values: add -m to run one after the other"),
+    (r"Could not append to config. An item is already at '(.+)'", "{} exists already: write it without the +"),
+    (r"Multiple values for (.+)\. To override", "{} is chosen already: write it without the +"),
+)
+"""Hydra's words -> ours."""
+
+
+def _composition(error: HydraException) -> str:
+    text = str(error)
+    for pattern, ours in _EXPLAINED:
+        if found := re.search(pattern, text):
+            return ours.format(found[1])
+    if found := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
+        return _unknown_key(found[1])
+    if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
+        return f"{found[1]}: {_first_line(error.__cause__)}"
+    return _first_line(error)
+
+
+def _unknown_key(key: str) -> str:
+    keys = known_keys()
+    if key in keys:
+        return f"{key} is no setting of the chosen {key.partition('.')[0]}; see --cfg job for those there are"
+    return (
+        f"unknown key {key!r}; did you mean {nearest(key, keys)!r}?"
+        if nearest(key, keys)
+        else (f"unknown key {key!r}; see --cfg job for those there are")
+    )
+
+
+def _unreadable(error: OverrideParseException, verbs: tuple[str, ...]) -> str:
+    said = str(error.override)
+    if "=" in said:
+        return f"cannot read {said!r}: {_first_line(error)}; quote it for the shell if it has brackets or spaces"
+    best = nearest(said, [*verbs, *known_keys()])
+    hint = f"did you mean {best if best in verbs else f'{best}=...'}?" if best else "see --help"
+    return f"{said!r} is neither a command nor key=value; {hint}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

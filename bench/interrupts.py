@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM: both raise KeyboardInterrupt, wherever the command is, and are remembered.
+
+Remembered, because an exception raised in the middle of an import or of a callback can be swallowed on its way up.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_seen: list[int] = []
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    _seen.append(number)
+    raise KeyboardInterrupt
+
+
+def _remember(number: int, frame: FrameType | None) -> None:
+    _seen.append(number)
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C. Main thread only."""
+    _seen.clear()
+    with _handled_by(_raise):
+        yield
+
+
+def interrupted() -> bool:
+    """Whether there was one since `listening` began."""
+    return bool(_seen)
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if one was swallowed."""
+    if _seen:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """What is done inside is done whole: an interrupt takes effect at its end. For a second or two at most."""
+    before = len(_seen)
+    with _handled_by(_remember):
+        yield
+    if len(_seen) > before:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _handled_by(handler: object) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,151 @@
+"""Runs one `RunPlan`: engine, records, analysis, run folder. What became of it is an `Outcome`, not an exception.
+
+Knows neither Hydra nor policies, and says everything through the monitor. Imports torch with the engine, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import environment, interrupts
+from bench.analyze import analyze
+from bench.journal import Journal
+from bench.plan import RunPlan
+from bench.progress import Monitor
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, write_text
+from bench.schema import Metrics
+from bench.spec import RunSpec
+from bench.timeline import write_timeline
+from bench.usage import usage
+from ddp.core.errors import Diverged, EngineError, RankFailed
+from ddp.runtime.clock import now
+from ddp.runtime.codec import Record
+from ddp.runtime.engines import ENGINES
+from ddp.runtime.task import Job
+
+LOG = "training.log"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run."""
+
+    spec: RunSpec
+    folder: Path
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the engine ended."""
+
+    status: str
+    error: str | None = None
+    traceback: str | None = None
+    """Of the rank that failed."""
+
+
+def launch(plan: RunPlan, console: Console) -> Outcome:
+    """Run it and write its folder. Raises UsageError if the folder cannot be made, OSError if the disk fails."""
+    spec, launched = plan.spec, now()
+    env, git, busy = environment.describe(), environment.source(), environment.busy()
+    warnings = [*spec.warnings, *([busy] if busy else [])]
+    with usage():
+        writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
+    try:
+        write_text(writer.path / CONFIG, _config_text(spec))
+        with (
+            _scratch() as scratch,
+            (writer.path / LOG).open("w", encoding="utf-8") as log,
+            Journal(writer.path / EVENTS) as journal,
+            Monitor(spec, console, log) as monitor,
+        ):
+            _announce(spec, warnings, monitor)
+            end = _train(replace(plan.job, scratch=scratch), spec.engine, journal, monitor)
+            ended = now()
+            _say_end(end, monitor)
+            with interrupts.deferred():
+                records = journal.merge(scratch)
+                metrics = analyze(
+                    spec,
+                    records,
+                    status=end.status,
+                    launched=launched,
+                    ended=ended,
+                    env=env,
+                    git=git,
+                    warnings=warnings,
+                    error=end.error,
+                )
+                folder = _complete(writer, records, metrics, spec, launched)
+    except BaseException:
+        writer.discard()
+        raise
+    return Outcome(spec, folder, metrics)
+
+
+def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
+    """Write the rest of the folder, `metrics.json` last, and put it into place."""
+    if metrics.status != "killed":  # whoever interrupts does not wait for pictures
+        write_timeline(writer.path, records, spec, launched)
+    write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
+    with usage():
+        return writer.commit(metrics.status)
+
+
+def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
+    """Run the engine to its end, whatever that is."""
+
+    def emit(record: Record, at: float) -> None:
+        journal.add(record, at)
+        monitor.update(record, at)
+
+    try:
+        importlib.import_module(ENGINES[engine]).run(job, emit)
+        interrupts.check()
+    except KeyboardInterrupt:
+        return _End("killed", "interrupted")
+    except Diverged as error:
+        return _End("diverged", str(error))
+    except RankFailed as error:
+        return _End("failed", str(error), error.traceback)
+    except EngineError as error:
+        return _End("failed", str(error))
+    return _End("ok")
+
+
+def _announce(spec: RunSpec, warnings: list[str], monitor: Monitor) -> None:
+    monitor.say(
+        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {spec.epochs} epochs of batches of "
+        f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
+    )
+    for warning in warnings:
+        monitor.say(f"note: {warning}", style="yellow")
+
+
+def _say_end(end: _End, monitor: Monitor) -> None:
+    for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
+        if text:
+            monitor.say(text.rstrip(), on=Console(stderr=True))
+
+
+def _config_text(spec: RunSpec) -> str:
+    return json.dumps({"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}, indent=1) + "\n"
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for the run's private files, in memory where there is room for it; gone at the end."""
+    memory = Path("/dev/shm")
+    where = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=where, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)

@@ -1,0 +1,101 @@
+"""`list`: what can be chosen, with a line on each. Imports torch only for data sets and recipes, which live beside it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.suggest import unknown
+from ddp.core.policies import POLICIES
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from models import MODELS, load
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+def presets(group: str) -> dict[str, str]:
+    """Names and comments of the presets in `conf/<group>`."""
+    files = sorted((CONF / group).glob("*.yaml"))
+    return {file.stem: _comment(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _comment(text: str) -> str:
+    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
+    return lines[0] if lines else ""
+
+
+def _summaries(registry: Mapping[str, str]) -> dict[str, str]:
+    """First line of each module's docstring, read without importing it."""
+    found: dict[str, str] = {}
+    for name, module in registry.items():
+        spec = importlib.util.find_spec(module)
+        assert spec is not None, f"{module} is registered, but there is no such module"
+        assert spec.origin is not None
+        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+        found[name] = _first_line(text, name)
+    return found
+
+
+def _policies() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, policy in POLICIES.items():
+        settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
+        about = _first_line(inspect.getdoc(inspect.getmodule(policy)) or "", name)
+        found[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
+    return found
+
+
+def _first_line(text: str, name: str) -> str:
+    """Without the name that many a docstring begins with."""
+    return text.strip().partition("\n")[0].removeprefix(f"`{name}`: ")
+
+
+def _data() -> dict[str, str]:
+    from models.data import DATA
+
+    return {name: data.summary for name, data in DATA.items()}
+
+
+def _recipes() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for model in MODELS:
+        setup = load(model)
+        for name, recipe in setup.recipes.items():
+            found[f"{model}: {name}"] = (
+                f"{recipe.data}, {recipe.epochs} epochs of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
+                f"{setup.metric} {recipe.target:g} expected"
+            )
+    return found
+
+
+GROUPS: dict[str, Callable[[], dict[str, str]]] = {
+    "models": lambda: _summaries(MODELS),
+    "modes": lambda: presets("mode"),
+    "policies": _policies,
+    "backends": lambda: _summaries(BACKENDS),
+    "engines": lambda: _summaries(ENGINES),
+    "experiments": lambda: presets("experiment"),
+    "data": _data,
+    "recipes": _recipes,
+}
+"""What can be listed -> its names and what they are."""
+HEAVY = ("data", "recipes")
+"""Left out unless asked for by name: they import torch."""
+
+
+def show(group: str | None) -> None:
+    """Print one group, or all that are at hand. Raises ValueError for an unknown one."""
+    if group is not None and group not in GROUPS:
+        raise ValueError(unknown("group", group, GROUPS))
+    for name in [group] if group else [name for name in GROUPS if name not in HEAVY]:
+        print(f"{name}:")
+        print(tabulate([(f"  {member}", about) for member, about in GROUPS[name]().items()], tablefmt="plain"))
+        print()
+    if group is None:
+        print(f"Also: list {', list '.join(HEAVY)}.")

@@ -1,0 +1,155 @@
+"""What a person sees of a run while it runs: a line for each epoch, and in a terminal a bar that moves between them.
+
+`Scoreboard` folds records into lines and knows nothing of terminals; `Progress` shows them. What is shown live is for the
+eye: results come from `bench.analyze`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from bench.spec import RunSpec
+from ddp.core.commands import Evaluate, Plan
+from ddp.core.events import Evaluated, Lost, Progress, Ready
+from ddp.runtime.codec import Record
+
+
+@dataclass
+class EpochScore:
+    """Sums of one epoch."""
+
+    samples: int = 0
+    loss: float = 0.0
+    lr: float = 0.0
+    parts: int = 1
+    evaluated: int = 0
+    eval_samples: int = 0
+    metric: float = 0.0
+
+
+@dataclass
+class Scoreboard:
+    """The run so far."""
+
+    spec: RunSpec
+    ready: list[Ready] = field(default_factory=list)
+    epochs: defaultdict[int, EpochScore] = field(default_factory=lambda: defaultdict(EpochScore))
+    samples: int = 0
+    plan: Plan | None = None
+    began: float = 0.0
+    """When the last rank was ready."""
+    now: float = 0.0
+
+    def update(self, record: Record, at: float) -> str | None:
+        """Take note of a record; a line where there is something to say."""
+        self.now = at
+        match record:
+            case Ready():
+                self.ready.append(record)
+                self.began = at
+                return self._ready_line() if len(self.ready) == self.spec.world_size else None
+            case Progress():
+                epoch = self.epochs[record.epoch]
+                epoch.samples += record.samples
+                epoch.loss += float("nan") if record.loss_sum is None else record.loss_sum
+                epoch.lr = record.lr
+                self.samples += record.samples
+            case Plan():
+                self.plan = record
+            case Evaluate():
+                self.epochs[record.epoch].parts = record.parts
+            case Evaluated():
+                return self._evaluated(record)
+            case Lost():
+                return f"rank {record.rank} is lost: {record.reason}"
+        return None
+
+    @property
+    def total(self) -> int:
+        """Samples of the whole run."""
+        return self.spec.epochs * self.ready[0].samples if self.ready else 0
+
+    @property
+    def rate(self) -> float:
+        """Samples per second so far, evaluation included."""
+        return self.samples / (self.now - self.began) if self.samples and self.now > self.began else 0.0
+
+    @property
+    def schedule(self) -> str:
+        """Anchor and counts, where a window is more than a step."""
+        if self.plan is None or self.plan.in_step or self.spec.world_size == 1:
+            return ""
+        return f"anchor {self.plan.anchor}, steps {'/'.join(map(str, self.plan.counts))}"
+
+    def _ready_line(self) -> str:
+        first = self.ready[0]
+        devices = "/".join(sorted({event.device for event in self.ready}))
+        ranks = f"{self.spec.world_size} rank{'s' * (self.spec.world_size > 1)}"
+        through = "" if first.transport == "none" else f", averaging through {first.transport}"
+        return f"{ranks} on {devices}{through}; {first.parameters:,} parameters, {first.samples:,} samples per epoch"
+
+    def _evaluated(self, record: Evaluated) -> str | None:
+        epoch = self.epochs[record.epoch]
+        epoch.evaluated += 1
+        epoch.eval_samples += record.samples
+        epoch.metric += record.metric_sum
+        if epoch.evaluated < epoch.parts:
+            return None
+        width = len(str(self.spec.epochs))
+        line = (
+            f"epoch {record.epoch + 1:>{width}}/{self.spec.epochs}  loss {epoch.loss / max(epoch.samples, 1):.4f}  "
+            f"{self.spec.metric} {epoch.metric / max(epoch.eval_samples, 1):.4f}  {self.rate:,.0f} samples/s"
+        )
+        return f"{line}  {self.schedule}".rstrip()
+
+
+class Monitor:
+    """Shows a run on `console` and writes the same lines to `log`. A context manager."""
+
+    def __init__(self, spec: RunSpec, console: Console, log: TextIO) -> None:
+        self._board = Scoreboard(spec)
+        self._console, self._log = console, log
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._bar = self._bars.add_task(f"{spec.model} {spec.mode}", total=None, facts="starting")
+
+    def __enter__(self) -> Monitor:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
+        """One line for the eye (on another console than usual, if need be) and the log."""
+        (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._log.write(f"{line}\n")
+        self._log.flush()
+
+    def update(self, record: Record, at: float) -> None:
+        """Show what a record says."""
+        board = self._board
+        line = board.update(record, at)
+        if line is not None:
+            self.say(line)
+        if isinstance(record, Progress):
+            facts = f"{board.rate:,.0f} samples/s  {board.schedule}"
+            self._bars.update(self._bar, completed=board.samples, total=board.total, facts=facts)

@@ -1,0 +1,157 @@
+"""The verb `run`: one cell of the matrix, or with `-m` a sweep of them. The only module that talks to Hydra at run time.
+
+Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `Cell`, and the next one runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydra import version
+from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from bench import environment, interrupts, summary
+from bench.complaints import complain
+from bench.config import Config, register, typed
+from bench.exitcodes import STATUS, Exit, gravest
+from bench.listing import CONF
+from bench.plan import SOLO, Machine, RunPlan, plan
+from bench.runfolder import find_runs, finished, place
+from bench.suggest import unknown
+from bench.summary import Cell
+from bench.usage import UsageError, usage
+from models import MODELS
+
+
+def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
+    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant."""
+    register()
+    version.setbase("1.3")
+    parser = get_args_parser()
+    asked = _read_flags(parser, arguments)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
+    session = Session(Console(highlight=False))
+    with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
+        OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
+        try:
+            _run_hydra(asked, parser, session.job, str(CONF), "config")
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(complain(error, verbs)) from error
+    return session.conclude(baseline)
+
+
+def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    def refuse(message: str) -> None:
+        raise UsageError(f"{message} (see --help)")
+
+    parser.error = refuse  # type: ignore[method-assign, assignment]
+    asked, strange = parser.parse_known_intermixed_args(arguments)
+    if strange:
+        raise UsageError(unknown("option", strange[0].partition("=")[0], parser._option_string_actions))
+    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
+    if len(modes) > 1:
+        raise UsageError(f"only one of --{', --'.join(modes)} at a time")
+    if asked.resolve and not (asked.cfg or asked.help):
+        raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
+    return asked
+
+
+@dataclass
+class Session:
+    """The cells of one command."""
+
+    console: Console
+    cells: list[Cell] = field(default_factory=list)
+    config: Config | None = None
+    """Of the last cell; what concerns the command as a whole is the same in all."""
+    sweep: bool = False
+    experiment: str | None = None
+
+    def job(self, composed: DictConfig) -> None:
+        """Run one cell; Hydra calls this. Raises KeyboardInterrupt when the cell was killed."""
+        hydra = HydraConfig.get()
+        self.sweep = hydra.mode is RunMode.MULTIRUN
+        self.experiment = hydra.runtime.choices.get("experiment")
+        name = " ".join(hydra.overrides.task)
+        try:
+            cell = self._cell(composed)
+        except UsageError as error:
+            print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
+            cell = Cell(name, Exit.USAGE, note=str(error))
+        except OSError as error:
+            print(f"bench: {name}: cannot write the results: {error}", file=sys.stderr)
+            cell = Cell(name, Exit.FAILED, note=str(error))
+        self.cells.append(cell)
+        if cell.code is Exit.KILLED:
+            raise KeyboardInterrupt
+
+    def _cell(self, composed: DictConfig) -> Cell:
+        try:
+            config = self.config = typed(composed)
+        except OmegaConfBaseException as error:
+            raise UsageError(complain(error)) from error
+        run_plan = _make_plan(config)
+        spec = run_plan.spec
+        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
+        title = f"{spec.model} {spec.mode} {spec.run_id}"
+        if self.sweep and not config.force and finished(*key):
+            self.console.print(f"{title}: finished before, skipped (force=true runs it again)")
+            run = find_runs(place(*key))[0][0]
+            return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
+        from bench.launch import launch
+
+        outcome = launch(run_plan, self.console)
+        return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+
+    def conclude(self, baseline: Path) -> Exit:
+        """Print what came out, write the report, compare with the baseline; the exit code of the command."""
+        codes = [cell.code for cell in self.cells]
+        shown = [cell for cell in self.cells if cell.metrics is not None]
+        if self.config is None or not shown:
+            return gravest(codes)
+        if self.sweep:
+            root, name = Path(self.config.output), self.experiment or Path(self.config.output).resolve().name
+            out = Path("reports") / name
+            summary.show_sweep(self.console, self.cells)
+        else:
+            assert shown[0].folder is not None
+            root = out = shown[0].folder
+            summary.show_run(self.console, shown[0])
+        if self.config.validate:
+            codes.append(summary.judge(self.console, root, baseline))
+        if self.config.report:
+            summary.report(self.console, root, out, baseline if self.config.validate else None)
+        return gravest(codes)
+
+
+def _make_plan(config: Config) -> RunPlan:
+    """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
+    name = config.model.name
+    if name not in MODELS:
+        raise UsageError(unknown("model", name, MODELS))
+    if config.engine.name != SOLO and config.world_size != 1:
+        from ddp.runtime import forkserver
+
+        forkserver.warm((MODELS[name],))
+    import torch
+
+    import models
+    from models.data import DATA, data_set
+
+    machine = Machine(environment.cores(), torch.cuda.device_count())
+    interrupts.check()
+    with usage():
+        ready = plan(config, models.load(name), DATA, machine)
+        data_set(ready.spec.data).prepare(config.data.dir)
+    return ready

@@ -1,0 +1,128 @@
+"""What is printed when a run or a sweep is over: quality, speed, where the time went, the verdict, where the report lies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from tabulate import tabulate
+
+from bench.exitcodes import Exit
+from bench.report import write_report
+from bench.schema import Metrics, RankTime
+from bench.validate import exit_code, validate
+
+PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What became of one cell of a command."""
+
+    title: str
+    code: Exit
+    folder: Path | None = None
+    metrics: Metrics | None = None
+    note: str = ""
+    """Why there is nothing new to see."""
+
+
+def show_run(console: Console, cell: Cell) -> None:
+    """The result of one run, a line for each question."""
+    m = cell.metrics
+    assert m is not None
+    console.print()
+    _line(console, m.final.eval_metric, f"{_number(m.final.eval, '.4f')}  ({_target(m)})")
+    _line(console, "speed", _speed(m))
+    t = m.time_s
+    parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
+    _line(console, "time", f"{t.total:.1f} s: {parts}")
+    for rank in m.breakdown:
+        _line(console, f"rank {rank.rank}", _breakdown(rank))
+    for warning in m.warnings:
+        _line(console, "note", warning)
+    _line(console, "results", str(cell.folder))
+
+
+def show_sweep(console: Console, cells: list[Cell]) -> None:
+    """A row for each cell."""
+    rows = []
+    for cell in cells:
+        m = cell.metrics
+        if m is None:
+            rows.append([cell.title, "-", "-", "not run"])
+            continue
+        rows.append(
+            [
+                f"{m.model} {m.mode}",
+                str(m.world_size),
+                str(m.seed),
+                cell.note or m.status,
+                _number(m.final.eval, ".4f"),
+                _number(m.throughput.samples_per_s, ",.0f"),
+                _number(m.throughput.efficiency, ".2f"),
+                f"{m.time_s.total:.1f}",
+            ]
+        )
+    headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "seconds"]
+    table = tabulate(
+        rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", *["right"] * 4)
+    )
+    console.print()
+    console.print(table, markup=False, soft_wrap=True)
+    for warning in dict.fromkeys(note for cell in cells if cell.metrics for note in cell.metrics.warnings):
+        _line(console, "note", warning)
+
+
+def judge(console: Console, root: Path, baseline: Path) -> Exit:
+    """Print the verdicts on the runs in `root`. To have nothing to compare with is no failure of a run."""
+    try:
+        verdicts = validate(root, baseline)
+    except ValueError as error:
+        _line(console, "verdict", f"none: {error}")
+        return Exit.REFUSED
+    counts = Counter(verdict.name for verdict in verdicts)
+    _line(console, "verdict", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
+    for verdict in verdicts:
+        if len(verdicts) == 1 or verdict.name != "PASS":
+            console.print(f"  {verdict.line}", markup=False, soft_wrap=True)
+    code = Exit(exit_code(verdicts))
+    return Exit.OK if code is Exit.REFUSED else code
+
+
+def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:
+    """Write the report and say where it is."""
+    try:
+        _line(console, "report", str(write_report(root, out, baseline=baseline)))
+    except (ValueError, OSError) as error:
+        _line(console, "report", f"not written: {error}")
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    console.print(f"{label:<9} {text}", markup=False, soft_wrap=True)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _target(m: Metrics) -> str:
+    if m.target.reached and m.target.seconds is not None:
+        return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
+    return f"target {m.target.value:g} not reached"
+
+
+def _speed(m: Metrics) -> str:
+    if m.throughput.samples_per_s is None:
+        return "-"
+    ranks = "" if m.world_size == 1 else f" ({' + '.join(f'{speed:,.0f}' for speed in m.throughput.per_rank)})"
+    efficiency = m.throughput.efficiency
+    bound = "" if efficiency is None else f", {efficiency:.0%} of what the ranks could do without waiting and averaging"
+    return f"{m.throughput.samples_per_s:,.0f} samples/s{ranks}{bound}"
+
+
+def _breakdown(rank: RankTime) -> str:
+    shares = [(name, getattr(rank, name)) for name in PARTS]
+    return "  ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)
