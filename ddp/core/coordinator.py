@@ -175,7 +175,7 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
             queue.insert(0, chunk.advance(steps))
         left -= steps
     if samples != event.samples:
-        raise ProtocolError(f"{event} reports {event.samples} samples, its steps hold {samples}")
+        raise ProtocolError(f"rank {event.rank} was granted {samples} samples in these steps: {event}")
     state = replace(
         state,
         queue=tuple(queue),

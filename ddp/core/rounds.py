@@ -82,7 +82,9 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
     seconds = (*current.seconds, event.seconds) if blocking else current.seconds
     current = replace(current, seconds=seconds, divergence=(*current.divergence, event.divergence))
     cohort = replace(cohort, round=current)
-    done = _contribute(cohort, event.rank, event.steps) if blocking else replace(cohort, round=current.without(event.rank))
+    done = (
+        _contribute(cohort, event.rank, event.steps) if blocking else replace(cohort, round=current.without(event.rank))
+    )
     return _advance(done, at=event.at)
 
 

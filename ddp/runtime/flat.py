@@ -54,7 +54,9 @@ class FlatGradients:
         views = torch.split(self.flat, sizes)
         for parameter, view in zip(parameters, views, strict=False):
             if parameter.dtype != self.flat.dtype:
-                raise ValueError(f"gradients of {parameter.dtype} and {self.flat.dtype} cannot share a bucket: use one type")
+                raise ValueError(
+                    f"gradients of {parameter.dtype} and {self.flat.dtype} cannot share a bucket: use one type"
+                )
             parameter.grad = view.view_as(parameter)
         self._gradients = self.flat[: sum(p.numel() for p in parameters)]
         self._pairs = list(zip(buffers, views[len(parameters) :], strict=True))

@@ -71,7 +71,9 @@ class Backend:
         """Average the replicas, weighted by `samples`."""
         began = now()
         if not self._wire:
-            self._wire = [torch.empty(flat.numel() + 1, dtype=torch.float64, device=flat.device) for flat in self._floats]
+            self._wire = [
+                torch.empty(flat.numel() + 1, dtype=torch.float64, device=flat.device) for flat in self._floats
+            ]
         for flat, wire in zip(self._floats, self._wire, strict=True):
             wire[:-1].copy_(flat).mul_(samples)
             wire[-1] = samples

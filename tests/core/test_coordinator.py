@@ -1,0 +1,93 @@
+"""The coordinator's answers to what should not happen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp.core.commands import Abort, Stop, Train
+from ddp.core.coordinator import Coordinator
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, Evaluated, Failed, Lost, Progress, Ready, Reduced, Tick
+from ddp.core.policies.cadence import Cadence
+from ddp.core.spans import Chunk
+from ddp.core.worker import Idle, Step, Worker
+from ddp.core.world import World
+
+WORLD = World(2, 100, 10, 1, blocking=True, in_step=True, deadline_s=5.0)
+
+
+def ready(rank: int, **changes: Any) -> Ready:
+    values = {"samples": 100, "parameters": 1, "digest": "d", "device": "cpu", "transport": "gloo"}
+    return Ready(1.0, rank, **{**values, **changes})
+
+
+def play(*events: Any, world: World = WORLD) -> tuple[Coordinator, list[Any]]:
+    coordinator, issued = Coordinator.start(Cadence(), world, at=0.0), []
+    for event in events:
+        coordinator, outputs = coordinator.update(event)
+        issued += outputs
+    return coordinator, issued
+
+
+def test_work_is_granted_once_all_are_ready() -> None:
+    assert play(ready(0))[1] == []
+    _, issued = play(ready(0), ready(1))
+    assert [order.rank for order in issued if isinstance(order, Train)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (ready(1, digest="other"), "different parameters"),
+        (ready(1, samples=99), "99 training samples"),
+        (Failed(2.0, 1, "ValueError: x", "..."), "rank 1: ValueError: x"),
+        (Lost(2.0, 1, "killed"), "rank 1: killed"),
+        (Tick(5.5), "rank 1: silent for 5.5 s"),
+    ],
+)
+def test_what_ends_a_run(event: Any, reason: str) -> None:
+    coordinator, issued = play(ready(0), event)
+    aborts = [order for order in issued if isinstance(order, Abort)]
+    assert len(aborts) == 1
+    assert aborts[0].status == "failed"
+    assert reason in aborts[0].reason
+    assert coordinator.over
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged() -> None:
+    _, issued = play(ready(0), ready(1), Progress(2.0, 0, 0, 1, 10, 0.1, None, 0.1))
+    assert issued[-1] == Abort("diverged", "the training loss of rank 0 is not finite")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Averaged(2.0, 0, 0, 1, 10, 0.1, 8, 0.0),
+        Reduced(2.0, 0, 0.1, 8),
+        Evaluated(2.0, 0, 0, 1, 0.0, 1.0, 0.1),
+        Progress(2.0, 0, 0, 9, 90, 0.1, 0.0, 0.1),
+        Progress(2.0, 0, 0, 1, 7, 0.1, 0.0, 0.1),
+        ready(0),
+    ],
+)
+def test_an_event_that_the_state_does_not_know_is_one_error_that_names_both(event: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"rank 0|round in flight|owed"):
+        play(ready(0), ready(1), event)
+
+
+def test_the_worker_obeys_orders_before_grants_in_their_order() -> None:
+    worker = Worker().receive(Train(0, Chunk(0, 0, 20, 10), seen=0, pace=2.0, reason=""))
+    worker, step = worker.act()
+    assert isinstance(step, Step)
+    assert (step.batch.start, step.seen, step.last) == (0, 0.0, False)
+    worker = worker.receive(Stop(0, ""))
+    worker, order = worker.act()
+    assert order == Stop(0, "")
+    worker, step = worker.act()
+    assert isinstance(step, Step)
+    assert (step.batch.start, step.seen, step.last) == (10, 20.0, True)
+    assert worker.act()[1] == Idle()
+    with pytest.raises(ProtocolError, match="after the order to stop"):
+        worker.receive(Stop(0, ""))

@@ -1,0 +1,80 @@
+"""What tests with real processes share: running a job in a private folder, and the promise that nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from ddp.core.events import Evaluated, Finished
+from ddp.core.policies import POLICIES
+from ddp.runtime.engines import elche
+from ddp.runtime.task import Job, Task
+from tests.runtime import toy
+
+
+@dataclass
+class Played:
+    """A run and its records."""
+
+    job: Job
+    records: list[Any]
+
+    @property
+    def digests(self) -> set[str]:
+        return {event.digest for event in self.of(Finished)}
+
+    def of(self, kind: type) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    def state(self, rank: int = 0) -> dict[str, torch.Tensor]:
+        return torch.load(self.job.scratch / f"state-{rank}.pt")
+
+    def accuracy(self) -> float:
+        last = [event for event in self.of(Evaluated) if event.epoch == self.job.epochs - 1]
+        return sum(event.metric_sum for event in last) / sum(event.samples for event in last)
+
+
+Play = Callable[..., Played]
+
+
+@pytest.fixture
+def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Run a job: policy and backend by name, other fields of Job as keywords."""
+
+    def run(policy: str, backend: str, task: Callable[[], Task] = toy.task, **fields: Any) -> Played:
+        options = fields.pop("options", {})
+        defaults: dict[str, Any] = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 30.0}
+        job = Job(task=task, policy=POLICIES[policy](**options), backend=backend, **{**defaults, **fields})
+        job = replace(job, keep_state=True, scratch=tmp_path_factory.mktemp("scratch"))
+        played = Played(job, [])
+        elche.run(job, lambda record, at: played.records.append(record))
+        return played
+
+    return run
+
+
+def ranks_alive() -> list[psutil.Process]:
+    """Processes forked by the fork server that still live."""
+    alive = []
+    for process in psutil.Process().children(recursive=True):
+        parent = process.parent()
+        if parent is not None and parent.pid != psutil.Process().pid and process.status() != psutil.STATUS_ZOMBIE:
+            alive.append(process)
+    return alive
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    yield
+    assert ranks_alive() == []
+
+
+def spying(folder: Path, **options: Any) -> Callable[[], Task]:
+    return partial(toy.task, folder=folder, **options)

@@ -1,0 +1,129 @@
+"""The correctness laws in real processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp.core.events import Averaged, Progress, RoundClosed
+from ddp.core.policies import POLICIES
+from ddp.data.order import order
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.backends.cpu import average
+from tests.runtime import toy
+from tests.runtime.conftest import Play, spying
+
+CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+
+
+@pytest.mark.parametrize("speeds", [(), (1.0, 0.3)], ids=["equal", "unequal"])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_every_sample_is_trained_exactly_once(
+    play: Play, tmp_path: Path, policy: str, backend: str, speeds: tuple[float, ...]
+) -> None:
+    """Law 1, and the tail of law 5: the global step is the batches consumed."""
+    played = play(policy, backend, spying(tmp_path), speeds=speeds)
+    served = [line.split() for path in tmp_path.glob("served-*.txt") for line in path.read_text().splitlines()]
+    counts = Counter(int(index) for batch in served for index in batch)
+    assert counts == Counter({index: 2 for index in range(toy.SAMPLES)})
+    progress = played.of(Progress)
+    assert sum(event.samples for event in progress) == 2 * toy.SAMPLES
+    steps = sum(event.steps for event in progress)
+    assert steps == len(served)
+    assert len(played.digests) == 1, "all ranks end with the same bits"
+    assert played.accuracy() > 0.6
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_the_average_of_identical_replicas_is_those_replicas(play: Play, policy: str, backend: str, norm: bool) -> None:
+    """Law 3: without learning all replicas stay what they were, bit for bit, whatever the weights of the ranks."""
+    played = play(policy, backend, partial(toy.task, lr=0.0, norm=False), speeds=(1.0, 0.35), epochs=1)
+    before = play("sync", "nccl", partial(toy.task, lr=0.0, norm=False), world_size=1, epochs=1)
+    assert played.digests == before.digests
+
+
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_one_rank_is_solo(play: Play, policy: str, backend: str) -> None:
+    """Law 4: no coordinator, no channel, and the same bits whatever the policy and backend."""
+    solo = play("sync", "nccl", partial(toy.task, norm=True), world_size=1)
+    again = play(policy, backend, partial(toy.task, norm=True), world_size=1)
+    assert solo.digests == again.digests
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_synchronous_gradients_equal_solo_on_the_same_global_batch(play: Play, world_size: int, optimizer: str) -> None:
+    """Law 4: 20 steps, the last one on a smaller batch; every parameter within 1e-5, ranks bit for bit."""
+    task = partial(toy.task, samples=16 * world_size * 10 - 5, optimizer=optimizer, lr=0.05)
+    solo = play("sync", "nccl", task, world_size=1, batch_size=16 * world_size)
+    sync = play("sync", "nccl", task, world_size=world_size, batch_size=16)
+    assert sum(event.steps for event in solo.of(Progress)) == 20
+    assert len(sync.digests) == 1
+    for name, value in solo.state().items():
+        torch.testing.assert_close(sync.state()[name], value, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_window_is_averaged_by_the_samples_of_each_rank(play: Play, backend: str) -> None:
+    """Law 2: one window of unequal work by plain SGD, played again in one process."""
+    samples, size = 8 * 11 + 3, 8
+    task = partial(toy.task, samples=samples)
+    played = play("cadence", backend, task, epochs=1, batch_size=size, options={"anchor": 7})
+    assert len(played.of(RoundClosed)) == 1
+    shares = [sum(e.samples for e in played.of(Progress) if e.rank == rank) for rank in range(2)]
+    assert sum(shares) == samples
+    assert shares[0] != shares[1]
+    setup = task()
+    inputs, targets = toy.data(samples)
+    positions = order(3, 0, samples)
+    mean: dict[str, torch.Tensor] = {}
+    for rank, start in ((0, 0), (1, shares[0])):
+        torch.manual_seed(0)
+        model = setup.model()
+        model.load_state_dict(play("sync", "nccl", partial(task, lr=0.0), world_size=1, epochs=1).state())
+        optimizer = setup.optimizer(model.parameters())
+        for first in range(start, start + shares[rank], size):
+            chosen = positions[first : min(first + size, start + shares[rank])]
+            optimizer.zero_grad()
+            setup.loss(model, (inputs[chosen], targets[chosen])).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        for name, value in model.state_dict().items():
+            mean[name] = mean.get(name, 0.0) + value * shares[rank] / samples
+    for name, value in played.state().items():
+        torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
+
+
+def test_buffers_are_averaged_and_counters_take_the_maximum(play: Play) -> None:
+    """Law 7."""
+    for backend in BACKENDS:
+        played = play("cadence", backend, partial(toy.task, norm=True), options={"anchor": 3})
+        states = [played.state(rank) for rank in range(2)]
+        assert len(played.digests) == 1
+        assert 1 < int(states[0]["1.num_batches_tracked"]) < 52
+        assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+        assert played.of(Averaged)[-1].divergence < 1.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_same_seed_gives_the_same_bits(play: Play, seed: int) -> None:
+    runs = [play("sync", "nccl", partial(toy.task, norm=True), seed=seed) for _ in range(2)]
+    assert runs[0].digests == runs[1].digests
+    assert play("sync", "nccl", partial(toy.task, norm=True), seed=seed + 7).digests != runs[0].digests
+
+
+def test_averaging_in_pieces_weighs_by_samples() -> None:
+    """The reducer against the formula, and law 3 for weights that are no powers of two."""
+    replicas = [torch.randn(100_003) for _ in range(3)]
+    mean = torch.empty(100_003)
+    average(mean, replicas, (25, 10, 0))
+    torch.testing.assert_close(mean, (replicas[0] * 25 + replicas[1] * 10) / 35)
+    average(mean, [replicas[0]] * 3, (31, 7, 3))
+    assert torch.equal(mean, replicas[0])
+    counter = torch.empty(2, dtype=torch.int64)
+    average(counter, [torch.tensor([3, 9]), torch.tensor([4, 1])], (1, 1))
+    assert counter.tolist() == [4, 9]
