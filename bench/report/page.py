@@ -89,8 +89,8 @@ def fixed(sample: Sample, decimals: int, factor: float = 1.0, unit: str = "") ->
 
 
 def percent(sample: Sample) -> str:
-    """A fraction as a percentage."""
-    return fixed(sample, 0, 100.0, " %")
+    """The mean of a fraction as a percentage."""
+    return fixed(Sample(sample.n, sample.mean, None), 0, 100.0, " %")
 
 
 def listed(items: Iterable[str]) -> str:

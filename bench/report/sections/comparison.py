@@ -17,7 +17,7 @@ def section(page: Page) -> str:
     if not parts:
         return ""
     legend = (
-        "Means over the n finished runs of a cell, ± standard deviation over seeds where n > 1. *Gap*: final metric less "
+        "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
         "solo's. *Efficiency*: samples per second over the sum of what the ranks would do if they never waited nor "
         "communicated, measured in the same run. *Waiting*: share of the ranks' wall time."
     )
@@ -47,7 +47,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "syncs": number(syncs.mean, 6) if syncs.mean else NONE,
         "sync ms p50": number(sync_ms.mean),
         "waiting": percent(cell.sample(_waiting)),
-        "train s": fixed(cell.sample(lambda m: m.time_s.train), 1),
+        "train s": number(cell.sample(lambda m: m.time_s.train).mean),
     }
 
 

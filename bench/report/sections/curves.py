@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.cells import Cell, Workload
 from bench.report.compare import is_fraction
@@ -27,8 +28,8 @@ def section(page: Page) -> str:
             if any(_curve(cell) for cell in shown):
                 parts.append(_figure(page, workload, size, shown))
     intro = (
-        "One point per evaluated epoch: mean over the seeds, band from lowest to highest. Seconds are training seconds; "
-        "the clock stands still during evaluation."
+        "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
+        "Seconds are training seconds; the clock stands still during evaluation."
     )
     return "\n\n".join(["## Learning curves", intro, *parts]) if parts else ""
 
@@ -61,14 +62,15 @@ class Panel:
     fraction: bool
     """Plot the error rate, 1 - metric: on its logarithm, good results stay apart."""
 
-    def draw(self, axes: Axes, points: pd.DataFrame, colour: str, marker: str) -> None:
-        """Add the curve of one cell."""
+    def draw(self, axes: Axes, points: pd.DataFrame, look: dict[str, Any]) -> None:
+        """Add the curve of one cell; the band of its seeds where they share the abscissa."""
         values = points.assign(**{self.y: 1 - points[self.y]}) if self.fraction else points
         by_epoch = values.groupby("epoch")
         x, y = by_epoch[self.x].mean(), by_epoch[self.y].mean()
-        axes.plot(x, y, color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5)
-        if points["seed"].nunique() > 1:
-            axes.fill_between(x, by_epoch[self.y].min(), by_epoch[self.y].max(), color=colour, alpha=0.15, lw=0)
+        axes.plot(x, y, **look)
+        if self.x == "samples" and points["seed"].nunique() > 1:
+            low, high = by_epoch[self.y].min(), by_epoch[self.y].max()
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
 
     def finish(self, axes: Axes, log: bool) -> None:
         """Scales and labels."""
@@ -79,7 +81,7 @@ class Panel:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_minor_locator(NullLocator())
         if self.x == "samples":
             axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1000:g}k" if v else "0"))
 
@@ -99,7 +101,7 @@ def _figure(page: Page, workload: Workload, size: int, shown: list[Cell]) -> str
         for cell in shown:
             points = data[data["cell"] == cell.label]
             if len(points):
-                panel.draw(axes, points, *page.styles[cell.about.mode])
+                panel.draw(axes, points, _look(page, cell))
         panel.finish(axes, log=bool((data[panel.y] > 0).all()) and (panel.y == "loss" or panel.fraction))
     _legend(figure, page, shown, metric)
     world = f" on {plural(size, 'rank')}" if size > 1 else ""
@@ -112,13 +114,17 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
     """Cells from best to worst, with where they ended."""
     sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
-    handles, labels = [], []
-    for cell in ranked:
-        colour, marker = page.styles[cell.about.mode]
-        handles += figure.axes[0].plot(
-            [], [], color=colour, marker=marker, markeredgecolor="white", markeredgewidth=0.5
-        )
-        labels.append(f"{cell.label}\n{cell.eval.mean:.4f} (n={cell.eval.n})")
+    handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
+    names = [cell.label.replace(" at speeds", "\nat speeds") for cell in ranked]
+    labels = [f"{name}\n{c.eval.mean:.4f} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
     figure.legend(
         handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
     )
+
+
+def _look(page: Page, cell: Cell) -> dict[str, Any]:
+    """Colour and marker by mode; dashed with emulated speeds; solo on top."""
+    colour, marker = page.styles[cell.about.mode]
+    dashed = "--" if cell.about.emulated_speeds else "-"
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}
+    return {"color": colour, "marker": marker, "ls": dashed, "zorder": 5 if cell.is_solo else 3, **edge}

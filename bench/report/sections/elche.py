@@ -80,9 +80,13 @@ def _figure(page: Page, workload: Workload, moved: list[tuple[Cell, Elche]]) -> 
 def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:
     ends = [window.seconds for window in plan.windows] or [plan.plans[-1].seconds]
     times = [p.seconds for p in plan.plans] + [max(ends[-1], plan.plans[-1].seconds)]
-    for rank in range(cell.about.world_size):
+    size = cell.about.world_size
+    for rank in range(size):
         counts = [p.counts[rank] for p in plan.plans]
-        axes.step(times, [*counts, counts[-1]], where="post", color=RANKS[rank % len(RANKS)], label=f"rank {rank}")
+        # Equal counts lie on each other: the first ranks are drawn broader, so that all of them show.
+        width = 1.6 + 5.0 * (size - 1 - rank) / size
+        colour = RANKS[rank % len(RANKS)]
+        axes.step(times, [*counts, counts[-1]], where="post", color=colour, lw=width, label=f"rank {rank}")
     anchors = [p.anchor for p in plan.plans]
     axes.step(times, [*anchors, anchors[-1]], where="post", label="anchor", color="#333333", lw=1.0, ls=(0, (2, 1.5)))
     axes.set_title(cell.label)

@@ -64,7 +64,8 @@ def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
     _bars(right, page, drawn, modes, sizes, [100 * (rival.efficiency.mean or 0.0) for rival in drawn])
     for place, size in enumerate(sizes):
         left.hlines(size, place - 0.46, place + 0.46, color="#333333", lw=1.2, ls=(0, (4, 2)))
-        left.annotate("ideal", (place + 0.46, size), (2, 0), textcoords="offset points", va="center", fontsize=8)
+    left.annotate("ideal", (len(sizes) - 1.46, sizes[-1]), (0, 3), textcoords="offset points", fontsize=8)
+    left.set_ylim(0, 1.1 * sizes[-1])
     right.axhline(100, color="#333333", lw=1.2, ls=(0, (4, 2)))
     left.set_title("Speed-up over solo (samples per second)")
     right.set_title("Efficiency: % of the sum of the ranks' own speeds")
