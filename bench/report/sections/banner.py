@@ -6,7 +6,7 @@ from collections import Counter
 
 from bench.cells import Workload
 from bench.report.compare import Rival, gap, rivals
-from bench.report.page import Page, number, plural, table
+from bench.report.page import Page, listed, number, plural, table
 
 
 def section(page: Page) -> str:
@@ -49,7 +49,8 @@ def _answer(page: Page, workload: Workload, found: list[Rival]) -> str:
     name = f"**{page.title(workload)}.**"
     metric = found[0].cell.about.final.eval_metric
     if solo is None or solo.eval.mean is None:
-        return f"{name} No finished solo run to compare with."
+        ends = [f"{r.cell.label} at {metric} {r.cell.eval.mean:.4f}" for r in found if r.cell.eval.mean is not None]
+        return f"{name} No finished solo run to compare with." + (f" Final: {listed(ends)}." if ends else "")
     text = (
         f"{name} Solo ends at {metric} {solo.eval.mean:.4f} (n={solo.eval.n}) with {number(solo.speed.mean)} samples/s."
     )

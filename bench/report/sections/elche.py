@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bench.cells import Cell, Workload
 from bench.report.page import NONE, Page, table
-from bench.schema import Elche, Metrics
+from bench.schema import Elche, Metrics, WindowRow
 
 COLUMNS = 3
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
@@ -29,17 +28,13 @@ def section(page: Page) -> str:
             parts.append(_figure(page, workload, moved) if moved else "No schedule changed in the course of its run.")
     intro = (
         "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
-        "are those of each rank. Shown: the first finished seed of each cell."
+        "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished seed of each cell."
     )
     return "\n\n".join(["## Schedules (El Che)", intro, *parts]) if parts else ""
 
 
 def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
-    later = plan.windows[len(plan.windows) // 2 :]
-    pace = []
-    for rank in range(metrics.world_size):
-        times = [t for window in later if (t := window.ms_per_batch[rank]) is not None]
-        pace.append(f"{median(times):.2f}" if times else NONE)
+    pace = [_pace(plan.windows[len(plan.windows) // 2 :], rank) for rank in range(metrics.world_size)]
     return {
         "mode": cell.label,
         "seed": str(metrics.seed),
@@ -51,6 +46,13 @@ def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
     }
 
 
+def _pace(windows: list[WindowRow], rank: int) -> str:
+    """Mean over the steps of `windows`, milliseconds: a short window at the end of an epoch counts for its few steps."""
+    steps = sum(window.steps[rank] for window in windows)
+    busy = sum(window.steps[rank] * (window.ms_per_batch[rank] or 0.0) for window in windows)
+    return f"{busy / steps:.2f}" if steps else NONE
+
+
 def _counts(counts: list[int]) -> str:
     return "/".join(map(str, counts))
 
@@ -58,15 +60,15 @@ def _counts(counts: list[int]) -> str:
 def _figure(page: Page, workload: Workload, moved: list[tuple[Cell, Elche]]) -> str:
     rows = math.ceil(len(moved) / COLUMNS)
     columns = min(len(moved), COLUMNS)
-    figure = Figure(figsize=(10.5 if columns == COLUMNS else 4.6 * columns, 2.3 * rows + 0.7), layout="constrained")
+    figure = Figure(figsize=(3.1 * columns + 1.2 + 1.5 * (columns == 1), 2.3 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     for axes in grid.flat[len(moved) :]:
         axes.set_visible(False)
     for axes, (cell, plan) in zip(grid.flat, moved, strict=False):
         _panel(axes, cell, plan)
     widest = max(grid.flat[: len(moved)], key=lambda axes: len(axes.get_lines()))
-    figure.legend(handles=widest.get_lines(), loc="outside upper right", ncols=9)
-    figure.suptitle(f"{page.title(workload)}: steps per window", x=0.01, ha="left", fontsize=11, weight="bold")
+    figure.legend(handles=widest.get_lines(), loc="outside right upper")
+    figure.suptitle(f"Steps per window: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
     data = [
         {"cell": cell.label, "seconds": p.seconds, "anchor": p.anchor, "rank": rank, "count": count, "reason": p.reason}
         for cell, plan in moved

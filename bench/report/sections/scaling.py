@@ -17,7 +17,7 @@ def section(page: Page) -> str:
     parts = []
     for workload, found in page.workloads.items():
         shown = [rival for rival in rivals(found) if rival.cell.speed.mean is not None]
-        if any(rival.cell.about.world_size > 1 for rival in shown):
+        if any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in shown):
             parts += [
                 f"### {page.title(workload)}",
                 table([_row(rival) for rival in shown]),
