@@ -28,7 +28,8 @@ def section(page: Page) -> str:
             parts.append(_figure(page, workload, moved) if moved else "No schedule changed in the course of its run.")
     intro = (
         "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
-        "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished seed of each cell."
+        "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished "
+        "seed of each cell."
     )
     return "\n\n".join(["## Schedules (El Che)", intro, *parts]) if parts else ""
 

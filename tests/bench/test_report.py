@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pandas as pd
+import pytest
+
+from bench.cells import cells
+from bench.report import write_report
+from bench.reproduce import command
+from bench.runfolder import find_runs
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Solo with three seeds, two modes, one with emulated speeds, one failed, one unreadable."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in range(3):
+        write_run(root, make_spec("solo", seed=seed))
+    write_run(root, make_spec("nccl_sync"))
+    write_run(root, make_spec("nccl_cadence"))
+    write_run(root, make_spec("nccl_cadence", speeds=(1.0, 0.4), warnings=("speeds are emulated",)))
+    failed = make_spec("cpu_async")
+    metrics = make_metrics(failed, make_records(failed)[:99], status="failed", error="rank 1 failed: boom")
+    write_run(root, failed, metrics)
+    broken = root / "mlp" / "solo" / "w1-s9-broken"
+    broken.mkdir()
+    (broken / "metrics.json").write_text('{"schema_version": 1,')
+    return root
+
+
+@pytest.fixture(scope="module")
+def report(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(tree, tmp_path_factory.mktemp("report"))
+
+
+def test_what_went_wrong_comes_first(report: Path) -> None:
+    text = report.read_text()
+    problems = text.index("## Problems")
+    assert "w1-s9-broken" in text[problems:]
+    assert "rank 1 failed: boom" in text[problems:]
+    assert problems < text.index("## Comparison")
+    assert "7 runs in 5 cells: **6 ok**, **1 failed**. **1 folder could not be read.**" in text
+
+
+def test_solo_is_in_the_ranking_and_every_row_says_n(report: Path) -> None:
+    section = report.read_text().split("## Comparison")[1].split("## Learning")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert any("**solo**" in row and "reference" in row and "3 ok" in row for row in rows)
+    assert len(rows) == 1 + 5
+    assert "| n |" in re.sub(" +", " ", rows[0])
+    failed = next(row for row in rows if "cpu_async" in row)
+    assert "1 failed" in failed
+    assert "–" in failed
+
+
+def test_numbers_are_those_of_the_runs(tree: Path, report: Path) -> None:
+    by_label = {cell.label: cell for cell in cells(find_runs(tree)[0])}
+    solo, cadence = by_label["solo"], by_label["nccl_cadence ×2"]
+    assert solo.eval.n == 3
+    text = report.read_text()
+    assert f"Solo ends at accuracy {solo.eval.mean:.4f} (n=3)" in text
+    assert cadence.speed.mean is not None
+    assert solo.speed.mean is not None
+    row = next(line for line in text.splitlines() if line.startswith("| nccl_cadence ×2 "))
+    assert f"{cadence.speed.mean / solo.speed.mean:.2f}" in row
+
+
+def test_every_figure_exists_with_data_and_alt_text(report: Path) -> None:
+    figures = re.findall(r"!\[([^\]]*)\]\(([^)]+\.png)\)", report.read_text())
+    assert len(figures) >= 4
+    for alt, name in figures:
+        assert len(alt) > 20
+        picture = matplotlib.image.imread(report.parent / name)
+        assert picture.shape[1] > 500
+        assert len(pd.read_csv(report.parent / name.replace(".png", ".csv"))) > 0
+
+
+def test_emulated_speeds_and_warnings_are_said(report: Path) -> None:
+    text = report.read_text()
+    assert "Slow devices were emulated** in 1 of 7 runs" in text
+    assert "speeds are emulated (1 run)" in text
+    assert "nccl_cadence ×2 at speeds 1/0.4" in text
+
+
+def test_equal_runs_give_equal_bytes(tree: Path, report: Path, tmp_path: Path) -> None:
+    again = write_report(tree, report.parent.parent / "again-report")
+    names = sorted(path.name for path in report.parent.iterdir())
+    assert names == sorted(path.name for path in again.parent.iterdir())
+    for name in names:
+        assert (report.parent / name).read_bytes() == (again.parent / name).read_bytes(), name
+
+
+def test_one_run_and_no_run_have_a_report(tree: Path, tmp_path: Path) -> None:
+    folder = next((tree / "mlp" / "nccl_sync").iterdir())
+    text = write_report(folder, tmp_path / "one", baseline=tmp_path / "none.json").read_text()
+    assert "1 run in 1 cell" in text
+    assert "NO_BASELINE" in text
+    (tmp_path / "empty").mkdir()
+    assert "none readable" in write_report(tmp_path / "empty", tmp_path / "nothing").read_text()
+    with pytest.raises(ValueError, match="not a folder"):
+        write_report(tmp_path / "nowhere", tmp_path / "x")
+
+
+def test_a_report_that_cannot_be_written_is_one_clear_line(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="cannot write the report"):
+        write_report(tree, tmp_path / "file" / "below")
+
+
+def test_commands_name_what_matters(tree: Path) -> None:
+    commands = {cell.label: command(cell.runs) for cell in cells(find_runs(tree)[0])}
+    assert commands["solo"].startswith("python -m bench -m model=mlp mode=solo ")
+    assert commands["solo"].endswith(" seed=0,1,2")
+    assert "'cluster.speeds=[1,0.4]'" in commands["nccl_cadence ×2 at speeds 1/0.4"]
+    assert "world_size=2" in commands["nccl_sync ×2"]
+
+
+def test_judging_imports_no_torch() -> None:
+    code = "import sys, bench.report, bench.validate, bench.analyze, bench.timeline; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

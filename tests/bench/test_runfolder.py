@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.runfolder import METRICS, RunWriter, find_runs, finished, read_records, write_text
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
+
+KEY = ("mlp", "nccl_cadence")
+
+
+def _write(root: Path, status: str, note: str, run_id: str = "w2-s0-abc") -> Path:
+    writer = RunWriter(root, *KEY, run_id)
+    metrics = make_metrics(make_spec(), status=status)
+    write_text(writer.path / METRICS, metrics.model_dump_json())
+    write_text(writer.path / "note", note)
+    return writer.commit(status)
+
+
+def test_a_run_appears_whole(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, *KEY, "w2-s0-abc")
+    (writer.path / "half").write_text("x")
+    assert find_runs(tmp_path) == ([], []), "a run in the making is not seen"
+    writer.discard()
+    assert list(tmp_path.rglob("half")) == []
+    folder = _write(tmp_path, "ok", "first")
+    assert folder == tmp_path / "mlp" / "nccl_cadence" / "w2-s0-abc"
+    assert finished(tmp_path, *KEY, "w2-s0-abc")
+    assert not finished(tmp_path, *KEY, "w2-s1-abc")
+
+
+def test_a_failed_rerun_never_destroys_a_finished_run(tmp_path: Path) -> None:
+    kept = _write(tmp_path, "ok", "good")
+    failed = _write(tmp_path, "failed", "bad")
+    assert failed.name == "w2-s0-abc.failed"
+    assert (kept / "note").read_text() == "good"
+    assert _write(tmp_path, "killed", "worse") == failed
+    assert (failed / "note").read_text() == "worse"
+    assert _write(tmp_path, "ok", "better") == kept
+    assert (kept / "note").read_text() == "better"
+    assert not failed.exists(), "what an ok run replaces is gone"
+
+
+def test_without_a_finished_run_a_failed_one_takes_its_place(tmp_path: Path) -> None:
+    first = _write(tmp_path, "failed", "one")
+    assert first.name == "w2-s0-abc"
+    assert not finished(tmp_path, *KEY, "w2-s0-abc")
+    assert _write(tmp_path, "killed", "two") == first
+
+
+def test_what_dead_processes_left_is_removed_or_put_back(tmp_path: Path) -> None:
+    parent = tmp_path / "mlp" / "nccl_cadence"
+    dead = 2**22 + 1
+    (parent / f".tmp-w2-s0-abc-{dead}").mkdir(parents=True)
+    other = parent / f".tmp-w2-s0-xyz-{dead}"
+    other.mkdir()
+    living = parent / ".tmp-w2-s0-abc-1"
+    living.mkdir()
+    (parent / f".old-w2-s0-abc-{dead}").mkdir()
+    (parent / f".old-w2-s0-abc-{dead}" / "note").write_text("rescued")
+    RunWriter(tmp_path, *KEY, "w2-s0-abc").discard()
+    assert (parent / "w2-s0-abc" / "note").read_text() == "rescued"
+    assert sorted(p.name for p in parent.iterdir()) == sorted(["w2-s0-abc", other.name, living.name])
+
+
+def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ValueError, match=r"cannot write runs to .*file"):
+        RunWriter(tmp_path / "file", *KEY, "w2-s0-abc")
+    if os.geteuid():
+        (tmp_path / "locked").mkdir(mode=0o555)
+        with pytest.raises(ValueError, match="Permission denied"):
+            RunWriter(tmp_path / "locked", *KEY, "w2-s0-abc")
+
+
+def test_written_text_is_old_or_new(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_text(path, "one")
+    write_text(path, "zwei ü")
+    assert path.read_text(encoding="utf-8") == "zwei ü"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"schema_version": 1, "run', "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"schema_version": 99}', "schema_version is 99"),
+        ("{}", "schema_version is None"),
+        ('{"schema_version": 1}', "run_id: Field required"),
+        (None, "missing"),
+        (b"\xff\xfe\x00", "not JSON"),
+    ],
+)
+def test_a_bad_folder_is_named_and_the_rest_goes_on(
+    tmp_path: Path, content: str | bytes | None, complaint: str
+) -> None:
+    good = write_run(tmp_path, make_spec())
+    bad = tmp_path / "mlp" / "solo" / "w1-s0-x"
+    bad.mkdir(parents=True)
+    (bad / "config.json").write_text("{}")
+    if content is not None:
+        (bad / METRICS).write_bytes(content if isinstance(content, bytes) else content.encode())
+    runs, problems = find_runs(tmp_path)
+    assert [run.path for run in runs] == [good]
+    assert len(problems) == 1
+    assert str(bad / METRICS) in problems[0]
+    assert complaint in problems[0]
+    assert "\n" not in problems[0]
+
+
+def test_metrics_with_a_number_out_of_range_are_refused(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_spec())
+    body = json.loads((folder / METRICS).read_text())
+    body["lr"] = "fast"
+    (folder / METRICS).write_text(json.dumps(body))
+    assert "lr: Input should be a valid number" in find_runs(folder)[1][0]
+
+
+def test_a_single_run_folder_or_a_tree(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_spec())
+    assert [run.path for run in find_runs(folder)[0]] == [folder]
+    assert [run.path for run in find_runs(tmp_path)[0]] == [folder]
+    with pytest.raises(ValueError, match="is not a folder"):
+        find_runs(tmp_path / "nowhere")
+
+
+def test_records_come_back_as_they_were(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_spec())
+    assert list(read_records(folder)) == make_records(make_spec())
+    with (folder / "events.jsonl").open("a") as file:
+        file.write("garbage\n")
+    with pytest.raises(ValueError, match=r"events.jsonl:\d+: malformed"):
+        list(read_records(folder))

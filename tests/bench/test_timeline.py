@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.image
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.analysis.stream import sort
+from bench.timeline import make_trace, write_timeline
+from bench.trace import Trace, violations
+from tests.bench.streams import LAUNCHED, MODES, make_records, make_spec
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_traces_of_every_mode_keep_the_rules(mode: str) -> None:
+    spec = make_spec(mode)
+    records = make_records(spec, step_s=(0.01, 0.014)[: spec.world_size])
+    trace = make_trace(sort(records, LAUNCHED), spec, LAUNCHED).to_dict()
+    assert violations(trace) == []
+    phases = {event["ph"] for event in trace["traceEvents"]}
+    assert {"M", "X", "C"} <= phases
+    assert ("f" in phases) == (spec.world_size > 1)
+    names = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
+    assert len(names) == spec.world_size + 1
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    spec = make_spec("nccl_cadence", speeds=(1.0, 0.4))
+    records = make_records(spec)
+    write_timeline(tmp_path, records, spec, LAUNCHED)
+    assert violations(json.loads((tmp_path / "timeline.json").read_text())) == []
+    table = pd.read_csv(tmp_path / "timeline.csv")
+    assert set(table.columns) == {"rank", "kind", "start_s", "seconds", "waited_s", "seq", "bytes"}
+    assert (table["waited_s"] <= table["seconds"] + 1e-6).all()
+    picture = matplotlib.image.imread(tmp_path / "timeline.png")
+    assert picture.shape[1] > 1000
+    assert picture.std() > 0.1
+    first = (tmp_path / "timeline.png").read_bytes()
+    write_timeline(tmp_path, records, spec, LAUNCHED)
+    assert (tmp_path / "timeline.png").read_bytes() == first
+
+
+def test_a_run_of_which_nothing_was_measured_has_a_timeline(tmp_path: Path) -> None:
+    write_timeline(tmp_path, [], make_spec(), LAUNCHED)
+    assert violations(json.loads((tmp_path / "timeline.json").read_text())) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 1), st.floats(0, 10), st.floats(0, 3)),
+        max_size=40,
+    )
+)
+def test_slices_nest_whatever_is_put_in(slices: list[tuple[int, int, float, float]]) -> None:
+    trace = Trace(0.0, {})
+    for pid in range(2):
+        trace.process(pid, f"p{pid}", {0: "a", 1: "b"})
+    for pid, tid, start, seconds in slices:
+        trace.slice(pid, tid, "x", start, start + seconds)
+        trace.counter(pid, "c", start, 1.0)
+    body = trace.to_dict()
+    assert violations(body) == []
+    assert sum(event["ph"] == "X" for event in body["traceEvents"]) == len(slices)
+
+
+def _slice(ts: float, dur: float, name: str = "x") -> dict[str, object]:
+    return {"ph": "X", "pid": 0, "tid": 0, "name": name, "ts": ts, "dur": dur}
+
+
+def _trace(*timed: dict[str, object]) -> dict[str, object]:
+    named = [
+        {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": "p"}},
+        {"ph": "M", "pid": 0, "tid": 0, "name": "thread_name", "args": {"name": "t"}},
+    ]
+    return {"traceEvents": [*named, *timed], "displayTimeUnit": "ms", "otherData": {}}
+
+
+@pytest.mark.parametrize(
+    ("trace", "complaint"),
+    [
+        (_trace(_slice(0, 10), _slice(5, 10)), "does not nest"),
+        (_trace(_slice(5, 1), _slice(0, 1)), "order"),
+        (_trace(_slice(-5, 1)), "negative"),
+        (_trace({**_slice(0, 1), "pid": 7}), "process 7 has no name"),
+        (_trace({**_slice(0, 1), "tid": 3}), "lane (0, 3) has no name"),
+        (_trace({"ph": "s", "pid": 0, "tid": 0, "name": "ar", "id": 1, "ts": 0}), "flow ar 1"),
+        ({"traceEvents": []}, "displayTimeUnit"),
+    ],
+)
+def test_violations_are_found(trace: dict[str, object], complaint: str) -> None:
+    assert any(complaint in line for line in violations(trace))
+    assert violations(_trace(_slice(0, 10), _slice(2, 8), _slice(10, 1))) == []
