@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 from bench.interrupts import interrupted, listening
 
@@ -17,16 +18,23 @@ def main() -> int:
 
             return dispatch(sys.argv[1:])
         except KeyboardInterrupt:
-            return 130
+            _leave()
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except Exception:
             if interrupted():  # an import that is interrupted may fail in its own way
-                return 130
+                _leave()
             traceback.print_exc()
             print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return 6
+
+
+def _leave() -> NoReturn:
+    """Exit as interrupted, at once: a half-imported torch may crash in Python's own tidying up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 if __name__ == "__main__":

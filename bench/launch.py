@@ -24,7 +24,6 @@ from bench.progress import Monitor
 from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
-from bench.timeline import write_timeline
 from bench.usage import usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.runtime.clock import now
@@ -96,6 +95,8 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
 def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
     """Write the rest of the folder, `metrics.json` last, and put it into place."""
     if metrics.status != "killed":  # whoever interrupts does not wait for pictures
+        from bench.timeline import write_timeline  # matplotlib: not before the ranks are gone
+
         write_timeline(writer.path, records, spec, launched)
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     with usage():

@@ -97,6 +97,9 @@ class Session:
             raise KeyboardInterrupt
 
     def _cell(self, composed: DictConfig) -> Cell:
+        for group, choice in HydraConfig.get().runtime.choices.items():
+            if OmegaConf.is_list(choice):
+                raise UsageError(f"{group}={choice} names several: write them without brackets, and add -m")
         try:
             config = self.config = typed(composed)
         except OmegaConfBaseException as error:

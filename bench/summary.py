@@ -1,4 +1,7 @@
-"""What is printed when a run or a sweep is over: quality, speed, where the time went, the verdict, where the report lies."""
+"""What is printed when a run or a sweep is over: quality, speed, where the time went, the verdict, where the report lies.
+
+Imports the judges when they are needed: they bring pandas and matplotlib, and a run should begin at once.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 from bench.exitcodes import Exit
-from bench.report import write_report
 from bench.schema import Metrics, RankTime
-from bench.validate import exit_code, validate
 
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
@@ -78,6 +79,8 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
 
 def judge(console: Console, root: Path, baseline: Path) -> Exit:
     """Print the verdicts on the runs in `root`. To have nothing to compare with is no failure of a run."""
+    from bench.validate import exit_code, validate
+
     try:
         verdicts = validate(root, baseline)
     except ValueError as error:
@@ -94,6 +97,8 @@ def judge(console: Console, root: Path, baseline: Path) -> Exit:
 
 def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:
     """Write the report and say where it is."""
+    from bench.report import write_report
+
     try:
         _line(console, "report", str(write_report(root, out, baseline=baseline)))
     except (ValueError, OSError) as error:
