@@ -81,7 +81,7 @@ def task(recipe: Recipe, data_dir: str) -> Task:
 SETUP = Setup(
     summary="ResNet-20 by the flow builder, batch norm, parameter-free shortcuts",
     citation="He et al., Deep Residual Learning for Image Recognition, CVPR 2016, section 4.2",
-    published="test accuracy .9125 on CIFAR-10 after 200 epochs (SGD .1, batch 128, /10 at 50 and 75 %); no augmentation yet",
+    published="test accuracy .9125 on CIFAR-10 after 200 epochs (SGD .1, batch 128, /10 at 50 and 75%); not augmented yet",
     metric="accuracy",
     higher_is_better=True,
     recipes={
