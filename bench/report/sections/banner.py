@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 
 from bench.cells import Workload
 from bench.report.compare import Rival, gap, rivals
-from bench.report.page import Page, listed, number, plural, table
+from bench.report.page import NONE, Page, listed, number, plural, table
+from bench.validate import Verdict
+
+_DIGITS = re.compile(r"\d[\d.,]*")
 
 
 def section(page: Page) -> str:
@@ -38,9 +42,17 @@ def _verdicts(page: Page) -> str:
         return ""
     counts = Counter(verdict.name for verdict in page.verdicts)
     summary = ", ".join(f"{count} {name}" for name, count in counts.items())
-    ordered = sorted(page.verdicts, key=lambda verdict: -verdict.exit_code)
-    rows = [{"verdict": v.name, "check": v.check, "cell": v.cell, "why": v.line} for v in ordered]
-    return f"## Verdict against the baseline: {summary}\n\n{table(rows, left=4)}"
+    checks = list(dict.fromkeys(verdict.check for verdict in page.verdicts))
+    by_cell: dict[str, list[Verdict]] = defaultdict(list)
+    for verdict in page.verdicts:
+        by_cell[verdict.cell].append(verdict)
+    rows = []
+    for cell, group in by_cell.items():
+        names = {verdict.check: verdict.name for verdict in group}
+        # What did not pass is explained; of a cell that passed, the last check: it is about the result itself.
+        lines = [verdict.line for verdict in group if verdict.exit_code] or [group[-1].line]
+        rows.append({"cell": cell, **{check: names.get(check, NONE) for check in checks}, "why": "; ".join(lines)})
+    return f"## Verdict against the baseline: {summary}\n\n{table(rows, left=len(rows[0]))}"
 
 
 def _answer(page: Page, workload: Workload, found: list[Rival]) -> str:
@@ -70,13 +82,20 @@ def _answer(page: Page, workload: Workload, found: list[Rival]) -> str:
 
 
 def _warnings(page: Page) -> str:
-    """Warnings of the runs, each once, with the number of runs that carry it."""
+    """Warnings of the runs, each once whatever the numbers in it, with the number of runs that carry it."""
     runs = [run.metrics for cell in page.cells for run in cell.runs]
-    counts = Counter(warning for metrics in runs for warning in metrics.warnings)
-    lines = [f"- {text} ({plural(count, 'run')})" for text, count in counts.items()]
+    alike: dict[str, list[str]] = defaultdict(list)
+    for warning in (warning for metrics in runs for warning in metrics.warnings):
+        alike[_DIGITS.sub("#", warning)].append(warning)
+    lines = [f"- {_spoken(texts)} ({plural(len(texts), 'run')})" for texts in alike.values()]
     emulated = sum(bool(metrics.emulated_speeds) for metrics in runs)
     if emulated:
         lines.insert(
             0, f"- **Slow devices were emulated** in {emulated} of {plural(len(runs), 'run')}: see the labels."
         )
     return "\n".join(["**Read this with the numbers:**\n", *lines]) if lines else ""
+
+
+def _spoken(texts: list[str]) -> str:
+    """The warning itself; where its numbers differ between runs, the first with a remark."""
+    return texts[0] if len(set(texts)) == 1 else f"{texts[0]}, and alike with other numbers"

@@ -67,7 +67,7 @@ class Panel:
         values = points.assign(**{self.y: 1 - points[self.y]}) if self.fraction else points
         by_epoch = values.groupby("epoch")
         x, y = by_epoch[self.x].mean(), by_epoch[self.y].mean()
-        axes.plot(x, y, **look)
+        axes.plot(x, y, markevery=max(1, len(x) // 10), **look)
         if self.x == "samples" and points["seed"].nunique() > 1:
             low, high = by_epoch[self.y].min(), by_epoch[self.y].max()
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
