@@ -99,16 +99,17 @@ def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Outpu
 
 def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     """A rank is gone. What it had trained is free again, unless it went into an average."""
-    current, blocking = cohort.round, cohort.world.blocking
-    if current is None or rank not in current.waiting:
-        return _give_back(cohort, rank), ()
-    current = current.without(rank)
-    if not blocking and current.stage == "collect":
-        # Its samples miss the average, so no epoch is complete with it.
+    current = cohort.round
+    awaited = current is not None and rank in current.waiting
+    if not (awaited and cohort.world.blocking):
+        # In a collective the others' answers will tell whether its replica went in.
         cohort = _give_back(cohort, rank)
+    if current is None or not awaited:
+        return cohort, ()
+    if current.stage == "collect" and not cohort.world.blocking:
+        # Its samples miss the average, so no epoch is complete with it.
         current = replace(current, closes=(), members=tuple(r for r in current.members if r != rank))
-    # In a collective the others' answers will tell whether its replica went in.
-    return _advance(replace(cohort, round=current), at=at)
+    return _advance(replace(cohort, round=current.without(rank)), at=at)
 
 
 def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed, stage: str) -> Round:

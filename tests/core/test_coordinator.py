@@ -9,7 +9,7 @@ import pytest
 from ddp.core.commands import Abort, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Failed, Lost, Progress, Ready, Reduced, Tick
+from ddp.core.events import Averaged, Evaluated, Failed, Lost, Progress, Ready, Reduced, Snapshot, Tick
 from ddp.core.policies.cadence import Cadence
 from ddp.core.spans import Chunk
 from ddp.core.worker import Idle, Step, Worker
@@ -75,6 +75,20 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged() -> None:
 def test_an_event_that_the_state_does_not_know_is_one_error_that_names_both(event: Any) -> None:
     with pytest.raises(ProtocolError, match=r"rank 0|round in flight|owed"):
         play(ready(0), ready(1), event)
+
+
+def test_what_a_rank_trained_since_its_snapshot_is_free_again_when_it_dies_before_the_update() -> None:
+    """Found by the fault campaign: its steps were lost, because they looked like part of the round in flight."""
+    world = World(2, 8, 1, 1, blocking=False, in_step=False, tolerate_loss=True)
+    events: list[Any] = [ready(rank, samples=8) for rank in range(2)]
+    events += [Progress(2.0, rank, 0, 2, 2, 0.1, 0.0, 0.1) for rank in range(2)]
+    events += [Snapshot(3.0, rank, 0, 2, 2) for rank in range(2)]
+    events += [Progress(4.0, 0, 0, 1, 1, 0.1, 0.0, 0.1), Reduced(5.0, 0, 0.1, 8), Lost(6.0, 0, "killed")]
+    coordinator, issued = Coordinator.start(Cadence(anchor=2), world, at=0.0), []
+    for event in events:
+        coordinator, issued = coordinator.update(event)
+    again = [order.chunk for order in issued if isinstance(order, Train)]
+    assert sum(chunk.steps for chunk in again) == 2, "the one it had trained and the one it had not begun"
 
 
 def test_the_worker_obeys_orders_before_grants_in_their_order() -> None:
