@@ -79,7 +79,7 @@ class Panel:
         axes.set_xlim(left=0)
         if log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             axes.yaxis.set_minor_locator(NullLocator())
         if self.x == "samples":

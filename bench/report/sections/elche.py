@@ -87,7 +87,7 @@ def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:
     for rank in range(size):
         counts = [p.counts[rank] for p in plan.plans]
         # Equal counts lie on each other: the first ranks are drawn broader, so that all of them show.
-        width = 1.6 + 5.0 * (size - 1 - rank) / size
+        width = 1.4 + 3.6 * (size - 1 - rank) / size
         colour = RANKS[rank % len(RANKS)]
         axes.step(times, [*counts, counts[-1]], where="post", color=colour, lw=width, label=f"rank {rank}")
     anchors = [p.anchor for p in plan.plans]

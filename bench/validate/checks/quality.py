@@ -24,9 +24,8 @@ def check(cell: Cell, baseline: Baseline) -> Verdict | None:
     name, entry = f"{cell.workload.model} {cell.label}", baseline.entry(cell.workload)
     if entry is None:
         how = f"python -m bench -m model={cell.workload.model} mode=solo recipe={cell.workload.recipe} seed=0,1,2,3,4"
-        return Verdict(
-            "NO_BASELINE", "quality", name, f"none for {cell.workload.title}; write one from: {how}", Exit.REFUSED
-        )
+        line = f"none for {cell.workload.title}; write one: {how}, then: python -m bench baseline"
+        return Verdict("NO_BASELINE", "quality", name, line, Exit.REFUSED)
     differing = _differences(cell, entry)
     if differing:
         return Verdict("REFUSED", "quality", name, f"not comparable, {'; '.join(differing)}", Exit.REFUSED)
