@@ -34,32 +34,35 @@ def analyze(
     """
     stream, finite = sort(records, launched), Finite()
     rows = epochs(stream, spec.world_size, finite)
-    ranks = breakdown(stream)
-    trained = train_seconds(stream)
-    notes = [*spec.warnings, *warnings, *_notes(stream)]
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
+    notes = [*spec.warnings, *warnings, *_notes(stream)]
+    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     return Metrics.model_validate(
         _identity(spec, stream)
+        | said
+        | _measured(spec, stream, launched, ended)
         | {
-            "status": status,
-            "error": error,
-            "git": git,
-            "env": env,
             "epochs": rows,
             "final": _final(spec, rows),
             "target": target(rows, spec.target, spec.higher_is_better),
-            "time_s": _time(stream, launched, ended, trained, seconds_in(ranks, "checkpoint")),
-            "throughput": throughput(stream, spec.world_size, trained),
-            "breakdown": ranks,
-            "sync": sync(stream),
-            "elche": elche(stream, launched),
-            "memory": _memory(spec.world_size, stream),
-            "faults": _faults(stream, launched),
-            "warnings": list(dict.fromkeys(notes)),
             "nonfinite": finite.lost,
         }
     )
+
+
+def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> dict[str, Any]:
+    """Where the time went, what it cost, what broke."""
+    ranks, trained = breakdown(stream), train_seconds(stream)
+    return {
+        "time_s": _time(stream, launched, ended, trained, seconds_in(ranks, "checkpoint")),
+        "throughput": throughput(stream, spec.world_size, trained),
+        "breakdown": ranks,
+        "sync": sync(stream),
+        "elche": elche(stream, launched),
+        "memory": _memory(spec.world_size, stream),
+        "faults": _faults(stream, launched),
+    }
 
 
 def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
