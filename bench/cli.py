@@ -61,7 +61,8 @@ def _report(arguments: list[str]) -> int:
     from bench.report import write_report
 
     with usage():
-        _some_runs(asked.path)
+        for problem in _some_runs(asked.path):
+            print(f"bench: left out: {problem}", file=sys.stderr)
         out = asked.out or Path("reports") / asked.path.resolve().name
         print(write_report(asked.path, out, baseline=asked.baseline))
     return Exit.OK
@@ -78,7 +79,7 @@ def _validate(arguments: list[str]) -> int:
         _some_runs(asked.path)
         verdicts = validate(asked.path, asked.baseline)
     for verdict in verdicts:
-        print(verdict.line)
+        print(verdict)
     return exit_code(verdicts)
 
 
@@ -121,15 +122,15 @@ def _parser(verb: str, description: str) -> Parser:
     return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
 
 
-def _some_runs(path: Path) -> None:
-    """Raise ValueError if there is nothing to judge in `path`."""
+def _some_runs(path: Path) -> list[str]:
+    """What cannot be read in `path`, a line each. Raises ValueError if there is nothing that can."""
     from bench.runfolder import find_runs
 
     runs, problems = find_runs(path)
-    for problem in problems:
-        print(f"bench: skipped {problem}", file=sys.stderr)
     if not runs:
-        raise ValueError(f"no run to be read in {path}; make one: python -m bench output={path}")
+        why = f" ({problems[0]})" if problems else ""
+        raise ValueError(f"no run to be read in {path}{why}; make one: python -m bench output={path}")
+    return problems
 
 
 VERBS: dict[str, Callable[[list[str]], int]] = {

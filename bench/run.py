@@ -97,13 +97,12 @@ class Session:
             raise KeyboardInterrupt
 
     def _cell(self, composed: DictConfig) -> Cell:
-        for group, choice in HydraConfig.get().runtime.choices.items():
-            if OmegaConf.is_list(choice):
-                raise UsageError(f"{group}={choice} names several: write them without brackets, and add -m")
         try:
             config = self.config = typed(composed)
         except OmegaConfBaseException as error:
             raise UsageError(complain(error)) from error
+        for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
+            raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         run_plan = _make_plan(config)
         spec = run_plan.spec
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)

@@ -9,7 +9,8 @@ from difflib import get_close_matches
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The member of `known` that `word` was probably meant to be."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    close = [name for name in names if sorted(name) == sorted(word)]  # swapped letters, the commonest slip
+    close = close or get_close_matches(word, names, n=1, cutoff=0.6)
     if not close:  # the last part of a dotted key is what people remember: `epochs` for `train.epochs`
         close = [name for name in names if name.rpartition(".")[2] == word.rpartition(".")[2]]
     return close[0] if close else None

@@ -90,7 +90,7 @@ def judge(console: Console, root: Path, baseline: Path) -> Exit:
     _line(console, "verdict", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
     for verdict in verdicts:
         if len(verdicts) == 1 or verdict.name != "PASS":
-            console.print(f"  {verdict.line}", markup=False, soft_wrap=True)
+            console.print(f"  {verdict}", markup=False, soft_wrap=True)
     code = Exit(exit_code(verdicts))
     return Exit.OK if code is Exit.REFUSED else code
 

@@ -1,0 +1,37 @@
+"""A command line in this process, with an engine that trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench import cli, environment
+from ddp.runtime import forkserver
+from ddp.runtime.engines import ENGINES
+from tests.bench import fake_engine
+
+Bench = Callable[..., int]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
+    """Runs `python -m bench ...` in an empty folder; the exit code."""
+    for name in list(ENGINES):
+        monkeypatch.setitem(ENGINES, name, fake_engine.__name__)
+    monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
+    monkeypatch.setattr(environment, "busy", lambda: None)
+    monkeypatch.delenv("BENCH_FAKE", raising=False)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
+    monkeypatch.chdir(tmp_path)
+    fake_engine.runs.clear()
+
+    return lambda *arguments: int(cli.dispatch(list(arguments)))
+
+
+@pytest.fixture
+def quiet(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """The same without report, verdict and pictures."""
+    monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
+    return lambda *arguments: bench(*arguments, "report=false", "validate=false")

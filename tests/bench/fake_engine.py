@@ -1,0 +1,60 @@
+"""An engine that trains nothing: it emits the records of a small plausible run. It misbehaves as BENCH_FAKE says."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from ddp.core.errors import Diverged, RankFailed, RankLost
+from ddp.core.events import Evaluated, Finished, Progress, Ready, Slice
+from ddp.runtime.clock import now
+from ddp.runtime.codec import Record, encode
+from ddp.runtime.task import Job
+
+SAMPLES = 64
+runs: list[Job] = []
+"""What was asked of it, in this process."""
+
+
+def run(job: Job, emit: Callable[[Record, float], None]) -> None:
+    runs.append(job)
+
+    def say(record: Ready | Progress | Evaluated | Finished) -> None:
+        emit(record, record.at)
+
+    ranks = range(job.world_size)
+    share = SAMPLES // job.world_size
+    for rank in ranks:
+        say(Ready(now(), rank, SAMPLES, 10, "d0", "cpu", "none" if job.world_size == 1 else "gloo"))
+    misbehave(os.environ.get("BENCH_FAKE", ""))
+    for epoch in range(job.epochs):
+        for rank in ranks:
+            began = now()
+            time.sleep(0.001)
+            line = encode(Slice(began, rank, "forward", now() - began))
+            with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
+                file.write(line + b"\n")
+            say(Progress(now(), rank, epoch, 2, share, 0.001, share / (epoch + 1), 0.1))
+        say(Evaluated(now(), 0, epoch, 10, 5.0, 8.0 + epoch / job.epochs, 0.0001))
+    for rank in ranks:
+        say(Finished(now(), rank, "d1", 1 << 20, 0))
+
+
+def misbehave(how: str) -> None:
+    match how:
+        case "fail":
+            raise RankFailed(1, "ZeroDivisionError: by me", "Traceback: the rank's own words\nZeroDivisionError: by me")
+        case "lose":
+            raise RankLost("rank 1: its process is gone (killed by signal 9)")
+        case "diverge":
+            raise Diverged("the training loss is not finite in epoch 0; lower train.lr")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "bug":
+            raise AssertionError("ours")
+        case "hang":
+            print("hanging", flush=True)
+            time.sleep(60)
+            sys.exit("nobody interrupted")

@@ -1,0 +1,209 @@
+"""The command as its user meets it: what it writes, prints and returns, with an engine that trains nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from bench import cli
+from bench.reproduce import command
+from bench.runfolder import find_runs
+from tests.bench import fake_engine
+
+SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
+
+
+def folders(output: str = "runs") -> list[str]:
+    return [str(run.path.relative_to(output)) for run in find_runs(Path(output))[0]]
+
+
+def test_a_run_leaves_a_whole_folder(bench, capsys):
+    assert bench(*SOLO) == 0
+    (run,), problems = find_runs(Path("runs"))
+    assert problems == []
+    assert run.metrics.status == "ok"
+    assert {"config.json", "metrics.json", "events.jsonl", "timeline.json", "training.log", "report.md"} <= {
+        file.name for file in run.path.iterdir()
+    }
+    assert run.config["config_hash"] == run.metrics.config_hash
+    assert run.config["train"]["epochs"] == 2
+    said = capsys.readouterr()
+    for word in ("accuracy", "speed", "rank 0", "verdict", "report", str(run.path), "epoch 2/2"):
+        assert word in said.out
+    assert said.err == ""
+
+
+def test_events_are_in_the_order_of_time(quiet):
+    quiet(*SOLO)
+    (run,), _ = find_runs(Path("runs"))
+    lines = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
+    assert sum(line["type"] == "Slice" for line in lines) == 2
+
+
+def test_nothing_but_results_is_left(bench, tmp_path):
+    bench(*SOLO)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+    assert not list(Path("runs").rglob(".*"))
+
+
+def test_the_folder_alone_tells_how_to_run_the_cell_again(quiet):
+    quiet("model=mlp", "mode=cpu_async", "seed=3", "cluster.speeds=[1.0,0.5]", "policy.max_overshoot=4", "train.lr=0.5")
+    (run,), _ = find_runs(Path("runs"))
+    quiet(*shlex.split(command([run]))[3:], "output=again")
+    assert folders("again") == folders()
+
+
+def test_a_single_run_runs_again_and_a_sweep_does_not(quiet, capsys):
+    for _ in range(2):
+        assert quiet(*SOLO) == 0
+    assert len(fake_engine.runs) == 2
+    assert quiet("-m", *SOLO, "seed=0,1") == 0
+    assert [job.seed for job in fake_engine.runs[2:]] == [1]
+    assert "skipped" in capsys.readouterr().out
+    assert quiet("-m", *SOLO, "seed=0,1", "force=true") == 0
+    assert len(fake_engine.runs) == 5
+
+
+def test_a_sweep_is_a_cell_each(bench, capsys, tmp_path):
+    assert bench("-m", "model=glob(*)", "mode=solo,nccl_sync", "train.epochs=2") == 0
+    assert len(folders()) == 4
+    said = capsys.readouterr().out
+    assert said.count("verdict") == 1
+    assert "reports/runs/report.md" in said
+    assert (tmp_path / "reports" / "runs" / "report.md").exists()
+
+
+def test_policy_and_backend_make_the_mode(quiet):
+    assert quiet("-m", "model=mlp", "policy=sync,async", "backend=nccl,cpu", "world_size=1,2", "train.epochs=1") == 0
+    assert len(folders()) == 8
+    assert {folder.split("/")[1] for folder in folders()} == {"nccl_sync", "nccl_async", "cpu_sync", "cpu_async"}
+
+
+def test_a_cell_that_cannot_be_does_not_stop_the_others(quiet, capsys):
+    assert quiet("-m", "model=mlp", "mode=solo,nccl_sync", "world_size=2", "train.epochs=1") == 2
+    assert [folder.split("/")[1] for folder in folders()] == ["nccl_sync"]
+    assert "leave it out" in capsys.readouterr().err
+
+
+def test_a_failed_cell_does_not_stop_the_others(quiet, monkeypatch, capsys):
+    monkeypatch.setenv("BENCH_FAKE", "fail")
+    assert quiet("-m", *SOLO, "seed=0,1") == 5
+    assert [run.metrics.status for run in find_runs(Path("runs"))[0]] == ["failed", "failed"]
+    monkeypatch.delenv("BENCH_FAKE")
+    assert quiet("-m", *SOLO, "seed=0,1") == 0, "what failed is not finished"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "status", "word"),
+    [
+        ("fail", 5, "failed", "Traceback: the rank's own words"),
+        ("lose", 5, "failed", "killed by signal 9"),
+        ("diverge", 1, "diverged", "lower train.lr"),
+    ],
+)
+def test_what_goes_wrong_is_recorded_and_told_once(quiet, monkeypatch, capsys, how, code, status, word):
+    monkeypatch.setenv("BENCH_FAKE", how)
+    assert quiet(*SOLO) == code
+    (run,), _ = find_runs(Path("runs"))
+    assert run.metrics.status == status
+    assert word in (run.path / "training.log").read_text()
+    said = capsys.readouterr()
+    assert (said.out + said.err).count(word) == 1
+    assert "site-packages" not in said.err
+
+
+def test_a_failed_rerun_leaves_the_finished_run(quiet, monkeypatch):
+    quiet(*SOLO)
+    monkeypatch.setenv("BENCH_FAKE", "fail")
+    quiet(*SOLO)
+    assert sorted(run.metrics.status for run in find_runs(Path("runs"))[0]) == ["failed", "ok"]
+
+
+def test_an_interrupt_ends_run_and_sweep(quiet, monkeypatch):
+    monkeypatch.setenv("BENCH_FAKE", "interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        quiet("-m", *SOLO, "seed=0,1")
+    assert [run.metrics.status for run in find_runs(Path("runs"))[0]] == ["killed"]
+    assert not list(Path("runs").rglob(".tmp*"))
+
+
+def test_a_defect_of_ours_leaves_no_half_folder(quiet, monkeypatch):
+    monkeypatch.setenv("BENCH_FAKE", "bug")
+    with pytest.raises(AssertionError, match="ours"):
+        quiet(*SOLO)
+    assert folders() == []
+    assert not list(Path("runs").rglob("*.json*"))
+
+
+@pytest.mark.parametrize("verb", ["report", "validate", "baseline"])
+def test_a_folder_without_runs_is_told(bench, capsys, verb, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in ("empty", "missing"):
+        assert bench(verb, path) == 2
+        said = capsys.readouterr().err
+        assert path in said
+        assert len(said.splitlines()) == 1
+
+
+def test_report_and_validate_read_what_a_run_wrote(bench, quiet, capsys):
+    quiet(*SOLO)
+    assert bench("report", "runs", "--out", "there") == 0
+    assert Path("there/report.md").exists()
+    assert bench("validate", "runs", "--baseline", "none.json") == 4
+    assert "NO_BASELINE" in capsys.readouterr().out
+
+
+def test_a_corrupt_result_does_not_stop_the_report(bench, quiet, capsys):
+    quiet("-m", *SOLO, "seed=0,1")
+    (find_runs(Path("runs"))[0][0].path / "metrics.json").write_text("{")
+    assert bench("report", "runs") == 0
+    assert "not JSON" in capsys.readouterr().err
+
+
+def test_a_baseline_is_written_from_five_seeds(bench, quiet, capsys):
+    quiet("-m", *SOLO, "seed=range(0,5)")
+    assert bench("baseline", "runs", "--out", "structured.json") == 0
+    assert bench("validate", "runs", "--baseline", "structured.json") == 0
+    assert "FAIL" not in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_is_one_line(quiet, capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert quiet(*SOLO, "output=file") == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):
+    from models import data
+
+    def refuse(folder: str) -> None:
+        raise ValueError(f"data set mnist is not in {folder}")
+
+    monkeypatch.setitem(data.DATA, "mnist", data.DataSet("", (1, 28, 28), 10, refuse, data.DATA["mnist"].load))
+    assert quiet(*SOLO, "data.name=mnist") == 2
+    assert capsys.readouterr().err == "bench: data set mnist is not in data\n"
+    assert not Path("runs").exists()
+
+
+def test_list_shows_every_member(bench, capsys):
+    assert bench("list") == 0
+    said = capsys.readouterr().out
+    for word in ("resnet_graph", "nccl_cadence", "overhead_target", "solo", "smoke"):
+        assert word in said
+    assert bench("list", "recipes") == 0
+    assert "mlp: quick" in capsys.readouterr().out
+
+
+def test_doctor_tells_what_runs_here(bench, capsys):
+    assert bench("doctor") == 0
+    said = capsys.readouterr().out
+    for word in ("torch", "gloo", "shared memory", "data digits", "nccl_async"):
+        assert word in said
+
+
+def test_verbs_are_documented():
+    assert set(cli.VERBS) == {"run", "report", "validate", "baseline", "list", "doctor"}

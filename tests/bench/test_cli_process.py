@@ -1,0 +1,88 @@
+"""The command as a process: exit codes, signals, what is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.runfolder import find_runs
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKED = """
+import sys
+from ddp.runtime.engines import ENGINES
+ENGINES["solo"] = "tests.bench.fake_engine"
+from bench.__main__ import main
+sys.exit(main())
+"""
+
+
+def start(folder: Path, *command: str, fake: str = "") -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "BENCH_FAKE": fake, "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_typo_exits_2_without_a_traceback(tmp_path):
+    process = start(tmp_path, "-m", "bench", "mode=solo", "sede=1")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err == "bench: unknown key 'sede'; did you mean 'seed'?\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
+    process = start(tmp_path, "-c", FAKED, "model=mlp", "mode=solo", fake="hang")
+    assert process.stdout is not None
+    assert any("hanging" in line for line in process.stdout)
+    told = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - told < 3
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    (run,), problems = find_runs(tmp_path / "runs")
+    assert (run.metrics.status, problems) == ("killed", [])
+    assert not list((tmp_path / "runs").rglob(".*"))
+
+
+def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
+    process = start(tmp_path, "-m", "bench", "model=mlp", "mode=nccl_sync")
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("list", "overhead_target"),
+        ("doctor --help", "usage"),
+        ("--help", "list|doctor"),
+        ("--info", "world_size"),
+        ("mode=cpu_sync --cfg job --resolve", "world_size: null"),
+    ],
+)
+def test_looking_around_works_and_imports_no_torch(tmp_path, command, word):
+    process = start(tmp_path, "-X", "importtime", "-m", "bench", *command.split())
+    out, imported = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert word in out
+    names = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
+    assert not names & {"torch", "pandas", "matplotlib"}
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,56 @@
+"""What is misspelt or impossible on the command line: one line that names the remedy, exit code 2, nothing written."""
+
+from __future__ import annotations
+
+import pytest
+
+TYPOS = [
+    ("sede=1", "did you mean 'seed'"),
+    ("epochs=1", "did you mean 'train.epochs'"),
+    ("train.epoch=1", "did you mean 'train.epochs'"),
+    ("policy.anchr=1", "did you mean 'policy.anchor'"),
+    ("policy=sync policy.anchor=1", "no setting of the chosen policy"),
+    ("+sede=1", "did you mean 'seed'"),
+    ("+policy.anchr=1", "did you mean 'anchor'"),
+    ("+seed=1", "without the +"),
+    ("+mode=solo", "without the +"),
+    ("~model", "model is missing"),
+    ("modle=mlp", "did you mean 'model'"),
+    ("model=mpl", "did you mean 'mlp'"),
+    ("mode=nccl_cadense", "did you mean 'nccl_cadence'"),
+    ("experiment=smok", "did you mean 'smoke'"),
+    ("policy=cadense", "did you mean 'cadence'"),
+    ("recipe=quik", "did you mean 'quick'"),
+    ("data.name=digit", "did you mean 'digits'"),
+    ("world_size=two", "world_size=two"),
+    ("world_size=0", "between 1 and 64"),
+    ("seed=1.5", "seed=1.5"),
+    ("seed=1,2", "add -m"),
+    ("seed=range(0,3)", "add -m"),
+    ("model=[mlp,resnet_graph]", "add -m"),
+    ("cluster.speeds=[1,a]", "cluster.speeds"),
+    ("cluster.speeds=[0.5]", "1 values for 2 ranks"),
+    ("cluster.speeds=[1", "cannot read"),
+    ("reprot runs", "did you mean report"),
+    ("wat", "neither a command nor key=value"),
+    ("--cgf job", "did you mean '--cfg'"),
+    ("--cfg jbo", "invalid choice"),
+    ("-m --cfg job", "only one of"),
+    ("--resolve", "--cfg job --resolve"),
+    ("-m mode=solo,nccl_sinc", "did you mean 'nccl_sync'"),
+    ("-m seed=1,x", "seed=x"),
+    ("list modls", "did you mean 'models'"),
+    ("report --otu x", "did you mean --out"),
+    ("validate runs more", "unknown argument 'more'"),
+]
+
+
+@pytest.mark.parametrize(("said", "remedy"), TYPOS, ids=[said for said, _ in TYPOS])
+def test_a_typo_is_one_line_and_leaves_nothing(bench, capsys, tmp_path, said, remedy):
+    assert bench(*said.split()) == 2
+    told = capsys.readouterr()
+    assert remedy in told.err
+    assert told.err.startswith("bench: ")
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
+    assert list(tmp_path.iterdir()) == []

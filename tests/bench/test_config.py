@@ -1,0 +1,90 @@
+"""Composition: groups, presets and types, through Hydra's own compose."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from bench.complaints import complain, known_keys
+from bench.config import Config, register, typed
+from bench.listing import CONF, presets
+from bench.plan import mode_name
+from ddp.core.policies import POLICIES
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from models import MODELS
+
+
+def composed(*overrides: str) -> Config:
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return typed(compose("config", overrides=list(overrides)))
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_brings_its_documented_defaults(name):
+    assert composed(f"policy={name}").policy == {"name": name} | asdict(POLICIES[name]())
+
+
+def test_a_frozen_policy_takes_overrides():
+    assert composed("policy=cadence", "policy.overhead_target=0.2").policy["overhead_target"] == 0.2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_a_choice(name):
+    assert composed(f"model={name}").model.name == name
+
+
+@pytest.mark.parametrize("mode", presets("mode"))
+def test_a_preset_is_named_as_the_mode_it_makes(mode):
+    config = composed(f"mode={mode}")
+    assert config.engine.name in ENGINES
+    assert config.backend.name in BACKENDS
+    assert mode_name(config.engine.name, config.policy["name"], config.backend.name) == mode
+
+
+def test_every_pair_of_policy_and_backend_has_a_preset():
+    assert presets("mode").keys() >= {f"{backend}_{policy}" for policy in POLICIES for backend in BACKENDS}
+
+
+def test_a_preset_equals_its_parts():
+    assert composed("mode=nccl_cadence") == composed("policy=cadence", "backend=nccl")
+    assert composed("mode=cpu_async") == composed("backend=cpu", "policy=async")
+
+
+def test_the_command_line_beats_the_preset():
+    config = composed("mode=cpu_async", "policy=sync")
+    assert (config.backend.name, config.policy["name"]) == ("cpu", "sync")
+
+
+def test_hydra_leaves_no_folder_and_no_log():
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = compose("config", return_hydra_config=True).hydra
+    assert hydra.run.dir == "."
+    assert hydra.output_subdir is None
+    assert hydra.job.chdir is False
+    assert OmegaConf.to_container(hydra.job_logging) == OmegaConf.to_container(hydra.hydra_logging)
+    assert OmegaConf.select(hydra.job_logging, "handlers") is None
+
+
+def test_the_job_needs_nothing_that_hydra_resolves_late():
+    register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert "${" not in OmegaConf.to_yaml(compose("config"))
+
+
+@pytest.mark.parametrize("said", ["+foo=1", "+train.foo=1", "~model"])
+def test_what_hydra_lets_through_is_refused(said):
+    with pytest.raises(OmegaConfBaseException) as caught:
+        composed(said)
+    assert "\n" not in complain(caught.value)
+
+
+def test_known_keys_are_what_can_be_said():
+    assert known_keys() >= {"seed", "model", "mode", "train.epochs", "cluster.speeds", "policy.anchor", "data.dir"}
+    assert not known_keys() & {"train", "policy.name", "model.name"}

@@ -1,0 +1,156 @@
+"""The plan: resolution, identity of cells and runs, and every refusal."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
+from bench.plan import Machine, plan
+from ddp.core.policies import POLICIES
+from models.setup import Recipe, Setup
+
+SETUP = Setup(
+    summary="",
+    citation="",
+    published="",
+    metric="accuracy",
+    higher_is_better=True,
+    recipes={"quick": Recipe(data="digits", epochs=3, batch_size=32, lr=0.1, target=0.9, lr_scale_ratio=0.5)},
+    task=lambda recipe, folder: None,  # type: ignore[arg-type, return-value]
+)
+BASE = Config(model=Choice("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
+
+
+def planned(gpus=0, **changes):
+    return plan(replace(BASE, **changes), SETUP, ("digits", "mnist"), Machine(cores=2, gpus=gpus))
+
+
+def test_what_is_left_open_is_the_recipes():
+    run = planned()
+    assert (run.spec.epochs, run.spec.batch_size, run.spec.lr, run.spec.data) == (3, 32, 0.1, "digits")
+    assert (run.job.epochs, run.job.batch_size, run.job.policy) == (3, 32, POLICIES["cadence"]())
+    assert run.spec.config["train"] == {"epochs": 3, "batch_size": 32, "lr": 0.1}
+
+
+def test_what_is_said_wins():
+    run = planned(train=TrainConfig(epochs=1, lr=1), data=DataConfig(name="mnist", dir="d"), policy={"name": "sync"})
+    assert (run.spec.epochs, run.spec.lr, run.spec.data, run.spec.mode) == (1, 1.0, "mnist", "nccl_sync")
+    assert run.job.task.args[1].epochs == 1
+    assert run.job.task.args[2] == "d"
+
+
+def test_a_job_travels_to_a_process():
+    assert pickle.loads(pickle.dumps(planned().job)).world_size == 2
+
+
+def test_world_size_is_the_modes_own():
+    assert planned().spec.world_size == 2
+    assert planned(engine=Choice("solo")).spec.world_size == 1
+
+
+def test_solo_has_neither_policy_nor_backend():
+    spec = planned(engine=Choice("solo")).spec
+    assert (spec.mode, spec.policy, spec.backend) == ("solo", None, None)
+    other = planned(engine=Choice("solo"), policy={"name": "sync"}, backend=Choice("cpu")).spec
+    assert other.run_id == spec.run_id
+
+
+def test_the_rate_grows_with_the_ranks_as_the_recipe_says():
+    assert planned(world_size=3).job.lr_scale == planned(world_size=3).spec.lr_scale == 2.0
+
+
+def test_the_configuration_is_json():
+    spec = planned(cluster=ClusterConfig(speeds=[1.0, 0.5])).spec
+    assert json.loads(json.dumps(spec.config)) == spec.config
+
+
+@given(seed=st.integers(0, 2**31 - 1), other=st.integers(0, 2**31 - 1))
+def test_the_seed_is_of_the_run_not_of_the_cell(seed, other):
+    one, two = planned(seed=seed).spec, planned(seed=other).spec
+    assert one.config_hash == two.config_hash
+    assert (one.run_id == two.run_id) == (seed == other)
+    assert re.fullmatch(rf"w2-s{seed}-[0-9a-f]{{8}}", one.run_id)
+
+
+@given(output=st.text(), flags=st.tuples(st.booleans(), st.booleans(), st.booleans()), folder=st.text())
+def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
+    force, report, validate = flags
+    other = planned(output=output, force=force, report=report, validate=validate, data=DataConfig(dir=folder)).spec
+    assert other.run_id == planned().spec.run_id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"world_size": 1},
+        {"train": TrainConfig(epochs=2)},
+        {"train": TrainConfig(batch_size=16)},
+        {"train": TrainConfig(lr=0.2)},
+        {"data": DataConfig(name="mnist")},
+        {"policy": {"name": "async"}},
+        {"policy": {"name": "cadence", "anchor": 11}},
+        {"backend": Choice("cpu")},
+        {"model": Choice("resnet_graph")},
+        {"cluster": ClusterConfig(speeds=[1.0, 0.4])},
+        {"cluster": ClusterConfig(device="cpu")},
+    ],
+    ids=str,
+)
+def test_whatever_changes_the_result_is_another_cell(change):
+    assert planned(**change).spec.config_hash != planned().spec.config_hash
+
+
+def test_saying_the_default_is_saying_nothing():
+    said = planned(world_size=2, train=TrainConfig(3, 32, 0.1), policy={"name": "cadence", "anchor": 10})
+    assert said.spec.run_id == planned().spec.run_id
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"world_size": 0}, "between 1 and 64"),
+        ({"world_size": -1}, "between 1 and 64"),
+        ({"world_size": 65}, "between 1 and 64"),
+        ({"world_size": 2, "engine": Choice("solo")}, "leave it out"),
+        ({"engine": Choice("elch")}, "did you mean 'elche'"),
+        ({"backend": Choice("ncll")}, "did you mean 'nccl'"),
+        ({"policy": {"name": "cadense"}}, "did you mean 'cadence'"),
+        ({"policy": {"name": "cadence", "ancor": 1}}, "did you mean 'anchor'"),
+        ({"policy": {"name": "cadence", "anchor": 0}}, "anchor=1 or more"),
+        ({"recipe": "quik"}, "did you mean 'quick'"),
+        ({"data": DataConfig(name="minst")}, "did you mean 'mnist'"),
+        ({"train": TrainConfig(epochs=0)}, "must be 1 or more"),
+        ({"train": TrainConfig(batch_size=0)}, "must be 1 or more"),
+        ({"train": TrainConfig(lr=0.0)}, "above 0"),
+        ({"train": TrainConfig(lr=float("nan"))}, "above 0"),
+        ({"seed": -1}, "0 or more"),
+        ({"cluster": ClusterConfig(speeds=[1.0])}, "1 values for 2 ranks"),
+        ({"cluster": ClusterConfig(speeds=[1.0, 0.0])}, "not in (0, 1]"),
+        ({"cluster": ClusterConfig(speeds=[1.0, 1.5])}, "not in (0, 1]"),
+        ({"cluster": ClusterConfig(speeds=[1.0, float("nan")])}, "not in (0, 1]"),
+        ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
+        ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
+        ({"cluster": ClusterConfig(deadline_s=0.0)}, "above 0"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_one_line(change, remedy):
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        planned(**change)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_reader_is_told_of_what_distorts():
+    assert planned().spec.warnings == ()
+    assert "4 ranks share 2 cores" in planned(world_size=4).spec.warnings[0]
+    assert planned(world_size=4, gpus=4).spec.warnings == ()
+    emulated = planned(cluster=ClusterConfig(speeds=[1.0, 0.4])).spec
+    assert "1/0.4" in emulated.warnings[0]
+    assert emulated.speeds == (1.0, 0.4)
