@@ -216,3 +216,28 @@ def test_commands_take_the_time_of_the_event_before_them() -> None:
     metrics = analyze(spec, records, status="killed", launched=LAUNCHED, ended=105.0, env={}, git={})
     assert metrics.elche is not None
     assert metrics.elche.plans[0].seconds == pytest.approx(4.0)
+
+
+def test_samples_of_an_epoch_are_those_trained_before_its_evaluation() -> None:
+    spec = make_spec("cpu_async", epochs=2)
+    records: list[Record] = [
+        events.Ready(100.0, 0, 40, 5, "d", "cpu", "memory"),
+        events.Ready(100.0, 1, 40, 5, "d", "cpu", "memory"),
+        events.Progress(101.0, 0, 0, 1, 20, 1.0, 20.0, 0.1),
+        events.Progress(101.0, 1, 0, 1, 20, 1.0, 20.0, 0.1),
+        events.Progress(101.5, 1, 1, 1, 8, 0.5, 8.0, 0.1),  # ran ahead into the next epoch
+        events.Evaluated(102.0, 0, 0, 50, 50.0, 45.0, 0.5),
+        events.Evaluated(103.0, 1, 0, 50, 50.0, 45.0, 0.5),
+        events.Progress(104.0, 0, 1, 1, 32, 1.0, 32.0, 0.1),
+    ]
+    first, second = make_metrics(spec, records).epochs
+    assert (first.samples, second.samples) == (48, 80)
+    assert (first.eval, second.eval) == (pytest.approx(0.9), None)
+
+
+def test_percentiles_of_the_cost_of_rounds() -> None:
+    spec = make_spec("nccl_cadence")
+    rounds: list[Record] = [events.RoundClosed(101.0 + n, n, n / 1000, (0.1, 0.3)) for n in range(101)]
+    sync = make_metrics(spec, rounds).sync
+    assert (sync.count, sync.ms_p50, sync.ms_p95) == (101, pytest.approx(50.0), pytest.approx(95.0))
+    assert sync.divergence_p50 == pytest.approx(0.2)

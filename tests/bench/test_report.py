@@ -124,3 +124,17 @@ def test_commands_name_what_matters(tree: Path) -> None:
 def test_judging_imports_no_torch() -> None:
     code = "import sys, bench.report, bench.validate, bench.analyze, bench.timeline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("higher", "shown"), [(True, "-5.00 pt"), (False, "+5.00 pt")])
+def test_the_gap_is_negative_where_a_mode_is_worse_than_solo(tmp_path: Path, higher: bool, shown: str) -> None:
+    for mode, value in (("solo", 0.95), ("nccl_sync", 0.90)):
+        spec = make_spec(mode, higher_is_better=higher)
+        metrics = make_metrics(spec)
+        final = metrics.final.model_copy(update={"eval": value})
+        write_run(tmp_path / "runs", spec, metrics.model_copy(update={"final": final}))
+    text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| nccl_sync ×2 "))
+    assert shown in row
+    rows = [line for line in text.split("## Learning")[0].splitlines() if line.startswith("| ")]
+    assert ("**solo**" in rows[1]) == higher, "the best comes first"
