@@ -6,9 +6,10 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -45,12 +46,32 @@ def source() -> dict[str, Any]:
     return {"sha": sha, "dirty": None if changed is None else bool(changed)}
 
 
-def busy() -> str | None:
-    """A warning where other programs were busy on this machine in the last minute, else None."""
-    load, count = _load(), cores()
-    if load <= count / 2:
+class Usage(NamedTuple):
+    """CPU seconds until some instant."""
+
+    at: float
+    machine: float
+    """Of all programs."""
+    ours: float
+    """Of this process, its children and theirs."""
+
+
+def usage() -> Usage:
+    """CPU seconds until now."""
+    everything = psutil.cpu_times()
+    idle = everything.idle + getattr(everything, "iowait", 0.0)
+    here = psutil.Process()
+    ours = sum(sum(process.cpu_times()[:4]) for process in (here, *here.children()))
+    return Usage(time.monotonic(), sum(everything) - idle, ours)
+
+
+def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
+    """A warning where other programs needed cores that `ranks` processes could have used in between, else None."""
+    others = ((after.machine - before.machine) - (after.ours - before.ours)) / max(after.at - before.at, 1e-3)
+    total = psutil.cpu_count() or 1
+    if others + min(ranks, cores()) < total + 0.3:
         return None
-    return f"the machine was busy before the run (load {load:.1f} on {count} cores): speeds may be too low"
+    return f"other programs used {others:.1f} of {total} cores during the run: its speeds are too low"
 
 
 def gpus() -> list[str]:

@@ -56,8 +56,7 @@ class _End:
 def launch(plan: RunPlan, console: Console) -> Outcome:
     """Run it and write its folder. Raises UsageError if the folder cannot be made, OSError if the disk fails."""
     spec, launched = plan.spec, now()
-    env, git, busy = environment.describe(), environment.source(), environment.busy()
-    warnings = [*spec.warnings, *([busy] if busy else [])]
+    env, git, before = environment.describe(), environment.source(), environment.usage()
     with usage():
         writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
     try:
@@ -68,9 +67,10 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
             Journal(writer.path / EVENTS) as journal,
             Monitor(spec, console, log) as monitor,
         ):
-            _announce(spec, warnings, monitor)
+            _announce(spec, monitor)
             end = _train(replace(plan.job, scratch=scratch), spec.engine, journal, monitor)
             ended = now()
+            disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
                 records = journal.merge(scratch)
@@ -82,7 +82,7 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
                     ended=ended,
                     env=env,
                     git=git,
-                    warnings=warnings,
+                    warnings=[disturbance] if disturbance else [],
                     error=end.error,
                 )
                 folder = _complete(writer, records, metrics, spec, launched)
@@ -124,12 +124,12 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     return _End("ok")
 
 
-def _announce(spec: RunSpec, warnings: list[str], monitor: Monitor) -> None:
+def _announce(spec: RunSpec, monitor: Monitor) -> None:
     monitor.say(
         f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {spec.epochs} epochs of batches of "
         f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
     )
-    for warning in warnings:
+    for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")
 
 

@@ -6,7 +6,7 @@ Imports the judges when they are needed: they bring pandas and matplotlib, and a
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -88,9 +88,11 @@ def judge(console: Console, root: Path, baseline: Path) -> Exit:
         return Exit.REFUSED
     counts = Counter(verdict.name for verdict in verdicts)
     _line(console, "verdict", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
-    for verdict in verdicts:
-        if len(verdicts) == 1 or verdict.name != "PASS":
-            console.print(f"  {verdict}", markup=False, soft_wrap=True)
+    told = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
+    for verdict, cell in told.items():  # what is said of many cells is said once
+        count = sum(replace(other, cell="") == verdict for other in verdicts)
+        text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
+        console.print(f"  {text}", markup=False, soft_wrap=True)
     code = Exit(exit_code(verdicts))
     return Exit.OK if code is Exit.REFUSED else code
 

@@ -21,7 +21,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     for name in list(ENGINES):
         monkeypatch.setitem(ENGINES, name, fake_engine.__name__)
     monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
-    monkeypatch.setattr(environment, "busy", lambda: None)
+    monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
     monkeypatch.chdir(tmp_path)
