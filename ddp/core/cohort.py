@@ -88,6 +88,8 @@ class Cohort:
     round: Round | None = None
     rounds: int = 0
     """Rounds opened."""
+    window: tuple[int, ...] = ()
+    """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     evaluating: tuple[tuple[int, int], ...] = ()
     """(epoch, rank) that owe an evaluation."""
     stopping: bool = False

@@ -12,7 +12,7 @@ from typing import Any
 from ddp.core import rounds
 from ddp.core.cohort import Cohort, RankState, add
 from ddp.core.commands import Abort, Command, Plan, Stop
-from ddp.core.dispatch import dispatch
+from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
     Averaged,
@@ -87,8 +87,9 @@ class Coordinator:
         self = replace(self, cohort=cohort)
         if reason := rounds.due(cohort, plan):
             self, more = self._consult((_window(cohort, at),))
+            plan = self.plan or plan
             cohort, averages = rounds.open_round(cohort, reason)
-            cohort, grants = dispatch(cohort, self.plan or plan)
+            cohort, grants = dispatch(begin_window(cohort, plan), plan)
             self, issued = replace(self, cohort=cohort), (*issued, *more, *averages, *grants)
         return self, issued
 
@@ -221,7 +222,8 @@ def _lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tu
         ledger = cohort.ledger(chunk.epoch)
         cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
     owed = tuple(entry for entry in cohort.evaluating if entry[1] != rank)
-    cohort = replace(cohort, evaluating=owed).with_rank(rank, replace(state, alive=False, queue=()))
+    # The window is cut anew for those who are left.
+    cohort = replace(cohort, evaluating=owed, window=()).with_rank(rank, replace(state, alive=False, queue=()))
     return rounds.on_lost(cohort, rank, at)
 
 

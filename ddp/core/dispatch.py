@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ddp.core.cohort import Cohort
 from ddp.core.commands import Plan, Train
-from ddp.core.elche import clamp_total
+from ddp.core.elche import clamp_total, fit
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, measure
 
@@ -17,6 +17,13 @@ from ddp.core.spans import Chunk, measure
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still hold."""
     return _whole_epoch(cohort) if plan.in_step else _windows(cohort, plan)
+
+
+def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
+    """Set the counts of the next window: the plan's, so that the rest of the epoch falls into equal windows."""
+    counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(plan.counts))
+    free = next((ledger.free for ledger in cohort.ledgers if ledger.free), cohort.world.samples)
+    return replace(cohort, window=fit(counts, -(-free // cohort.world.batch)))
 
 
 def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
@@ -29,7 +36,7 @@ def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
             since = 0 if rank in current.waiting else since
         elif not plan.overlap and current.stage != "apply":
             return 0
-    return plan.counts[rank] + plan.ahead[rank] - since - state.queued
+    return cohort.window[rank] + plan.ahead[rank] - since - state.queued
 
 
 def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
@@ -39,13 +46,14 @@ def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
 
 def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     commands: list[Train] = []
+    cohort = cohort if cohort.window else begin_window(cohort, plan)
     while True:
         cohort = _begin_epoch(cohort, plan)
         ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None)
         takers = [rank for rank in cohort.live if allowance(cohort, plan, rank) > 0]
         if ledger is None or not takers:
             return cohort, tuple(commands)
-        counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(plan.counts))
+        counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(cohort.window))
         shares = clamp_total(counts, -(-ledger.free // cohort.world.batch))
         for rank in takers:
             # At the end of an epoch a share may be zero steps; one step then goes to whoever asks.
@@ -68,7 +76,7 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
         chunk,
         seen=cohort.samples + round(pace * ahead),
         pace=pace,
-        reason=f"{chunk.steps} of the {plan.counts[rank]} steps of a window",
+        reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window",
     )
     cohort = cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=(*state.queue, chunk)))
     return cohort, command

@@ -127,13 +127,26 @@ def recount(settings: ElCheSettings, state: ElChe, most: int) -> ElChe:
     return replace(state, anchor=anchor, counts=tuple(counts), pending=tuple(pending))
 
 
-def clamp_total(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """Cut `counts` down to sum to `total`, in proportion (largest remainder); unchanged if they sum to less."""
+def allot(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
+    """`total` steps in proportion to `counts` (largest remainder, the larger count first)."""
     whole = sum(counts)
-    if whole <= total:
-        return counts
-    floors = [count * total // whole for count in counts]
+    shares = [count * total // whole for count in counts]
     order = sorted(range(len(counts)), key=lambda r: (-(counts[r] * total % whole), -counts[r], r))
-    for rank in order[: total - sum(floors)]:
-        floors[rank] += 1
-    return tuple(floors)
+    for rank in order[: total - sum(shares)]:
+        shares[rank] += 1
+    return tuple(shares)
+
+
+def clamp_total(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
+    """Cut `counts` down to sum to `total`, in proportion; unchanged if they sum to less."""
+    return counts if sum(counts) <= total else allot(counts, total)
+
+
+def fit(counts: tuple[int, ...], left: int) -> tuple[int, ...]:
+    """Counts of the next window, so that the `left` steps of an epoch fall into windows of equal size.
+
+    Without it the last window of an epoch is what remains: a sliver of a step or two that costs a whole average. A count
+    grows by half at most, so a count of one stays one.
+    """
+    windows = -(-left // sum(count + count // 2 for count in counts))
+    return allot(counts, -(-left // windows)) if windows else counts

@@ -27,7 +27,7 @@ def due(cohort: Cohort, plan: Plan) -> str:
         return ""
     if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
         return f"epoch {cohort.ledgers[0].epoch} is trained"
-    if all(cohort.ranks[r].steps >= plan.counts[r] or starved(cohort, plan, r) for r in live):
+    if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in live):
         return "every rank has done its share of the window"
     return ""
 

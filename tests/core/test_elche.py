@@ -86,6 +86,19 @@ def test_clamp_total_keeps_proportions_and_the_total(counts: list[int], total: i
         assert abs(new - old * min(1, total / sum(counts))) < 1
 
 
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 500))
+def test_an_epoch_falls_into_windows_of_equal_size(counts: list[int], left: int) -> None:
+    sizes = []
+    while left:
+        window = elche.fit(tuple(counts), left)
+        assert all(new <= old + old // 2 + 1 for old, new in zip(counts, window, strict=True))
+        if max(counts) == 1:
+            assert max(window) == 1, "one step stays one step"
+        sizes.append(min(sum(window), left))
+        left -= sizes[-1]
+    assert max(sizes) - min(sizes) <= 1, "no sliver at the end"
+
+
 @given(st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=8), st.integers(1, 30), st.floats(0, 2.0))
 def test_invariants(step_s: list[float], anchor: int, sync_s: float) -> None:
     settings = ElCheSettings(anchor=anchor)
