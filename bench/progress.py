@@ -139,7 +139,9 @@ class Monitor:
         self._bars.stop()
 
     def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
-        """One line for the eye (on another console than usual, if need be) and the log."""
+        """One line for the eye and the log; the last ones go to another console, and the bar ends before them."""
+        if on:
+            self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
         self._log.write(f"{line}\n")
         self._log.flush()

@@ -75,6 +75,8 @@ class Session:
     cells: list[Cell] = field(default_factory=list)
     config: Config | None = None
     """Of the last cell; what concerns the command as a whole is the same in all."""
+    defect: Exception | None = None
+    """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
     experiment: str | None = None
 
@@ -92,8 +94,13 @@ class Session:
         except OSError as error:
             print(f"bench: {name}: cannot write the results: {error}", file=sys.stderr)
             cell = Cell(name, Exit.FAILED, note=str(error))
+        except Exception as error:  # Hydra would add words of its own
+            interrupts.check()
+            self.defect = self.defect or error
+            cell = Cell(name, Exit.INTERNAL)
         self.cells.append(cell)
         if cell.code is Exit.KILLED:
+            self.console.print(f"what there is lies in {cell.folder}", soft_wrap=True)
             raise KeyboardInterrupt
 
     def _cell(self, composed: DictConfig) -> Cell:
@@ -117,7 +124,12 @@ class Session:
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def conclude(self, baseline: Path) -> Exit:
-        """Print what came out, write the report, compare with the baseline; the exit code of the command."""
+        """Print what came out, write the report, compare with the baseline; the exit code of the command.
+
+        Raises what came out of a cell as a defect, once the others are done.
+        """
+        if self.defect is not None:
+            raise self.defect
         codes = [cell.code for cell in self.cells]
         shown = [cell for cell in self.cells if cell.metrics is not None]
         if self.config is None or not shown:
