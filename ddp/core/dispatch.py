@@ -69,7 +69,9 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
     ledger, (start, stop) = cohort.ledger(epoch).take(steps * world.batch)
     chunk = Chunk(epoch, start, stop, world.batch)
     state = cohort.ranks[rank]
-    pace = sum(plan.counts[r] for r in cohort.live) / plan.counts[rank]
+    # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
+    reach = [steps + more for steps, more in zip(cohort.window, plan.ahead, strict=True)]
+    pace = sum(reach[r] for r in cohort.live) / reach[rank]
     ahead = sum(measure(queued.spans(queued.steps)) for queued in state.queue)
     command = Train(
         rank,

@@ -10,6 +10,7 @@ from ddp.core.commands import Abort, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Failed, Lost, Progress, Ready, Reduced, Snapshot, Tick
+from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.spans import Chunk
 from ddp.core.worker import Idle, Step, Worker
@@ -89,6 +90,21 @@ def test_what_a_rank_trained_since_its_snapshot_is_free_again_when_it_dies_befor
         coordinator, issued = coordinator.update(event)
     again = [order.chunk for order in issued if isinstance(order, Train)]
     assert sum(chunk.steps for chunk in again) == 2, "the one it had trained and the one it had not begun"
+
+
+def test_a_slow_rank_does_not_run_ahead_in_the_schedule() -> None:
+    """Found by the fault campaign: the steps that `async` lets a slow rank run ahead took it past the end of training."""
+    world = World(2, 400, 1, 1, blocking=False, in_step=False)
+    events: list[Any] = [ready(rank, samples=400) for rank in range(2)]
+    events += [Progress(2.0, 0, 0, 1, 1, 0.001, 0.0, 0.1), Progress(2.0, 1, 0, 1, 1, 0.1, 0.0, 0.1)]
+    coordinator, issued = Coordinator.start(Async(anchor=1, max_overshoot=4), world, at=0.0), []
+    for event in events:
+        coordinator, outputs = coordinator.update(event)
+        issued += outputs
+    window = coordinator.cohort.window
+    assert window[0] > 50 * window[1]
+    last = [order for order in issued if isinstance(order, Train) and order.rank == 1][-1]
+    assert last.seen + last.pace * last.chunk.steps <= 2 + sum(window) + 8
 
 
 def test_the_worker_obeys_orders_before_grants_in_their_order() -> None:
