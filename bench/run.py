@@ -115,7 +115,7 @@ class Session:
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
         if self.sweep and not config.force and finished(*key):
-            self.console.print(f"{title}: finished before, skipped (force=true runs it again)")
+            self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
         from bench.launch import launch
