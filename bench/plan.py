@@ -64,6 +64,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
     _check_cluster(config, world_size, machine)
+    config = replace(config, cluster=replace(config.cluster, speeds=_speeds(config.cluster.speeds, world_size)))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     resolved = _resolve(config, recipe, policy, world_size)
@@ -194,7 +195,7 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         )
     if not cluster.deadline_s > 0:
         raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0")
-    if cluster.speeds and len(cluster.speeds) != world_size:
+    if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
         count = len(cluster.speeds)
         raise ValueError(
             f"cluster.speeds has {count} values for {world_size} ranks: give one each, or world_size={count}"
@@ -202,6 +203,12 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     for speed in cluster.speeds:
         if not 0 < speed <= 1:
             raise ValueError(f"cluster.speeds: {speed} is not in (0, 1]; 0.5 makes a rank half as fast")
+
+
+def _speeds(speeds: list[float], world_size: int) -> list[float]:
+    """One rank is the first of the devices described; devices that are all as fast as they can be are not emulated."""
+    speeds = speeds[:world_size]
+    return speeds if any(speed != 1 for speed in speeds) else []
 
 
 def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def _make_plan(config: Config) -> RunPlan:
     if config.engine.name != SOLO and config.world_size != 1:
         from ddp.runtime import forkserver
 
-        forkserver.warm((MODELS[name],))
+        forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import
     import torch
 
     import models

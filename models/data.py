@@ -43,7 +43,7 @@ def data_set(name: str) -> DataSet:
     if name in DATA:
         return DATA[name]
     if name == "cifar10":
-        raise ValueError("data set cifar10 is not available yet; choose recipe=quick or data=mnist")
+        raise ValueError("data set cifar10 is not available yet; choose recipe=quick or data.name=mnist")
     raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(DATA)}")
 
 
@@ -90,7 +90,7 @@ def _prepare_mnist(data_dir: str) -> None:
             reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             raise ValueError(
                 f"data set mnist: {', '.join(missing)} not found in {raw} and the download failed ({reason}); "
-                f"put these files there (unpacked, as torchvision keeps them), set data_dir, or choose data=digits"
+                f"put these files there (unpacked, as torchvision keeps them), set data.dir, or choose data.name=digits"
             ) from error
     for part in ("train", "t10k"):
         _read_mnist(raw, part)
@@ -100,12 +100,14 @@ def _download_mnist(raw: Path) -> None:
     """Fetches all files beside `raw` and moves the whole ones in: an interrupted download leaves nothing half there."""
     from torchvision.datasets import MNIST
 
-    raw.mkdir(parents=True, exist_ok=True)
+    home = raw.parent.parent
+    home.mkdir(parents=True, exist_ok=True)
     timeout = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_CONNECT_S)  # torchvision sets none: a network that swallows packets would hang us.
     try:
-        with tempfile.TemporaryDirectory(dir=raw, prefix="download-") as folder:
+        with tempfile.TemporaryDirectory(dir=home, prefix="download-") as folder:
             MNIST(folder, download=True)
+            raw.mkdir(parents=True, exist_ok=True)
             for name in _MNIST:
                 (Path(folder) / "MNIST" / "raw" / name).replace(raw / name)
     finally:

@@ -54,8 +54,8 @@ class Replica:
         self.gradients = FlatGradients(self.state)
         self.exchange = exchange
 
-    def step(self, batch: Batch, seen: float) -> tuple[Tensor, float]:
-        """Train one batch; returns (sum over samples of the loss, a device scalar; busy seconds)."""
+    def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
+        """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, began = self._meter, now()
         self._set_rate(seen)
         permutation, base = self._epoch(batch.epoch)
@@ -66,14 +66,12 @@ class Replica:
             self.optimizer.zero_grad(set_to_none=True)
         else:
             self.gradients.zero()
+        loss: Tensor | None = None
         if batch.samples:
             loss = self.task.loss(self.model, tensors)
             at = meter.add("forward", at)
             loss.backward()  # type: ignore[no-untyped-call]
             at = meter.add("backward", at)
-            total = loss.detach() * batch.samples
-        else:
-            total = torch.zeros((), device=self._device)
         at = self._slowdown.pay(at - began, meter)
         busy = at - began
         if self.exchange is not None:
@@ -82,7 +80,7 @@ class Replica:
         resumed = at
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - at, meter)
-        return total, busy + at - resumed
+        return loss, busy + at - resumed
 
     def _set_rate(self, seen: float) -> None:
         factor = self.task.schedule(min(seen / (self._job.epochs * self.samples), 1.0)) * self._job.lr_scale

@@ -77,6 +77,8 @@ class Panel:
         axes.set_xlabel("samples trained" if self.x == "samples" else "training seconds")
         axes.set_title(self.label)
         axes.set_xlim(left=0)
+        low, high = axes.get_ylim()
+        log = log and high > low  # a single value has no scale
         if log:
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
