@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint bench baselines figures clean install
+.PHONY: run test lint bench baselines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -28,6 +28,15 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
+
+# Speed and memory; never part of the tests.
+bench: $(STAMP)
+	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only --timeout 600 $(ARGS)
+
+# Five solo seeds of every model, and the baseline from them.
+baselines: $(STAMP)
+	$(BIN)/python -m bench -m model=mlp,resnet_graph mode=solo seed=0,1,2,3,4 output=runs/baselines force=true validate=false
+	$(BIN)/python -m bench baseline runs/baselines
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bench.analysis.breakdown import breakdown, seconds_in
+from bench.analysis.breakdown import breakdown, seconds_in, walls
 from bench.analysis.stream import Stream, sort
 from bench.analysis.syncing import elche, sync
 from bench.analysis.training import Finite, epochs, target, throughput, train_seconds
@@ -53,9 +53,10 @@ def analyze(
 
 def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> dict[str, Any]:
     """Where the time went, what it cost, what broke."""
-    ranks, trained = breakdown(stream), train_seconds(stream)
+    wall, trained = walls(stream, spec.world_size), train_seconds(stream)
+    ranks = breakdown(stream, wall)
     return {
-        "time_s": _time(stream, launched, ended, trained, seconds_in(ranks, "checkpoint")),
+        "time_s": _time(stream, launched, ended, trained, wall, seconds_in(ranks, wall, "checkpoint")),
         "throughput": throughput(stream, spec.world_size, trained),
         "breakdown": ranks,
         "sync": sync(stream),
@@ -105,7 +106,7 @@ def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
     )
 
 
-def _time(stream: Stream, launched: float, ended: float, trained: float, checkpoint: float) -> Time:
+def _time(stream: Stream, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
     evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
     return Time(
@@ -114,6 +115,7 @@ def _time(stream: Stream, launched: float, ended: float, trained: float, checkpo
         train=trained,
         eval=evaluating,
         checkpoint=checkpoint,
+        rank_wall=wall,
         shutdown=max(ended - launched - startup - trained - evaluating, 0.0),
     )
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import models
@@ -31,6 +32,7 @@ PAIRED = "elche"
 """The engine that is made of a policy and a backend; the others are modes by themselves."""
 MAX_WORLD = 64
 DEVICES = ("auto", "cpu", "cuda")
+DAY_S = 86_400
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def _job(spec: RunSpec, policy: Policy, backend: str, recipe: Recipe) -> Job:
         world_size=spec.world_size,
         policy=policy,
         backend=backend,
+        scratch=Path(),  # the launcher makes it
         device=cluster["device"],
         speeds=spec.speeds,
         lr_scale=spec.lr_scale,
@@ -193,8 +196,8 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(
             "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
         )
-    if not cluster.deadline_s > 0:
-        raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0")
+    if not 0 < cluster.deadline_s <= DAY_S:
+        raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0 and at most {DAY_S}, a day")
     if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
         count = len(cluster.speeds)
         raise ValueError(

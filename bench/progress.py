@@ -6,6 +6,7 @@ eye: results come from `bench.analyze`.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -99,7 +100,7 @@ class Scoreboard:
         epoch = self.epochs[record.epoch]
         epoch.evaluated += 1
         epoch.eval_samples += record.samples
-        epoch.metric += record.metric_sum
+        epoch.metric += math.nan if record.metric_sum is None else record.metric_sum
         if epoch.evaluated < epoch.parts:
             return None
         width = len(str(self.spec.epochs))

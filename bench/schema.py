@@ -69,6 +69,9 @@ class Time(Strict):
     eval: float = Field(description="evaluation, mean over ranks, seconds")
     checkpoint: float = Field(description="writing checkpoints, mean over ranks, seconds; part of `train`")
     shutdown: float = Field(description="from the last rank finished to the end, seconds")
+    rank_wall: list[float] = Field(
+        description="by rank, from ready to finished (or its last record, if cut short), which `breakdown` divides, seconds"
+    )
 
 
 class Throughput(Strict):
@@ -85,8 +88,6 @@ class Throughput(Strict):
 class RankTime(Strict):
     """How one rank spent its wall time, from ready to finished. The fractions sum to 1."""
 
-    rank: int = Field(description="number of the rank")
-    wall_s: float = Field(description="from ready to finished (or to its last record, if cut short), seconds")
     compute: float = Field(description="forward, backward, optimizer and the emulated slowness, fraction of wall time")
     data: float = Field(description="making batches, fraction of wall time")
     comm: float = Field(
@@ -196,7 +197,7 @@ class Metrics(Strict):
     target: Target
     time_s: Time
     throughput: Throughput
-    breakdown: list[RankTime] = Field(description="by rank, of those that became ready")
+    breakdown: list[RankTime] = Field(description="by rank; empty if not all ranks became ready")
     sync: Sync
     elche: Elche | None = Field(description="null: the run had no schedule")
     memory: Memory

@@ -40,8 +40,8 @@ def show_run(console: Console, cell: Cell) -> None:
     t = m.time_s
     parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
     _line(console, "time", f"{t.total:.1f} s: {parts}")
-    for rank in m.breakdown:
-        _line(console, f"rank {rank.rank}", _breakdown(rank))
+    for rank, spent in enumerate(m.breakdown):
+        _line(console, f"rank {rank}", _breakdown(spent))
     for warning in m.warnings:
         _line(console, "note", warning)
     _line(console, "results", str(cell.folder))
@@ -130,6 +130,6 @@ def _speed(m: Metrics) -> str:
     return f"{m.throughput.samples_per_s:,.0f} samples/s{ranks}{bound}"
 
 
-def _breakdown(rank: RankTime) -> str:
-    shares = [(name, getattr(rank, name)) for name in PARTS]
+def _breakdown(spent: RankTime) -> str:
+    shares = [(name, getattr(spent, name)) for name in PARTS]
     return "  ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)

@@ -29,17 +29,29 @@ GROSS = 0.01
 """Slices that overlap by more than this fraction of the wall time are a defect of the measurement, not rounding."""
 
 
-def breakdown(stream: Stream) -> list[RankTime]:
-    """By rank, of those that became ready. Raises AssertionError if the slices of a rank overlap grossly."""
+def walls(stream: Stream, world_size: int) -> list[float]:
+    """Wall time of each rank, seconds; empty if not all became ready."""
+    if len(stream.ready) < world_size:
+        return []
+    return [max(_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
+
+
+def breakdown(stream: Stream, walls: list[float]) -> list[RankTime]:
+    """By rank; empty if not all became ready. Raises AssertionError if the slices of a rank overlap grossly."""
     slices = stream.slices
     category = _categories(slices)
     waiting = slices.wire_start()
-    return [_rank(stream, rank, category, waiting) for rank in sorted(stream.ready)]
+    return [_rank(stream, rank, wall, category, waiting) for rank, wall in enumerate(walls)]
 
 
-def seconds_in(rows: list[RankTime], category: str) -> float:
+def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float:
     """Seconds in `category`, mean over ranks."""
-    return float(np.mean([getattr(row, category) * row.wall_s for row in rows])) if rows else 0.0
+    spent = [getattr(row, category) * wall for row, wall in zip(rows, walls, strict=True)]
+    return float(np.mean(spent)) if spent else 0.0
+
+
+def _end(stream: Stream, rank: int) -> float:
+    return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
 
 
 def _categories(slices: Slices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -50,19 +62,20 @@ def _categories(slices: Slices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return index[inverse] if len(kinds) else np.zeros(0, np.int64)
 
 
-def _rank(stream: Stream, rank: int, category: np.ndarray[tuple[int], np.dtype[np.int64]], waiting: Floats) -> RankTime:
-    begin = stream.ready[rank].at
-    end = stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
+def _rank(
+    stream: Stream, rank: int, wall: float, category: np.ndarray[tuple[int], np.dtype[np.int64]], waiting: Floats
+) -> RankTime:
+    begin, end = stream.ready[rank].at, _end(stream, rank)
     mine = stream.slices.rank == rank
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))
     seconds[CATEGORIES.index("wait")] += float((wire - start).sum())
-    total, wall = float(seconds.sum()), max(end - begin, 0.0)
+    total = float(seconds.sum())
     _check_overlap(rank, start, stop, wall)
     whole = max(wall, total)
     shares = seconds / whole if whole > 0 else np.zeros(len(CATEGORIES))
     named = {name: float(share) for name, share in zip(CATEGORIES, shares, strict=True)}
-    return RankTime(rank=rank, wall_s=wall, **named, other=max(0.0, 1.0 - sum(named.values())))
+    return RankTime(**named, other=max(0.0, 1.0 - sum(named.values())))
 
 
 def _check_overlap(rank: int, start: Floats, stop: Floats, wall: float) -> None:

@@ -87,11 +87,12 @@ def _epoch(stream: Stream, ticking: Clock, trained: list[Progress], parts: list[
     size = sum(part.samples for part in parts)
     loss = _sum([event.loss_sum for event in trained])
     eval_loss = _sum([part.loss_sum for part in parts])
+    metric = _sum([part.metric_sum for part in parts])
     return Epoch(
         epoch=epoch,
         samples=samples,
         train_loss=finite(f"{name}.train_loss", _ratio(loss, sum(event.samples for event in trained))),
-        eval=finite(f"{name}.eval", sum(part.metric_sum for part in parts) / size) if size else None,
+        eval=finite(f"{name}.eval", _ratio(metric, size)) if size else None,
         eval_loss=finite(f"{name}.eval_loss", _ratio(eval_loss, size)) if size else None,
         lr=last.lr,
         seconds=ticking.at(until),

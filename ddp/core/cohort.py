@@ -69,6 +69,10 @@ class Round:
     divergence: tuple[float, ...] = ()
     failed: tuple[int, ...] = ()
     """Ranks on which the collective broke."""
+    error: str = ""
+    """What the last of them said."""
+    since: float = 0.0
+    """When this stage began."""
 
     def without(self, rank: int) -> Round:
         """`rank` has answered, or never will."""
@@ -92,6 +96,8 @@ class Cohort:
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     evaluating: tuple[tuple[int, int], ...] = ()
     """(epoch, rank) that owe an evaluation."""
+    broken: tuple[int, ...] = ()
+    """Ranks whose exchange of gradients inside a step broke."""
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported."""

@@ -11,10 +11,11 @@ from typing import Any
 
 from ddp.core import rounds
 from ddp.core.cohort import Cohort, RankState, add
-from ddp.core.commands import Abort, Command, Plan, Stop
+from ddp.core.commands import Abort, Command, Plan, RankCommand, Stop
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
+    Alive,
     Averaged,
     AverageFailed,
     Evaluated,
@@ -33,6 +34,9 @@ from ddp.core.events import (
 )
 from ddp.core.policies import Policy
 from ddp.core.world import World
+
+START_UP = 5
+"""A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
 Output = Command | PolicyEvent
 """Commands to obey; events for policies are among them for the record."""
@@ -76,7 +80,7 @@ class Coordinator:
         if _trained_out(self.cohort):
             stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in self.cohort.live)
             self, issued = replace(self, cohort=replace(self.cohort, stopping=True)), (*issued, *stops)
-        return self, issued
+        return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
 
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Grant work, and open a round where one is due; the policy sees the window first, so its grants follow it."""
@@ -128,6 +132,8 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return rounds.on_failed(cohort, event)
         case Evaluated():
             return _on_evaluated(cohort, event)
+        case Alive():
+            return cohort, ()
         case Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
         case Failed():
@@ -201,11 +207,16 @@ def _on_evaluated(cohort: Cohort, event: Evaluated) -> tuple[Cohort, tuple[Outpu
 def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     """Give up ranks that owe something and have been silent beyond the deadline."""
     outputs: tuple[Output, ...] = ()
+    deadline, current = cohort.world.deadline_s, cohort.round
+    if current is not None and current.stage == "reduce" and event.at - current.since > deadline:
+        return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen
-        if cohort.owes(rank) and silence > cohort.world.deadline_s:
+        if cohort.owes(rank) and silence > deadline * (1 if state.digest else START_UP):
             cohort, more = _lose(cohort, rank, event.at, f"silent for {silence:.1f} s")
             outputs += more
+            if any(isinstance(output, Abort) for output in more):
+                break
     return cohort, outputs
 
 
@@ -235,6 +246,13 @@ def _close_epochs(cohort: Cohort) -> tuple[Cohort, tuple[Command, ...]]:
         return cohort, ()
     ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
     return rounds.evaluate(replace(cohort, ledgers=ledgers), done)
+
+
+def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
+    """Silence counts from the order that is owed an answer."""
+    for rank in {order.rank for order in issued if isinstance(order, RankCommand)}:
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], last_seen=at))
+    return cohort
 
 
 def _window(cohort: Cohort, at: float) -> Window:

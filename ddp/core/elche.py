@@ -145,8 +145,8 @@ def clamp_total(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
 def fit(counts: tuple[int, ...], left: int) -> tuple[int, ...]:
     """Counts of the next window, so that the `left` steps of an epoch fall into windows of equal size.
 
-    Without it the last window of an epoch is what remains: a sliver of a step or two that costs a whole average. A count
-    grows by half at most, so a count of one stays one.
+    Without it the last window of an epoch is what remains: a sliver of a step or two that costs a whole average. Counts
+    only shrink, so every bound that they keep is kept.
     """
-    windows = -(-left // sum(count + count // 2 for count in counts))
+    windows = -(-left // sum(counts))
     return allot(counts, -(-left // windows)) if windows else counts

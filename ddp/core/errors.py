@@ -5,6 +5,8 @@ EngineError
 +-- RankFailed          a rank raised; carries its rank and traceback
 +-- RankLost            a rank's process died, or was silent beyond the deadline
 +-- Diverged            the training loss stopped being finite
++-- ReduceFailed        the coordinator's process could not average snapshots
++-- PeerGone, ExchangeBroken (in `ddp.runtime`): a channel's other end hung up, a collective could not be completed
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ class RankFailed(EngineError):
 
 class RankLost(EngineError):
     """A rank's process died, or was silent beyond the deadline."""
+
+
+class ReduceFailed(EngineError):
+    """The coordinator's process could not average snapshots."""
 
 
 class Diverged(EngineError):

@@ -76,17 +76,18 @@ class Averaged:
     """From entering the exchange to its end on this rank: on a collective the last rank to arrive waits for nobody, so
     the smallest value of a round is the time on the wire."""
     bytes: int
-    divergence: float
-    """||own - average|| / ||average||, L2 over all floating-point state."""
+    divergence: float | None
+    """||own - average|| / ||average||, L2 over all parameters; None: it was not finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class AverageFailed:
-    """A rank could not complete a round, because another rank is gone; its replica is as before the round."""
+    """A rank could not complete a round, most often because another rank is gone; its replica is as before the round."""
 
     at: float
     rank: int
     round: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,17 @@ class Evaluated:
     epoch: int
     samples: int
     loss_sum: float | None
-    metric_sum: float
+    """None: it was not finite; so for the metric."""
+    metric_sum: float | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """A sign of life from a rank in a long piece of work."""
+
+    at: float
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +188,6 @@ class RoundClosed:
     divergence: tuple[float, ...]
 
 
-RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Evaluated | Finished | Failed
+RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Evaluated | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = Window | RoundClosed

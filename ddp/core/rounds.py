@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddp.core.cohort import Cohort, Contribution, Round
-from ddp.core.commands import Apply, Average, Command, Evaluate, Plan, Reduce
+from ddp.core.commands import Abort, Apply, Average, Command, Evaluate, Plan, Reduce
 from ddp.core.dispatch import starved
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Reduced, RoundClosed, Snapshot
@@ -80,6 +80,8 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
     blocking = cohort.world.blocking
     current = _expect(cohort, event, "collect" if blocking else "apply")
     seconds = (*current.seconds, event.seconds) if blocking else current.seconds
+    if event.divergence is None:
+        return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
     current = replace(current, seconds=seconds, divergence=(*current.divergence, event.divergence))
     cohort = replace(cohort, round=current)
     done = (
@@ -91,9 +93,12 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
 def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
     """A collective broke on a rank; the round is given up once all have said so."""
     if event.round == IN_STEP:
-        return cohort, ()  # whoever broke it is about to be reported lost
+        cohort = replace(cohort, broken=(*cohort.broken, event.rank))
+        # Else whoever broke it is about to be reported lost, and is to be named.
+        everywhere = set(cohort.broken) >= set(cohort.live)
+        return cohort, (Abort("failed", f"gradients could not be exchanged: {event.error}"),) if everywhere else ()
     current = _expect(cohort, event, "collect").without(event.rank)
-    cohort = replace(cohort, round=replace(current, failed=(*current.failed, event.rank)))
+    cohort = replace(cohort, round=replace(current, failed=(*current.failed, event.rank), error=event.error))
     return _advance(cohort, at=event.at)
 
 
@@ -140,13 +145,16 @@ def _advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     if current.waiting or current.stage == "reduce":
         return cohort, ()
     if not current.contributions:
+        if all(cohort.ranks[rank].alive for rank in current.members):
+            # Nobody is gone, so it would break again.
+            return cohort, (Abort("failed", f"replicas could not be averaged: {current.error}"),)
         return _give_up(cohort), ()
     if current.failed:
         raise ProtocolError(f"round {current.index} succeeded on some ranks and broke on {current.failed}")
     if current.stage == "collect" and not cohort.world.blocking:
         members = tuple(entry.rank for entry in current.contributions)
         samples = tuple(entry.samples for entry in current.contributions)
-        cohort = replace(cohort, round=replace(current, stage="reduce"))
+        cohort = replace(cohort, round=replace(current, stage="reduce", since=at))
         return cohort, (Reduce(current.index, members, samples, "all snapshots are there"),)
     return _close(cohort, at)
 

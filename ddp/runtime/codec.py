@@ -24,6 +24,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Averaged,
         events.AverageFailed,
         events.Evaluated,
+        events.Alive,
         events.Finished,
         events.Failed,
         events.Lost,

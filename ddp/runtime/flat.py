@@ -6,7 +6,9 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,66 +17,119 @@ from torch import Tensor, nn
 class FlatState:
     """All parameters and buffers of `model`, which keeps working on views. Make the optimizer after it.
 
-    `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each.
+    `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
+    `trained` says how many elements of each are parameters. Weights become contiguous. A buffer that the model replaces by
+    another tensor is taken back by `gather`; a parameter that is replaced is an error.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        slots = list(_slots(model))
-        dtypes = sorted({tensor.dtype for _, _, tensor in slots}, key=lambda d: (not d.is_floating_point, str(d)))
-        self.tensors = [_flatten([slot for slot in slots if slot[2].dtype == dtype]) for dtype in dtypes]
+        self._slots = list(_slots(model))
+        kinds = {tensor.dtype for _, _, tensor in self._slots}
+        dtypes = sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype)))
+        groups = [[slot[2] for slot in self._slots if slot[2].dtype == dtype] for dtype in dtypes]
+        self.tensors = [_flatten(group) for group in groups]
+        self.trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
+        self._places = {id(tensor): tensor.data_ptr() for _, _, tensor in self._slots}
         self.floats = [flat for flat in self.tensors if flat.is_floating_point()]
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
-        buffers = [b for b in model.buffers() if b.is_floating_point()]
-        self.float_buffers = buffers
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
 
     @property
     def bytes(self) -> int:
         """Size of the state."""
-        return sum(flat.numel() * flat.element_size() for flat in self.tensors)
+        return sum(flat.nbytes for flat in self.tensors)
+
+    def gather(self) -> None:
+        """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
+        for module, name, tensor in self._slots:
+            held = module._parameters.get(name) if isinstance(tensor, nn.Parameter) else module._buffers.get(name)
+            if held is tensor and tensor.data_ptr() == self._places[id(tensor)]:
+                continue
+            if held is None or isinstance(tensor, nn.Parameter):
+                where = f"{type(module).__name__}.{name}"
+                raise ValueError(
+                    f"{where} was replaced during training: change it in place (copy_), ranks share its memory"
+                )
+            tensor.data.copy_(held)
+            module._buffers[name] = tensor
 
     def digest(self) -> str:
         """sha256 of all bits."""
+        self.gather()
         digest = hashlib.sha256()
         for flat in self.tensors:
             digest.update(flat.detach().cpu().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
 
-class FlatGradients:
-    """The gradients of all parameters and, behind them, room for the floating-point buffers: what one step exchanges.
+def divergence(own: list[Tensor], average: list[Tensor], trained: list[int]) -> float | None:
+    """||own - average|| / ||average|| over the first `trained` elements of each pair; None if that is not finite."""
+    change = norm = 0.0
+    for left, right, count in zip(own, average, trained, strict=False):
+        if count:
+            norm += float(right[:count].double().norm()) ** 2
+            change += float(torch.dist(left[:count].double(), right[:count].double())) ** 2
+    ratio = (change / norm) ** 0.5 if norm else 0.0
+    return ratio if math.isfinite(ratio) else None
 
-    Gradients live in `flat` (every `p.grad` is a view), so that nothing is copied to exchange them.
+
+class FlatGradients:
+    """What a step exchanges, one flat tensor per data type: gradients, then floating-point buffers; then who was used.
+
+    Gradients live there (`p.grad` are views), so that nothing is copied to exchange them. Buffers go as differences to what
+    they were after the last exchange: one that does not change keeps its bits. A parameter that no rank used in a step has
+    no gradient for the optimizer, as without ranks.
     """
 
     def __init__(self, state: FlatState) -> None:
-        parameters, buffers = state.parameters, state.float_buffers
-        sizes = [tensor.numel() for tensor in (*parameters, *buffers)]
-        self.flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
-        views = torch.split(self.flat, sizes)
-        for parameter, view in zip(parameters, views, strict=False):
-            if parameter.dtype != self.flat.dtype:
-                raise ValueError(
-                    f"gradients of {parameter.dtype} and {self.flat.dtype} cannot share a bucket: use one type"
-                )
-            parameter.grad = view.view_as(parameter)
-        self._gradients = self.flat[: sum(p.numel() for p in parameters)]
-        self._pairs = list(zip(buffers, views[len(parameters) :], strict=True))
+        self._state, parameters, buffers = state, state.parameters, state.float_buffers
+        members = [*parameters, *buffers]
+        self.flats: list[Tensor] = []
+        views: dict[int, Tensor] = {}
+        for dtype in sorted({tensor.dtype for tensor in members}, key=str):
+            group = [tensor for tensor in members if tensor.dtype == dtype]
+            flat = torch.zeros(sum(t.numel() for t in group), dtype=dtype, device=group[0].device)
+            self.flats.append(flat)
+            for tensor, view in zip(group, torch.split(flat, [t.numel() for t in group]), strict=True):
+                views[id(tensor)] = view.view(tensor.shape)
+        self.used = torch.zeros(len(parameters), device=parameters[0].device)
+        self._touched = [0.0] * len(parameters)
+        self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
+        self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
+        for index, (parameter, _) in enumerate(self._gradients):
+            parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
+
+    def _touch(self, index: int, parameter: Tensor) -> None:
+        self._touched[index] = 1.0
 
     def zero(self) -> None:
         """Clear the gradients before a backward pass."""
-        self._gradients.zero_()
+        self._touched = [0.0] * len(self._touched)
+        for flat in self.flats:
+            flat.zero_()
+        for parameter, view in self._gradients:
+            parameter.grad = view
 
     def pack(self, weight: float) -> None:
-        """Scale the gradients by `weight` and lay the buffers beside them with the same weight."""
-        self._gradients.mul_(weight)
-        for buffer, view in self._pairs:
-            torch.mul(buffer.view(-1), weight, out=view)
+        """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
+        self._state.gather()
+        self.used.copy_(torch.tensor(self._touched))
+        for buffer, view, before in self._buffers:
+            if weight:  # else zero, whatever a buffer holds
+                torch.sub(buffer, before, out=view)
+                view.masked_fill_(buffer == before, 0.0)  # also of infinities
+        for flat in self.flats:
+            flat.mul_(weight)
 
     def unpack(self) -> None:
-        """Put the averaged buffers back; the gradients are in place."""
-        for buffer, view in self._pairs:
-            buffer.view(-1).copy_(view)
+        """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
+        for buffer, view, before in self._buffers:
+            before.copy_(torch.where(view == 0, before, before + view))
+            buffer.copy_(before)
+        for (parameter, _), used in zip(self._gradients, self.used.tolist(), strict=True):
+            if not used:
+                parameter.grad = None
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
@@ -88,9 +143,9 @@ def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
                     yield module, name, tensor
 
 
-def _flatten(slots: list[tuple[nn.Module, str, Tensor]]) -> Tensor:
-    flat = torch.cat([tensor.detach().reshape(-1) for _, _, tensor in slots])
-    for (_, _, tensor), view in zip(slots, torch.split(flat, [t.numel() for _, _, t in slots]), strict=True):
+def _flatten(group: list[Tensor]) -> Tensor:
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+    for tensor, view in zip(group, torch.split(flat, [t.numel() for t in group]), strict=True):
         # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
         tensor.data = view.view(tensor.shape)
     return flat

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -25,7 +26,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     context.set_forkserver_preload([*PRELOAD, *preload])
     # One thread a rank, also in libraries that read their environment once. Loopback only, whatever the host's name is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     # Ctrl-C reaches the whole group of processes; only the parent may act on it.
     here = threading.current_thread() is threading.main_thread()
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import resource
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import torch
 
 from ddp.core.commands import Evaluate
-from ddp.core.events import Evaluated, Finished, Progress, RankEvent, Ready
+from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready
 from ddp.core.worker import Step
 from ddp.runtime.clock import now
 from ddp.runtime.meter import Meter
@@ -24,6 +25,10 @@ from ddp.runtime.task import Job
 
 REPORT_S = 0.02
 """Progress is reported at most this often, seconds, unless the rank runs out of work."""
+
+
+ALIVE_S = 1.0
+"""A sign of life in a long evaluation, seconds."""
 
 
 def pick_device(job: Job, rank: int) -> torch.device:
@@ -105,10 +110,14 @@ class Loop:
         self.report()
         began = now()
         with consensus or nullcontext():
-            samples, loss, metric = self.replica.evaluate(order.part, order.parts)
+            samples, loss, metric = self.replica.evaluate(order.part, order.parts, self._heartbeat)
         seconds = self.meter.add("evaluate", began) - began
-        finite = loss if math.isfinite(loss) else None
-        self._send(Evaluated(now(), self.rank, order.epoch, samples, finite, metric, seconds))
+        self._send(Evaluated(now(), self.rank, order.epoch, samples, _finite(loss), _finite(metric), seconds))
+
+    def _heartbeat(self) -> None:
+        if now() - self._reported > ALIVE_S:
+            self._reported = now()
+            self._send(Alive(self._reported, self.rank))
 
     def finish(self) -> None:
         """Say the last words; leave the final state where it is wanted."""
@@ -144,7 +153,11 @@ class _Pending:
             return 0.0
         losses = torch.stack(self._losses).double().cpu()
         total = float(losses @ torch.tensor(self._weights, dtype=torch.float64))
-        return total if math.isfinite(total) else None
+        return _finite(total)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _reset_peak_rss() -> None:
@@ -161,4 +174,5 @@ def _peak_rss_bytes() -> int:
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
     except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

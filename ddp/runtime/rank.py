@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,7 +18,7 @@ from ddp.core.rounds import IN_STEP
 from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, ExchangeBroken, load
-from ddp.runtime.channel import Channel
+from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Job
@@ -30,11 +31,18 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     channel = Channel(connection)
     try:
         Rank(job, rank, channel).run()
-    except (EOFError, BrokenPipeError):
+    except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
     except Exception as error:
-        channel.send(Failed(now(), rank, f"{type(error).__name__}: {error}", traceback.format_exc()))
+        text = _clean(f"{type(error).__name__}: {error}", 2_000)
+        with suppress(PeerGone):
+            channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000)))
         channel.close()
+
+
+def _clean(text: str, most: int) -> str:
+    """The end of `text`, in characters that a message can carry."""
+    return text.encode("utf-8", "backslashreplace").decode()[-most:]
 
 
 class Rank:
@@ -48,6 +56,12 @@ class Rank:
 
     def run(self) -> None:
         """Obey until told to stop."""
+        try:
+            self._obey_all()
+        finally:
+            self._loop.meter.flush()
+
+    def _obey_all(self) -> None:
         self._loop.ready(self._backend.transport)
         while not self._worker.stopped:
             self._receive(self._channel.receive(0.0))
@@ -99,9 +113,9 @@ class Rank:
             return
         try:
             change = backend.average(order, loop.samples)
-        except ExchangeBroken:
+        except ExchangeBroken as error:
             self._worker = self._worker.forget_round()
-            self._channel.send(AverageFailed(now(), rank, order.round))
+            self._channel.send(AverageFailed(now(), rank, order.round, _clean(str(error), 2_000)))
             return
         steps, samples = loop.contribute()
         done = Averaged(now(), rank, order.round, steps, samples, change.seconds, change.bytes, change.divergence)
@@ -111,8 +125,8 @@ class Rank:
         """Average the gradients of a step."""
         try:
             self._backend.exchange(batch)
-        except ExchangeBroken:
-            # Another rank is gone, and the parent about to find out which; this one has nothing to add but to wait.
-            self._channel.send(AverageFailed(now(), self._rank, IN_STEP))
+        except ExchangeBroken as error:
+            # Most often another rank is gone, and the parent about to find out which; this one has to wait for its end.
+            self._channel.send(AverageFailed(now(), self._rank, IN_STEP, _clean(str(error), 2_000)))
             while True:
                 self._channel.receive(self._job.deadline_s)

@@ -7,9 +7,10 @@ from multiprocessing import Pipe
 from types import TracebackType
 
 from ddp.core.commands import RankCommand
-from ddp.core.events import Event, Lost, Reduced, Tick
+from ddp.core.errors import ProtocolError, ReduceFailed
+from ddp.core.events import Event, Lost, RankEvent, Reduced, Tick
 from ddp.runtime import forkserver
-from ddp.runtime.channel import Channel
+from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.rank import main
 from ddp.runtime.task import Job
@@ -55,8 +56,9 @@ class Ranks:
             if process.is_alive():
                 process.kill()  # works on a stopped process as well
         for process in started:
-            process.join()
-            process.close()
+            process.join(FAREWELL_S)
+            if not process.is_alive():
+                process.close()
         for channel in self._channels.values():
             channel.close()
         self._wake.close()
@@ -73,7 +75,7 @@ class Ranks:
         if channel is not None:
             try:
                 channel.send(command)
-            except OSError:
+            except PeerGone:
                 return
 
     def events(self, timeout_s: float) -> list[Event]:
@@ -91,13 +93,17 @@ class Ranks:
         self._wake.recv_bytes()
         event = self._reduced.pop(0)
         if isinstance(event, Exception):
-            raise event
+            raise ReduceFailed(f"averaging the snapshots failed: {type(event).__name__}: {event}") from event
         return event
 
     def _hear(self, rank: int) -> list[Event]:
         try:
-            return self._channels[rank].receive(0.0)
-        except EOFError:
+            events = self._channels[rank].receive(0.0)
+            for event in events:
+                if not isinstance(event, RankEvent) or event.rank != rank:
+                    raise ProtocolError(f"rank {rank} sent what is not for it to say: {event}")
+            return events
+        except PeerGone:
             self._channels.pop(rank).close()
             process = self._processes[rank]
             process.join(FAREWELL_S)

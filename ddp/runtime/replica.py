@@ -39,6 +39,8 @@ class Replica:
         self._train = self.task.train_data().to(device)
         self._eval = self.task.eval_data().to(device)
         self._device = device
+        # The general call visits every kind of device, which costs a small model's step.
+        self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.gradients: FlatGradients | None = None
         self.exchange: Exchange | None = None
         self.samples = len(self._train)
@@ -59,9 +61,9 @@ class Replica:
         meter, began = self._meter, now()
         self._set_rate(seen)
         permutation, base = self._epoch(batch.epoch)
+        self._seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         tensors = self._train.batch(permutation[batch.start : batch.stop])
         at = meter.add("data", began)
-        torch.default_generator.manual_seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         if self.gradients is None:
             self.optimizer.zero_grad(set_to_none=True)
         else:
@@ -89,10 +91,14 @@ class Replica:
         self.lr = self._rates[0] * factor
 
     @torch.no_grad()
-    def evaluate(self, part: int, parts: int) -> tuple[int, float, float]:
-        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, sum of the metric)."""
+    def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float]:
+        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, sum of the metric).
+
+        `heartbeat` is called after every batch.
+        """
         size = len(self._eval)
         first, last = size * part // parts, size * (part + 1) // parts
+        training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         loss_sum = metric_sum = 0.0
         for start in range(first, last, self.task.eval_batch):
@@ -101,5 +107,7 @@ class Replica:
             loss, metric = self.task.evaluate(self.model, tensors)
             loss_sum += float(loss)
             metric_sum += float(metric)
-        self.model.train()
+            heartbeat()
+        for module in training:
+            module.training = True
         return last - first, loss_sum, metric_sum

@@ -67,6 +67,8 @@ class Job:
     policy: Policy
     backend: str
     """A key of `ddp.runtime.backends.BACKENDS`."""
+    scratch: Path
+    """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     speeds: tuple[float, ...] = ()
@@ -77,7 +79,5 @@ class Job:
     """How long a rank may be silent, or a collective may last."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
-    scratch: Path = Path()
-    """Folder for this run's private files: spans of the ranks, snapshots. Made and removed by the caller."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once for all ranks."""

@@ -272,7 +272,7 @@ class Simulation:
     def _broke(self, index: int, round: int) -> None:
         rank = self._ranks[index]
         rank.machine = rank.machine.forget_round()
-        self._tell(AverageFailed(self.now, index, round))
+        self._tell(AverageFailed(self.now, index, round, "a member is gone"))
 
     def _bring_in(self, round: int, rank: int, entries: list[Trained]) -> None:
         for entry in entries:

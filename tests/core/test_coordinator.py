@@ -9,7 +9,7 @@ import pytest
 from ddp.core.commands import Abort, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Failed, Lost, Progress, Ready, Reduced, Snapshot, Tick
+from ddp.core.events import Averaged, AverageFailed, Evaluated, Failed, Lost, Progress, Ready, Reduced, Snapshot, Tick
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.core.spans import Chunk
@@ -45,7 +45,7 @@ def test_work_is_granted_once_all_are_ready() -> None:
         (ready(1, samples=99), "99 training samples"),
         (Failed(2.0, 1, "ValueError: x", "..."), "rank 1: ValueError: x"),
         (Lost(2.0, 1, "killed"), "rank 1: killed"),
-        (Tick(5.5), "rank 1: silent for 5.5 s"),
+        (Tick(25.5), "rank 1: silent for 25.5 s"),
     ],
 )
 def test_what_ends_a_run(event: Any, reason: str) -> None:
@@ -55,6 +55,31 @@ def test_what_ends_a_run(event: Any, reason: str) -> None:
     assert aborts[0].status == "failed"
     assert reason in aborts[0].reason
     assert coordinator.over
+
+
+def test_silence_counts_from_the_order_that_is_owed_an_answer() -> None:
+    late = Ready(59.0, 1, 100, 1, "d", "cpu", "gloo")
+    coordinator, _ = play(ready(0), late, Tick(63.0))
+    assert not coordinator.over
+    coordinator, issued = play(ready(0), late, Tick(64.5))
+    assert issued[-1] == Abort("failed", "rank 0: silent for 5.5 s")
+
+
+@pytest.mark.parametrize("rounds", [(0, 0), (-1, -1)], ids=["between steps", "inside a step"])
+def test_an_exchange_that_breaks_although_nobody_is_gone_ends_the_run(rounds: tuple[int, int]) -> None:
+    """Else it would break again, for ever."""
+    trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    broken = [AverageFailed(3.0, rank, round, "invalid scalar type") for rank, round in enumerate(rounds)]
+    coordinator, issued = play(ready(0), ready(1), *trained, *broken)
+    assert coordinator.over
+    assert isinstance(issued[-1], Abort)
+    assert "invalid scalar type" in issued[-1].reason
+
+
+def test_an_average_that_is_not_finite_is_divergence() -> None:
+    trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    _, issued = play(ready(0), ready(1), *trained, Averaged(3.0, 0, 0, 5, 50, 0.1, 8, None))
+    assert issued[-1] == Abort("diverged", "the parameters of rank 0 are not finite")
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_as_diverged() -> None:

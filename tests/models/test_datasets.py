@@ -120,7 +120,7 @@ def test_a_damaged_file_is_named(damage: str, folder: Path) -> None:
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="cifar10 is not available yet; choose recipe=quick or data.name=mnist"):
+    with pytest.raises(ValueError, match=r"cifar10 is not available yet; choose recipe=quick or data\.name=mnist"):
         data_set("cifar10")
     with pytest.raises(ValueError, match="unknown data set 'digit'; choose one of digits, mnist"):
         data_set("digit")

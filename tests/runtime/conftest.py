@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,11 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
     def run(policy: str, backend: str, task: Callable[[], Task] = toy.task, **fields: Any) -> Played:
         options = fields.pop("options", {})
         defaults: dict[str, Any] = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 30.0}
+        defaults |= {"keep_state": True, "scratch": tmp_path_factory.mktemp("scratch")}
+        engine = fields.pop("engine", elche)
         job = Job(task=task, policy=POLICIES[policy](**options), backend=backend, **{**defaults, **fields})
-        job = replace(job, keep_state=True, scratch=tmp_path_factory.mktemp("scratch"))
         played = Played(job, [])
-        elche.run(job, lambda record, at: played.records.append(record))
+        engine.run(job, lambda record, at: played.records.append(record))
         return played
 
     return run

@@ -12,8 +12,12 @@ import torch
 from ddp.core.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.order import order
-from ddp.runtime.backends import BACKENDS
+from ddp.runtime.backends import BACKENDS, cpu
 from ddp.runtime.backends.cpu import average
+from ddp.runtime.engines import solo
+from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.loop import Loop
+from ddp.runtime.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
 
@@ -49,21 +53,24 @@ def test_the_average_of_identical_replicas_is_those_replicas(play: Play, policy:
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_one_rank_is_solo(play: Play, policy: str, backend: str) -> None:
     """Law 4: no coordinator, no channel, and the same bits whatever the policy and backend."""
-    solo = play("sync", "nccl", partial(toy.task, norm=True), world_size=1)
+    solo_run = play("sync", "nccl", partial(toy.task, norm=True), world_size=1, engine=solo)
     again = play(policy, backend, partial(toy.task, norm=True), world_size=1)
-    assert solo.digests == again.digests
+    assert solo_run.digests == again.digests
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_synchronous_gradients_equal_solo_on_the_same_global_batch(play: Play, world_size: int, optimizer: str) -> None:
     """Law 4: 20 steps, the last one on a smaller batch; every parameter within 1e-5, ranks bit for bit."""
-    task = partial(toy.task, samples=16 * world_size * 10 - 5, optimizer=optimizer, lr=0.05)
-    solo = play("sync", "nccl", task, world_size=1, batch_size=16 * world_size)
+    task = partial(
+        toy.task, samples=16 * world_size * 10 - 5, optimizer=optimizer, lr=0.05, schedule=toy.rising_schedule
+    )
+    alone = play("sync", "nccl", task, world_size=1, batch_size=16 * world_size)
     sync = play("sync", "nccl", task, world_size=world_size, batch_size=16)
-    assert sum(event.steps for event in solo.of(Progress)) == 20
+    assert sum(event.steps for event in alone.of(Progress)) == 20
+    assert sync.of(Progress)[-1].lr == alone.of(Progress)[-1].lr, "law 5: the same rate at the same samples"
     assert len(sync.digests) == 1
-    for name, value in solo.state().items():
+    for name, value in alone.state().items():
         torch.testing.assert_close(sync.state()[name], value, rtol=0, atol=1e-5)
 
 
@@ -126,3 +133,82 @@ def test_averaging_in_pieces_weighs_by_samples() -> None:
     counter = torch.empty(2, dtype=torch.int64)
     average(counter, [torch.tensor([3, 9]), torch.tensor([4, 1])], (1, 1))
     assert counter.tolist() == [4, 9]
+    average(mean, [torch.full_like(mean, -0.0), torch.full_like(mean, float("inf"))], (3, 0))
+    assert torch.equal(mean.signbit(), torch.ones_like(mean, dtype=torch.bool)), "an idle rank weighs nothing"
+
+
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_what_a_model_may_also_hold(play: Play, policy: str, backend: str) -> None:
+    """Masks keep their infinities, tables their bits; what no rank uses is not touched; replaced buffers are taken back."""
+    played = play(policy, backend, toy.odd_task, speeds=(1.0, 0.4))
+    alone = play("sync", "nccl", toy.odd_task, world_size=1)
+    assert len(played.digests) == 1
+    for rank in range(2):
+        state = played.state(rank)
+        for name in ("mask", "table", "flag", "idle.weight"):
+            assert torch.equal(state[name], alone.state()[name]), name
+        assert float(state["ema"]) == float(played.state(0)["ema"]) != 0.0
+
+
+class Rig:
+    """A rank's side of the `cpu` backend, two of them in this process."""
+
+    def __init__(self, tmp_path: Path, rank: int) -> None:
+        job = Job(toy.task, 1, 8, 0, 2, POLICIES["async"](), "cpu", tmp_path)
+        self.loop = Loop(job, rank, lambda event: None)
+        self.backend = cpu.Backend(job, rank, self.loop)
+        self.state = self.loop.replica.state
+
+    def train(self, amount: float) -> torch.Tensor:
+        self.state.tensors[0].add_(amount)
+        return self.state.tensors[0].clone()
+
+
+def test_training_done_while_an_average_was_in_flight_is_kept(tmp_path: Path) -> None:
+    """Law 6; and an evaluation sees the average, not the replica that ran on."""
+    rigs = [Rig(tmp_path, rank) for rank in range(2)]
+    laid = [rig.train(0.25 * (1 + rank)) for rank, rig in enumerate(rigs)]
+    for rig in rigs:
+        rig.backend.snapshot()
+    rigs[0].train(0.125)
+    cpu.average(rigs[0].backend._average[0], [rig.backend._snapshot[0] for rig in rigs], (1, 3))
+    mean = (laid[0] + 3 * laid[1]) / 4
+    changes = [rig.backend.apply(exact=rank == 1) for rank, rig in enumerate(rigs)]
+    assert all(change.divergence is not None and change.divergence > 0 for change in changes)
+    torch.testing.assert_close(rigs[0].state.tensors[0], mean + 0.125)
+    torch.testing.assert_close(rigs[1].state.tensors[0], mean)
+    before = rigs[0].state.tensors[0].clone()
+    with rigs[0].backend.consensus(exact=False):
+        torch.testing.assert_close(rigs[0].state.tensors[0], mean)
+    assert torch.equal(rigs[0].state.tensors[0], before)
+
+
+def test_a_parameter_that_is_replaced_is_an_error_that_names_it() -> None:
+    model = toy.net(norm=True)
+    state = FlatState(model)
+    model[0].weight.data = model[0].weight.data.clamp(-1, 1).clone()  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"Linear\.weight was replaced during training"):
+        state.gather()
+
+
+def test_exchanged_gradients_of_several_types_keep_to_themselves() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    gradients = FlatGradients(FlatState(model))
+    gradients.zero()
+    (model[0](torch.ones(1, 2)).sum() + model[1](torch.ones(1, 2).double()).sum()).backward()
+    gradients.pack(0.5)
+    gradients.unpack()
+    assert [flat.dtype for flat in gradients.flats] == [torch.float32, torch.float64]
+    assert all(float(p.grad.sum()) != 0 for p in model.parameters() if p.grad is not None)
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_an_evaluation_leaves_the_modes_of_modules_as_they_were(play: Play, tmp_path: Path) -> None:
+    loop = Loop(
+        Job(partial(toy.task, norm=True), 1, 8, 0, 1, POLICIES["sync"](), "nccl", tmp_path), 0, lambda event: None
+    )
+    modules = list(loop.replica.model.modules())
+    modules[2].eval()
+    modes = [module.training for module in modules]
+    loop.replica.evaluate(0, 1, lambda: None)
+    assert [module.training for module in modules] == modes

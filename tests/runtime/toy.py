@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -62,7 +65,12 @@ def flat_schedule(fraction: float) -> float:
 
 
 def task(
-    lr: float = 0.1, norm: bool = False, folder: Path | None = None, samples: int = SAMPLES, optimizer: str = "SGD"
+    lr: float = 0.1,
+    norm: bool = False,
+    folder: Path | None = None,
+    samples: int = SAMPLES,
+    optimizer: str = "SGD",
+    schedule: Callable[[float], float] = flat_schedule,
 ) -> Task:
     """A classifier of 203 points in 6 dimensions."""
     return Task(
@@ -72,27 +80,56 @@ def task(
         evaluate=evaluate,
         train_data=partial(source, folder, samples),
         eval_data=partial(TensorSource, *data(100)),
-        schedule=flat_schedule,
+        schedule=schedule,
     )
 
 
-def _trouble(kind: str, at: int, model: nn.Module, batch: Tensors) -> Tensor:
+def rising_schedule(fraction: float) -> float:
+    return 0.1 + fraction
+
+
+class Odd(nn.Module):
+    """What a model may also hold: a mask of infinities, a constant table, a boolean, a layer that no step uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.idle = net(True), nn.Linear(3, 3)
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
+        self.register_buffer("table", torch.linspace(0.1, 0.9, 101))
+        self.register_buffer("flag", torch.tensor([True, False]))
+        self.register_buffer("ema", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = self.body(inputs)
+        if self.training:
+            self.ema = 0.9 * self.ema + 0.1 * logits.detach().mean().view(1)  # another tensor, as many models do
+        return torch.as_tensor(logits)
+
+
+def odd_task(lr: float = 0.1) -> Task:
+    return replace(task(), model=Odd, optimizer=partial(torch.optim.SGD, lr=lr, weight_decay=0.1))
+
+
+def _trouble(kind: str, folder: Path, at: int, model: nn.Module, batch: Tensors) -> Tensor:
     calls = getattr(model, "calls", 0) + 1
     model.calls = calls  # type: ignore[assignment]
+    mine = False
     if calls == at:
-        if kind == "raise":
-            raise RuntimeError("the toy is broken")
-        if kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if kind == "nan":
-            return loss(model, batch) * float("nan")
-    return loss(model, batch)
+        with suppress(FileExistsError):
+            (folder / "trouble").touch(exist_ok=False)
+            mine = True
+    if mine and kind == "raise":
+        raise RuntimeError("the toy is broken \udc80" + "!" * 3_000_000)
+    if mine and kind == "eof":
+        raise EOFError("the file ends too early")
+    if mine and kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mine and kind == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    factor = float("nan") if mine and kind == "nan" else 1.0
+    return loss(model, batch) * factor
 
 
-def troubled(kind: str, rank_at: int = 3) -> Task:
-    """A task whose step number `rank_at` goes wrong, in whichever rank gets the odd process number first."""
-    from dataclasses import replace
-
-    return replace(task(), loss=partial(_trouble, kind, rank_at))
+def troubled(kind: str, folder: Path, at: int = 3) -> Task:
+    """A task whose step number `at` goes wrong in one rank, whichever comes to it first; the others are sound."""
+    return replace(task(), loss=partial(_trouble, kind, folder, at))

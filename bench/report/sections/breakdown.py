@@ -37,7 +37,7 @@ def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
     """One row per rank: shares, mean over the runs that have the rank."""
     rows: list[dict[str, str | int | float]] = []
     for rank in range(cell.about.world_size):
-        found = [row for m in cell.ok for row in m.breakdown if row.rank == rank]
+        found = [m.breakdown[rank] for m in cell.ok if m.breakdown]
         if found:
             shares = {name: fmean(getattr(row, name) for row in found) for name in CATEGORIES}
             rows.append({"cell": cell.label, "rank": rank, "n": len(found), **shares})

@@ -42,7 +42,7 @@ def _judge(cell: Cell, entry: Entry, name: str) -> Verdict:
     behind = base.mean - run.mean if entry.higher_is_better else run.mean - base.mean
     margin = max(FLOOR, DEVIATIONS * base.sd)
     why = f"{DEVIATIONS:g} sd" if margin > FLOOR else f"the floor, over {DEVIATIONS:g} sd = {DEVIATIONS * base.sd:.4f}"
-    word = f"worse by {behind:.4f}" if behind > 0 else f"better by {-behind:.4f}"
+    word = "equal" if abs(behind) < 5e-5 else f"{'worse' if behind > 0 else 'better'} by {abs(behind):.4f}"
     line = f"{metric} {_shown(run)}, solo {_shown(base)}: {word}, margin {margin:.4f} ({why})"
     if behind <= margin:
         return Verdict("PASS", "quality", name, line, Exit.OK)

@@ -45,8 +45,8 @@ class Change:
     seconds: float
     bytes: int
     """Sent by this rank, or read and written by it in shared memory."""
-    divergence: float
-    """||own - average|| / ||average||."""
+    divergence: float | None
+    """||own - average|| / ||average|| over parameters; None: not finite."""
 
 
 class Backend(Protocol):

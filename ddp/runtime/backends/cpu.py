@@ -7,6 +7,7 @@ rank may read it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,6 +22,7 @@ from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
+from ddp.runtime.flat import divergence
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ PIECE = 1 << 15
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
     """A tensor in shared memory, by name; made when it is not there yet."""
     path = scratch / f"{name}.{str(dtype).removeprefix('torch.')}"
+    size = elements * dtype.itemsize
+    if size and hasattr(os, "posix_fallocate"):
+        # Memory that is promised and not there would kill the process at the first touch.
+        with path.open("ab") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                remedy = "give it more (docker: --shm-size), or leave TMPDIR and /dev/shm to where there is room"
+                raise OSError(f"no room for {size / 1e6:.0f} MB of shared memory in {scratch}: {remedy}") from error
     return torch.from_file(str(path), shared=True, size=elements, dtype=dtype)
 
 
@@ -46,7 +57,6 @@ class Backend:
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
         self._loop, self._state = loop, loop.replica.state.tensors
-        self._floats = len(loop.replica.state.floats)
         self._snapshot = [_open(job.scratch, f"snapshot-{rank}", t.dtype, t.numel()) for t in self._state]
         self._average = [_open(job.scratch, "average", t.dtype, t.numel()) for t in self._state]
 
@@ -65,6 +75,7 @@ class Backend:
     def snapshot(self) -> None:
         """Copy the replica to shared memory."""
         began = now()
+        self._loop.replica.state.gather()
         for flat, laid in zip(self._state, self._snapshot, strict=True):
             laid.copy_(flat)
         self._loop.meter.add("copy", began, size=self._loop.replica.state.bytes)
@@ -72,18 +83,21 @@ class Backend:
     def apply(self, exact: bool) -> Change:
         """Add what the average changed; counters take the maximum."""
         began = now()
-        change = norm = 0.0
-        for index, (flat, laid, mean) in enumerate(zip(self._state, self._snapshot, self._average, strict=True)):
+        state = self._loop.replica.state
+        state.gather()
+        change = divergence(self._snapshot, self._average, state.trained)
+        for flat, laid, mean in zip(self._state, self._snapshot, self._average, strict=True):
             if exact:
                 flat.copy_(mean)
+            elif flat.dtype is torch.bool:
+                flat.logical_or_(mean.to(flat.device))
             else:
-                flat.add_((mean - laid).to(flat.device))
-            if index < self._floats:
-                norm += float(mean.norm()) ** 2
-                change += float(torch.dist(laid, mean)) ** 2
-        size = 3 * self._loop.replica.state.bytes
+                # What did not change keeps its bits; so infinities do, which have no difference.
+                here, then = mean.to(flat.device), laid.to(flat.device)
+                flat.copy_(torch.where(here == then, flat, flat + (here - then)))
+        size = 3 * state.bytes
         seconds = self._loop.meter.add("copy", began, size=size) - began
-        return Change(seconds, size, (change / norm) ** 0.5 if norm else 0.0)
+        return Change(seconds, size, change)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation."""
@@ -146,16 +160,19 @@ class Reducer:
 def average(mean: Tensor, replicas: list[Tensor], samples: tuple[int, ...]) -> None:
     """`mean` becomes the average of `replicas`, weighted by `samples`; integers (counters) take the maximum.
 
-    Summed in double precision, where sample count times significand is exact: identical replicas give themselves.
+    Summed in double precision, where sample count times significand is exact (up to float32): identical replicas give
+    themselves. The first term starts the sum, so that even the sign of a zero is kept.
     """
     if not mean.is_floating_point():
         mean.copy_(torch.stack(replicas).amax(dim=0))
         return
+    # An idle rank weighs nothing, whatever it holds.
+    weighted = [(replica, weight) for replica, weight in zip(replicas, samples, strict=True) if weight]
     total = sum(samples)
     for start in range(0, mean.numel(), PIECE):
         piece = slice(start, start + PIECE)
-        acc = torch.zeros_like(mean[piece], dtype=torch.float64)
-        for replica, weight in zip(replicas, samples, strict=True):
-            if weight:
-                acc.add_(replica[piece].double(), alpha=weight)
+        terms = (replica[piece].double().mul_(weight) for replica, weight in weighted)
+        acc = next(terms)
+        for term in terms:
+            acc.add_(term)
         mean[piece] = acc.div_(total)

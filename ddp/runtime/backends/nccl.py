@@ -1,7 +1,7 @@
 """`nccl`: replicas are averaged by a collective, in place. NCCL where every rank has its own GPU, else gloo.
 
 Averages are taken in double precision over the wire: a product of a 24-bit significand and a sample count is exact there, so
-the average of identical replicas is those replicas, bit for bit, whatever the weights.
+the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to float32).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, ExchangeBroken, Facts
 from ddp.runtime.clock import now
+from ddp.runtime.flat import divergence
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Backend:
         self._timeout = timedelta(seconds=job.deadline_s)
         dist.init_process_group(
             self.transport,
-            init_method=f"file://{job.scratch}/rendezvous",
+            init_method=f"file://{job.scratch.resolve()}/rendezvous",
             rank=rank,
             world_size=job.world_size,
             timeout=self._timeout,
@@ -59,37 +60,45 @@ class Backend:
 
     def exchange(self, batch: Batch) -> None:
         """Average gradients and buffers, weighted by samples."""
-        gradients = self._gradients
+        gradients, meter = self._gradients, self._loop.meter
+        began = now()
         gradients.pack(batch.samples / batch.total)
-        self._all_reduce([gradients.flat])
+        meter.add("copy", began)
+        self._all_reduce([*gradients.flats, gradients.used])
+        began = now()
         gradients.unpack()
+        meter.add("copy", began)
         if batch.total < self._job.world_size:
             # A rank without a sample did not count this batch in its buffers.
             self._all_reduce(self._counters, dist.ReduceOp.MAX)
 
     def average(self, order: Average, samples: int) -> Change:
         """Average the replicas, weighted by `samples`."""
-        began = now()
+        began, state, meter = now(), self._loop.replica.state, self._loop.meter
+        state.gather()
         if not self._wire:
             self._wire = [
                 torch.empty(flat.numel() + 1, dtype=torch.float64, device=flat.device) for flat in self._floats
             ]
         for flat, wire in zip(self._floats, self._wire, strict=True):
-            wire[:-1].copy_(flat).mul_(samples)
+            if samples:
+                wire[:-1].copy_(flat).mul_(samples)
+            else:
+                wire.zero_()  # an idle rank weighs nothing, whatever it holds
             wire[-1] = samples
-        size = self._all_reduce(self._wire)
-        size += self._all_reduce(self._counters, dist.ReduceOp.MAX)
-        change = norm = 0.0
-        for flat, wire in zip(self._floats, self._wire, strict=True):
-            mean = wire[:-1].div_(wire[-1])
-            norm += float(mean.norm()) ** 2
-            change += float((flat - mean).norm()) ** 2
+        meter.add("copy", began)
+        seconds, size = self._all_reduce(self._wire)
+        more, counters = self._all_reduce(self._counters, dist.ReduceOp.MAX)
+        began = now()
+        means = [wire[:-1].div_(wire[-1]) for wire in self._wire]
+        change = divergence(self._floats, means, state.trained)
+        for flat, mean in zip(self._floats, means, strict=True):
             flat.copy_(mean)
-        seconds = now() - began
-        return Change(seconds, size, (change / norm) ** 0.5 if norm else 0.0)
+        meter.add("copy", began)
+        return Change(seconds + more, size + counters, change)
 
-    def _all_reduce(self, tensors: list[Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> int:
-        """Reduce tensors in place, in buckets; returns the bytes."""
+    def _all_reduce(self, tensors: list[Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> tuple[float, int]:
+        """Reduce tensors in place, in buckets; returns seconds and bytes."""
         began, size = now(), 0
         try:
             for tensor in tensors:
@@ -98,10 +107,10 @@ class Backend:
                     size += bucket.numel() * bucket.element_size()
         except RuntimeError as error:  # what gloo and NCCL raise when a peer is gone or too late
             raise ExchangeBroken(str(error)) from error
-        if size:
-            self._seq += 1
-            self._loop.meter.add("exchange", began, self._seq, size)
-        return size
+        if not size:
+            return 0.0, 0
+        self._seq += 1
+        return self._loop.meter.add("exchange", began, self._seq, size) - began, size
 
     def snapshot(self) -> None:
         """Never asked for: this backend blocks."""
