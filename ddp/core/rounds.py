@@ -98,7 +98,12 @@ def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Outpu
         everywhere = set(cohort.broken) >= set(cohort.live)
         return cohort, (Abort("failed", f"gradients could not be exchanged: {event.error}"),) if everywhere else ()
     current = _expect(cohort, event, "collect").without(event.rank)
-    cohort = replace(cohort, round=replace(current, failed=(*current.failed, event.rank), error=event.error))
+    # The evaluation that was to follow is off, too.
+    owed = tuple(
+        (epoch, rank) for epoch, rank in cohort.evaluating if rank != event.rank or epoch not in current.closes
+    )
+    current = replace(current, failed=(*current.failed, event.rank), error=event.error)
+    cohort = replace(cohort, round=current, evaluating=owed)
     return _advance(cohort, at=event.at)
 
 

@@ -76,7 +76,7 @@ class Job:
     lr_scale: float = 1.0
     """Factor on every learning rate."""
     deadline_s: float = 60.0
-    """How long a rank may be silent, or a collective may last."""
+    """How long a rank may be silent; a collective may last half of it."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
     preload: tuple[str, ...] = ()

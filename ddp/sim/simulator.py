@@ -93,7 +93,10 @@ class Simulation:
     world: World
     costs: Costs = field(default_factory=Costs)
     deaths: tuple[tuple[float, int], ...] = ()
-    """(time, rank): the rank is gone from then on."""
+    """(time, rank): the rank is gone from then on, and its end is noticed."""
+    stalls: tuple[tuple[float, int], ...] = ()
+    """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    tick_s: float = 0.5
     limit_s: float = 1e6
     now: float = 0.0
     status: str = "ok"
@@ -117,7 +120,10 @@ class Simulation:
             samples = self.world.samples
             self._tell(Ready(self.now, rank, samples, 1, "same", "virtual", "virtual"))
         for at, rank in self.deaths:
-            self._at(at, self._die, rank)
+            self._at(at, self._die, rank, "killed by the script")
+        for at, rank in self.stalls:
+            self._at(at, self._die, rank, "")
+        self._tick()
         while self._heap and not self.coordinator.over:
             self.now, _, happen, args = heapq.heappop(self._heap)
             if self.now > self.limit_s:
@@ -158,9 +164,14 @@ class Simulation:
             self._ranks[rank].laid = []
         self._coordinate(Reduced(self.now, order.round, self.costs.reduce_s, 8))
 
-    def _die(self, rank: int) -> None:
+    def _tick(self) -> None:
+        self._coordinate(Tick(self.now))
+        self._after(self.tick_s, self._tick)
+
+    def _die(self, rank: int, reason: str) -> None:
         self._ranks[rank].alive = False
-        self._tell(Lost(self.now, rank, "killed by the script"))
+        if reason:
+            self._tell(Lost(self.now, rank, reason))
         for key in list(self._meetings):
             self._meet(key, None)
 
@@ -288,4 +299,4 @@ def simulate(policy: Policy, world: World, **options: Any) -> Simulation:
     return Simulation(policy, world, **options).run()
 
 
-__all__ = ["Costs", "Simulation", "Tick", "Trained", "simulate"]
+__all__ = ["Costs", "Simulation", "Trained", "simulate"]
