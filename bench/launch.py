@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from bench.analyze import analyze
 from bench.journal import Journal
 from bench.plan import RunPlan
 from bench.progress import Monitor
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, write_text
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, alive, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.usage import usage
@@ -32,6 +33,8 @@ from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
 
 LOG = "training.log"
+ROOM = 1 << 30
+"""Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,12 @@ def _config_text(spec: RunSpec) -> str:
 def _scratch() -> Iterator[Path]:
     """A folder for the run's private files, in memory where there is room for it; gone at the end."""
     memory = Path("/dev/shm")
-    where = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=where, ignore_cleanup_errors=True) as folder:
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM
+    where = memory if roomy else Path(tempfile.gettempdir())
+    for left in where.glob("bench-run-*"):  # by runs that were killed before they could tidy up
+        pid = left.name.split("-")[2]
+        if pid.isdigit() and int(pid) != os.getpid() and not alive(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    prefix = f"bench-run-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -102,7 +102,7 @@ def _clean(parent: Path, run_id: str) -> None:
     for folder in parent.glob(".*-*"):
         kind, _, rest = folder.name.partition("-")
         name, _, pid = rest.rpartition("-")
-        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or _alive(int(pid)):
+        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
             continue
         if kind == ".old" and not (parent / name).exists():
             os.rename(folder, parent / name)
@@ -110,7 +110,8 @@ def _clean(parent: Path, run_id: str) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether another process of this number lives."""
     return pid != os.getpid() and psutil.pid_exists(pid)
 
 
