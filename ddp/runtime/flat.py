@@ -75,7 +75,7 @@ def divergence(own: list[Tensor], average: list[Tensor], trained: list[int]) -> 
 
 
 class FlatGradients:
-    """What a step exchanges, one flat tensor per data type: gradients, then floating-point buffers; then who was used.
+    """What a step exchanges, one flat tensor per data type: gradients, floating-point buffers, and which were used.
 
     Gradients live there (`p.grad` are views), so that nothing is copied to exchange them. Buffers go as differences to what
     they were after the last exchange: one that does not change keeps its bits. A parameter that no rank used in a step has
@@ -87,14 +87,18 @@ class FlatGradients:
         members = [*parameters, *buffers]
         self.flats: list[Tensor] = []
         views: dict[int, Tensor] = {}
+        used = torch.zeros(0)
         for dtype in sorted({tensor.dtype for tensor in members}, key=str):
             group = [tensor for tensor in members if tensor.dtype == dtype]
-            flat = torch.zeros(sum(t.numel() for t in group), dtype=dtype, device=group[0].device)
+            # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
+            sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
+            flat = torch.zeros(sum(sizes), dtype=dtype, device=group[0].device)
+            *parts, rest = torch.split(flat, sizes)
+            used = rest if not self.flats else used
             self.flats.append(flat)
-            for tensor, view in zip(group, torch.split(flat, [t.numel() for t in group]), strict=True):
+            for tensor, view in zip(group, parts, strict=True):
                 views[id(tensor)] = view.view(tensor.shape)
-        self.used = torch.zeros(len(parameters), device=parameters[0].device)
-        self._touched = [0.0] * len(parameters)
+        self._used, self._touched = used, [0.0] * len(parameters)
         self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
         self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
         for index, (parameter, _) in enumerate(self._gradients):
@@ -114,7 +118,7 @@ class FlatGradients:
     def pack(self, weight: float) -> None:
         """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
         self._state.gather()
-        self.used.copy_(torch.tensor(self._touched))
+        self._used.copy_(torch.tensor(self._touched))
         for buffer, view, before in self._buffers:
             if weight:  # else zero, whatever a buffer holds
                 torch.sub(buffer, before, out=view)
@@ -127,7 +131,7 @@ class FlatGradients:
         for buffer, view, before in self._buffers:
             before.copy_(torch.where(view == 0, before, before + view))
             buffer.copy_(before)
-        for (parameter, _), used in zip(self._gradients, self.used.tolist(), strict=True):
+        for (parameter, _), used in zip(self._gradients, self._used.tolist(), strict=True):
             if not used:
                 parameter.grad = None
 

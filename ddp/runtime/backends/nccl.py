@@ -65,7 +65,7 @@ class Backend:
         began = now()
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
-        self._all_reduce([*gradients.flats, gradients.used])
+        self._all_reduce(gradients.flats)
         began = now()
         gradients.unpack()
         meter.add("copy", began)
