@@ -139,8 +139,6 @@ class Simulation:
     def _after(self, delay: float, happen: Callable[..., None], *args: Any) -> None:
         self._at(self.now + delay, happen, *args)
 
-    # --- coordinator ---------------------------------------------------------------------------------------------------
-
     def _tell(self, event: Event) -> None:
         self._after(self.costs.latency_s, self._coordinate, event)
 
@@ -174,8 +172,6 @@ class Simulation:
             self._tell(Lost(self.now, rank, reason))
         for key in list(self._meetings):
             self._meet(key, None)
-
-    # --- ranks ---------------------------------------------------------------------------------------------------------
 
     def _deliver(self, order: Any) -> None:
         rank = self._ranks[order.rank]
@@ -260,8 +256,6 @@ class Simulation:
 
     def _evaluated(self, index: int, order: Evaluate) -> None:
         self._tell(Evaluated(self.now, index, order.epoch, 1, 0.0, 1.0, self.costs.evaluate_s))
-
-    # --- collective ----------------------------------------------------------------------------------------------------
 
     def _meet(self, key: tuple[int, tuple[int, ...]], index: int | None) -> None:
         """A rank arrives (or one dies: `index` None). All there: it runs. One gone: it breaks on those who are there."""
