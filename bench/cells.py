@@ -30,6 +30,11 @@ class Workload(NamedTuple):
         return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr)
 
     @property
+    def detail(self) -> str:
+        """What tells workloads of one model apart."""
+        return f"{self.data}, {self.recipe}, {self.epochs} epochs, batch {self.batch_size}, lr {self.lr:g}"
+
+    @property
     def title(self) -> str:
         """For headings."""
         return f"{self.model} on {self.data}, recipe {self.recipe}"
@@ -58,6 +63,8 @@ class Cell:
     """Mode, world size and emulated speeds; unique within its workload."""
     workload: Workload
     runs: tuple[Run, ...]
+    name: str
+    """Model and label, and what else tells it from every other cell."""
 
     @property
     def about(self) -> Metrics:
@@ -104,12 +111,15 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         m = run.metrics
         groups[Workload.of(m), m.mode, m.world_size, m.config_hash].append(run)
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
+    workloads = Counter(workload.model for workload in {key[0] for key in groups})
     found = []
     for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0].metrics)):
         label = _label(group[0].metrics)
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
-        found.append(Cell(label if unique else f"{label} #{key[3][:6]}", key[0], ordered))
+        label = label if unique else f"{label} #{key[3][:6]}"
+        detail = f" ({key[0].detail})" if workloads[key[0].model] > 1 else ""
+        found.append(Cell(label, key[0], ordered, f"{key[0].model} {label}{detail}"))
     return found
 
 

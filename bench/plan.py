@@ -204,8 +204,8 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             f"cluster.speeds has {count} values for {world_size} ranks: give one each, or world_size={count}"
         )
     for speed in cluster.speeds:
-        if not 0 < speed <= 1:
-            raise ValueError(f"cluster.speeds: {speed} is not in (0, 1]; 0.5 makes a rank half as fast")
+        if not 0.01 <= speed <= 1:
+            raise ValueError(f"cluster.speeds: {speed} is not in [0.01, 1]; 0.5 makes a rank half as fast")
 
 
 def _speeds(speeds: list[float], world_size: int) -> list[float]:

@@ -41,10 +41,13 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
     parser = get_args_parser()
     asked = _read_flags(parser, arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
-    session = Session(Console(highlight=False))
+    session = Session(Patient(highlight=False))
     with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
         OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
         try:
+            for word in arguments:
+                if word.startswith("="):
+                    raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
             _run_hydra(asked, parser, session.job, str(CONF), "config")
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(error, verbs)) from error
@@ -65,6 +68,15 @@ def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argpar
     if asked.resolve and not (asked.cfg or asked.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
     return asked
+
+
+class Patient(Console):
+    """A console whose reader may leave (`| head`): the run goes on unseen, and its results are written."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass

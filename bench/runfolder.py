@@ -175,7 +175,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: missing") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ValueError(f"{path}: not a JSON object")

@@ -16,7 +16,7 @@ def check(cell: Cell, baseline: Baseline) -> Verdict | None:
     """FAIL if the fractions of a rank do not sum to 1, or a rank of a finished run is missing."""
     if not cell.ok:
         return None
-    name = f"{cell.workload.model} {cell.label}"
+    name = cell.name
     missing = [m for m in cell.ok if len(m.breakdown) != m.world_size]
     off = max((abs(_total(rank) - 1) for m in cell.ok for rank in m.breakdown), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"

@@ -21,7 +21,7 @@ def check(cell: Cell, baseline: Baseline) -> Verdict | None:
     """PASS or FAIL on the mean over the cell's finished seeds; REFUSED if the workload differs from the baseline's."""
     if not cell.ok:
         return None
-    name, entry = f"{cell.workload.model} {cell.label}", baseline.entry(cell.workload)
+    name, entry = cell.name, baseline.entry(cell.workload)
     if entry is None:
         how = f"python -m bench -m model={cell.workload.model} mode=solo recipe={cell.workload.recipe} seed=0,1,2,3,4"
         line = f"none for {cell.workload.title}; write one: {how}, then: python -m bench baseline"

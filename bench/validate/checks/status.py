@@ -11,7 +11,7 @@ from bench.validate.verdict import Verdict
 
 def check(cell: Cell, baseline: Baseline) -> Verdict:
     """FAIL if a run did not end well: a regression if it diverged, else a failed run."""
-    name = f"{cell.workload.model} {cell.label}"
+    name = cell.name
     bad = [run for run in cell.runs if run.metrics.status != "ok"]
     if not bad:
         return Verdict("PASS", "status", name, cell.status, Exit.OK)

@@ -1,0 +1,46 @@
+"""What the first users tripped over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.runfolder import find_runs
+from bench.validate import validate
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
+
+
+def test_cells_of_one_label_and_different_workloads_are_told_apart(tmp_path: Path) -> None:
+    """A diverged run hid in the green row of a sound one of the same mode."""
+    for epochs, status in ((3, "ok"), (4, "diverged")):
+        spec = make_spec("solo", 1, epochs=epochs, config_hash=f"{epochs}" * 8, run_id=f"w1-s0-{epochs}")
+        metrics = make_metrics(spec, make_records(spec))
+        write_run(tmp_path, spec, metrics.model_copy(update={"status": status}))
+    verdicts = [verdict for verdict in validate(tmp_path, tmp_path / "none.json") if verdict.check == "status"]
+    assert {verdict.name for verdict in verdicts} == {"PASS", "FAIL"}
+    assert len({verdict.cell for verdict in verdicts}) == 2
+    assert any("3 epochs" in verdict.cell for verdict in verdicts)
+
+
+def test_a_nested_result_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "metrics.json").write_text("[" * 100_000)
+    runs, problems = find_runs(tmp_path)
+    assert not runs
+    assert len(problems) == 1
+
+
+def test_a_reader_that_leaves_does_not_end_a_run(tmp_path: Path) -> None:
+    """`| head` ended it with exit code 1, which means a regression, and lost the results."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "bench", "model=mlp", "mode=solo", "train.epochs=2", f"output={tmp_path}"]
+    done = subprocess.run(
+        [*command, "report=false", "validate=false"], stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writer)
+    assert done.returncode == 0, done.stderr.decode()
+    runs, _ = find_runs(tmp_path)
+    assert [run.metrics.status for run in runs] == ["ok"]
