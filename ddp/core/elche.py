@@ -61,7 +61,6 @@ class ElChe:
     """Smoothed seconds per step; 0: not measured yet, or the rank is gone."""
     pending: tuple[int, ...]
     """For how many windows a change below the dead zone has been wanted."""
-    calibrated: bool = False
 
 
 def start(settings: ElCheSettings, size: int) -> ElChe:
@@ -75,7 +74,7 @@ def measure(state: ElChe, steps: tuple[int, ...], busy_s: tuple[float, ...]) -> 
         _smooth(old, busy / n) if n and busy > 0 else old
         for old, n, busy in zip(state.step_s, steps, busy_s, strict=True)
     )
-    return replace(state, step_s=smoothed, calibrated=state.calibrated or any(smoothed))
+    return replace(state, step_s=smoothed)
 
 
 def _smooth(old: float, new: float) -> float:

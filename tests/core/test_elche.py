@@ -53,7 +53,7 @@ def test_the_anchor_grows_until_the_average_is_cheap_and_not_beyond() -> None:
 
 def test_the_anchor_comes_down_again_but_not_below_its_floor() -> None:
     settings = ElCheSettings(anchor=10)
-    high = ElChe(50, (50, 50), (0.01, 0.01), (0, 0), calibrated=True)
+    high = ElChe(50, (50, 50), (0.01, 0.01), (0, 0))
     assert elche.tune(settings, high, 0.0001, 0.5).anchor == 49
     for _ in range(100):
         high = elche.tune(settings, high, 0.0001, 0.5)
