@@ -121,7 +121,7 @@ def _marks(trace: Trace, stream: Stream, run: int) -> None:
     for event in stream.faults:
         text = event.error if isinstance(event, Failed) else event.reason if isinstance(event, Lost) else "round broke"
         trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", event.at, {})
-    windows = [(w.at, w.round) for w in stream.windows]
+    windows = [(w.at, w.round) for w in stream.closed]
     begun = stream.begun
     if begun is not None:
         for (start, _), (end, number) in pairwise([(begun, -1), *windows]):

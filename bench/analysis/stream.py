@@ -20,7 +20,6 @@ from ddp.core.events import (
     Ready,
     RoundClosed,
     Slice,
-    Window,
 )
 from ddp.runtime.codec import Record
 
@@ -80,7 +79,6 @@ class Stream:
     """Epoch -> ranks that its evaluation was split over."""
     averaged: list[Averaged] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
-    windows: list[Window] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """Commands carry no time: that of the event before them."""
     faults: list[Failed | Lost | AverageFailed] = field(default_factory=list)
@@ -125,8 +123,6 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.averaged.append(event)
         case RoundClosed():
             stream.closed.append(event)
-        case Window():
-            stream.windows.append(event)
         case Failed() | Lost() | AverageFailed():
             stream.faults.append(event)
     if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):

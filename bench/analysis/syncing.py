@@ -62,7 +62,7 @@ def elche(stream: Stream, launched: float) -> Elche | None:
                     for busy, steps in zip(window.busy_s, window.steps, strict=True)
                 ],
             )
-            for window in stream.windows
+            for window in stream.closed
         ],
         guard=[],
     )

@@ -48,8 +48,10 @@ class Contribution:
     """What a rank brought into a round."""
 
     rank: int
-    samples: int
     trained: Trained
+    steps: int
+    samples: int
+    busy_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,12 @@ class Round:
     closes: tuple[int, ...]
     """Epochs that are complete with this round."""
     contributions: tuple[Contribution, ...] = ()
-    seconds: tuple[float, ...] = ()
-    divergence: tuple[float, ...] = ()
+    seconds: tuple[tuple[int, float], ...] = ()
+    """(rank, from entering the collective to its end); of a non-blocking backend (-1, averaging the snapshots)."""
+    divergence: tuple[tuple[int, float], ...] = ()
+    """(rank, how far it was from the average)."""
+    starved: tuple[int, ...] = ()
+    """Ranks that stood still for lack of work when the round opened."""
     failed: tuple[int, ...] = ()
     """Ranks on which the collective broke."""
     error: str = ""

@@ -30,7 +30,6 @@ from ddp.core.events import (
     RoundClosed,
     Snapshot,
     Tick,
-    Window,
 )
 from ddp.core.policies import Policy
 from ddp.core.world import World
@@ -76,25 +75,23 @@ class Coordinator:
         if self.plan is None:
             state, plan = self.policy.init(self.cohort.world)
             self, issued = replace(self, policy_state=state, plan=plan), (*issued, plan)
-        self, issued = self._issue(at, issued)
+        self, issued = self._issue(issued)
         if _trained_out(self.cohort):
             stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in self.cohort.live)
             self, issued = replace(self, cohort=replace(self.cohort, stopping=True)), (*issued, *stops)
         return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
 
-    def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Grant work, and open a round where one is due; the policy sees the window first, so its grants follow it."""
+    def _issue(self, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Grant work, and open a round where one is due."""
         assert self.plan is not None
         cohort, orders = _close_epochs(self.cohort)
         cohort, grants = dispatch(cohort, self.plan)
         plan, issued = self.plan, (*issued, *orders, *grants)
         self = replace(self, cohort=cohort)
         if reason := rounds.due(cohort, plan):
-            self, more = self._consult((_window(cohort, at),))
-            plan = self.plan or plan
             cohort, averages = rounds.open_round(cohort, reason)
             cohort, grants = dispatch(begin_window(cohort, plan), plan)
-            self, issued = replace(self, cohort=cohort), (*issued, *more, *averages, *grants)
+            self, issued = replace(self, cohort=cohort), (*issued, *averages, *grants)
         return self, issued
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -103,7 +100,7 @@ class Coordinator:
         issued: list[Output] = []
         for output in outputs:
             issued.append(output)
-            if isinstance(output, (Window, RoundClosed)):
+            if isinstance(output, RoundClosed):
                 state, plans = self.policy.update(state, output)
                 issued += plans
                 plan = plans[-1] if plans else plan
@@ -253,12 +250,6 @@ def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
     for rank in {order.rank for order in issued if isinstance(order, RankCommand)}:
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], last_seen=at))
     return cohort
-
-
-def _window(cohort: Cohort, at: float) -> Window:
-    live = [state if state.alive else RankState() for state in cohort.ranks]
-    steps, busy = tuple(state.steps for state in live), tuple(state.busy_s for state in live)
-    return Window(at, cohort.rounds, steps, busy)
 
 
 def _trained_out(cohort: Cohort) -> bool:

@@ -167,27 +167,25 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """For policies: every rank has done its share of a window, and a round opens. Tuples are by rank; a rank that is gone
-    has zeros."""
+class RoundClosed:
+    """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that brought in nothing."""
 
     at: float
     round: int
     steps: tuple[int, ...]
+    """What each rank trained since its last contribution."""
     busy_s: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundClosed:
-    """For policies: every rank holds the average of a round."""
-
-    at: float
-    round: int
+    """Seconds in which it did so."""
     sync_s: float
     """The round's cost: time on the wire of a collective, or of averaging the snapshots."""
+    wait_s: tuple[float, ...]
+    """Seconds that a rank stood in the collective before the last one arrived."""
     divergence: tuple[float, ...]
+    """||own - average|| / ||average||."""
+    starved: tuple[bool, ...]
+    """Whether the rank stood still for lack of work when the round opened."""
 
 
 RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Evaluated | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
-PolicyEvent = Window | RoundClosed
+PolicyEvent = RoundClosed

@@ -37,7 +37,8 @@ def open_round(cohort: Cohort, reason: str) -> tuple[Cohort, tuple[Command, ...]
     index, members = cohort.rounds, cohort.live
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
     closes = tuple(ledger.epoch for ledger in cohort.ledgers if cohort.fully_trained(ledger.epoch))
-    current = Round(index, members, "collect", members, closes)
+    idle = tuple(rank for rank in members if not cohort.ranks[rank].queue)
+    current = Round(index, members, "collect", members, closes, starved=idle)
     cohort = replace(cohort, round=current, rounds=index + 1)
     commands: list[Command] = [Average(rank, index, members, reason) for rank in members]
     if cohort.world.blocking:
@@ -68,7 +69,7 @@ def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ..
     """The average of the snapshots is there; hand it out."""
     current = _expect(cohort, event, "reduce")
     live = tuple(rank for rank in current.members if cohort.ranks[rank].alive)
-    current = replace(current, stage="apply", waiting=live, seconds=(event.seconds,))
+    current = replace(current, stage="apply", waiting=live, seconds=((-1, event.seconds),))
     cohort = replace(cohort, round=current)
     commands: list[Command] = [Apply(rank, event.round, "the average is there") for rank in live]
     cohort, evaluations = evaluate(cohort, current.closes)
@@ -79,10 +80,10 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
     """A rank holds the average."""
     blocking = cohort.world.blocking
     current = _expect(cohort, event, "collect" if blocking else "apply")
-    seconds = (*current.seconds, event.seconds) if blocking else current.seconds
+    seconds = (*current.seconds, (event.rank, event.seconds)) if blocking else current.seconds
     if event.divergence is None:
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
-    current = replace(current, seconds=seconds, divergence=(*current.divergence, event.divergence))
+    current = replace(current, seconds=seconds, divergence=(*current.divergence, (event.rank, event.divergence)))
     cohort = replace(cohort, round=current)
     done = (
         _contribute(cohort, event.rank, event.steps) if blocking else replace(cohort, round=current.without(event.rank))
@@ -138,7 +139,7 @@ def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
         raise ProtocolError(
             f"rank {rank} contributed {steps} steps to round {current.index}, {state.steps} were reported"
         )
-    entry = Contribution(rank, state.samples, state.trained)
+    entry = Contribution(rank, state.trained, state.steps, state.samples, state.busy_s)
     current = replace(current.without(rank), contributions=(*current.contributions, entry))
     return replace(cohort, round=current).with_rank(rank, state.contribute())
 
@@ -178,9 +179,25 @@ def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
             cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
     # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
-    # On a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
-    closed = RoundClosed(at, current.index, min(current.seconds), current.divergence)
-    return replace(cohort, ledgers=ledgers, round=None), (closed,)
+    return replace(cohort, ledgers=ledgers, round=None), (_closed(cohort, current, at),)
+
+
+def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
+    brought = {entry.rank: entry for entry in current.contributions}
+    idle, ranks = Contribution(-1, (), 0, 0, 0.0), range(cohort.world.size)
+    stays, apart = dict(current.seconds), dict(current.divergence)
+    # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
+    wire = min(stays.values())
+    return RoundClosed(
+        at,
+        current.index,
+        steps=tuple(brought.get(rank, idle).steps for rank in ranks),
+        busy_s=tuple(brought.get(rank, idle).busy_s for rank in ranks),
+        sync_s=wire,
+        wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
+        divergence=tuple(apart.get(rank, 0.0) for rank in ranks),
+        starved=tuple(rank in current.starved for rank in ranks),
+    )
 
 
 def _give_up(cohort: Cohort) -> Cohort:

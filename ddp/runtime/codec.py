@@ -30,7 +30,6 @@ EVENTS: dict[str, type[Any]] = {
         events.Lost,
         events.Tick,
         events.Slice,
-        events.Window,
         events.RoundClosed,
     )
 }

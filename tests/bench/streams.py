@@ -95,6 +95,19 @@ class Tape:
         self.now = [LAUNCHED + 1.0 + 0.1 * rank for rank in range(self.spec.world_size)]
 
 
+def closed(
+    at: float,
+    number: int,
+    steps: tuple[int, ...],
+    busy: tuple[float, ...],
+    sync_s: float,
+    divergence: tuple[float, ...],
+) -> events.RoundClosed:
+    """A round that nobody waited in."""
+    nobody, never = (0.0,) * len(steps), (False,) * len(steps)
+    return events.RoundClosed(at, number, steps, busy, sync_s, nobody, divergence, never)
+
+
 def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[float, ...] = ()) -> list[Record]:
     """A whole run: `windows` windows of `steps` steps in each epoch; in-step averaging for policy `sync`."""
     world, in_step = spec.world_size, spec.policy == "sync"
@@ -130,13 +143,11 @@ def _window(tape: Tape, epoch: int, number: int, steps: int, in_step: bool, trai
         at = tape.now[rank]
         tape.add(at, events.Progress(at, rank, epoch, steps, steps * size, busy[rank], loss * steps * size, spec.lr))
     if spec.policy and not in_step:
-        at = max(tape.now)
-        tape.add(at, events.Window(at, number, (steps,) * world, tuple(busy)))
         tape.meet(number, 2000)
         for rank in range(world):
             at = tape.now[rank]
             tape.add(at, events.Averaged(at, rank, number, steps, steps * size, tape.wire_s, 2000, 0.01))
-        tape.add(at, events.RoundClosed(at, number, tape.wire_s, (0.01,) * world))
+        tape.add(at, closed(at, number, (steps,) * world, tuple(busy), tape.wire_s, (0.01,) * world))
         anchor = steps + number // 3
         plan = commands.Plan((anchor,) * world, (0,) * world, False, 1, False, anchor, "calibrated")
         tape.add(at, plan)

@@ -13,7 +13,7 @@ from bench.analyze import analyze
 from bench.schema import SCHEMA_FILE, Metrics, RankTime, json_schema
 from ddp.core import commands, events
 from ddp.runtime.codec import Record
-from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
+from tests.bench.streams import LAUNCHED, MODES, closed, make_metrics, make_records, make_spec
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
@@ -227,7 +227,7 @@ def test_samples_of_an_epoch_are_those_trained_before_its_evaluation() -> None:
 
 def test_percentiles_of_the_cost_of_rounds() -> None:
     spec = make_spec("nccl_cadence")
-    rounds: list[Record] = [events.RoundClosed(101.0 + n, n, n / 1000, (0.1, 0.3)) for n in range(101)]
+    rounds: list[Record] = [closed(101.0 + n, n, (1, 1), (0.1, 0.1), n / 1000, (0.1, 0.3)) for n in range(101)]
     sync = make_metrics(spec, rounds).sync
     assert (sync.count, sync.ms_p50, sync.ms_p95) == (101, pytest.approx(50.0), pytest.approx(95.0))
     assert sync.divergence_p50 == pytest.approx(0.2)

@@ -17,7 +17,7 @@ from ddp.core.world import World
 from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 
-POLICY_EVENTS = ("Window", "RoundClosed")
+POLICY_EVENTS = ("RoundClosed",)
 
 
 @st.composite

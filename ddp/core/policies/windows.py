@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ddp.core import elche
 from ddp.core.commands import Plan
 from ddp.core.elche import ElChe, ElCheSettings
-from ddp.core.events import PolicyEvent, RoundClosed, Window
+from ddp.core.events import PolicyEvent, RoundClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +17,17 @@ class WindowState:
     elche: ElChe
     plan: Plan
     epoch_steps: int
-    sync_s: float = 0.0
-    """Cost of the last round."""
 
 
 def update(settings: ElCheSettings, state: WindowState, event: PolicyEvent) -> WindowState:
     """Let the controller follow the window; the counts and anchor of `plan` move with it."""
-    if isinstance(event, RoundClosed):
-        return replace(state, sync_s=event.sync_s)
-    assert isinstance(event, Window)
+    assert isinstance(event, RoundClosed)
     before = state.elche
     now = elche.measure(before, event.steps, event.busy_s)
-    now = elche.tune(settings, now, state.sync_s, max(event.busy_s))
+    now = elche.tune(settings, now, event.sync_s, max(event.busy_s))
     now = elche.recount(settings, now, state.epoch_steps)
     if (now.counts, now.anchor) == (before.counts, before.anchor):
         return replace(state, elche=now)
     speeds = "/".join(f"{1000 * s:.1f}" for s in now.step_s)
-    reason = f"window {event.round}: {speeds} ms per step, average {1000 * state.sync_s:.1f} ms"
+    reason = f"window {event.round}: {speeds} ms per step, average {1000 * event.sync_s:.1f} ms"
     return replace(state, elche=now, plan=replace(state.plan, counts=now.counts, anchor=now.anchor, reason=reason))
