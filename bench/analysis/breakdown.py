@@ -18,6 +18,7 @@ CATEGORY = {
     "slowdown": "compute",
     "data": "data",
     "exchange": "comm",
+    "join": "comm",
     "copy": "comm",
     "wait": "wait",
     "evaluate": "eval",

@@ -31,7 +31,9 @@ class RankState:
     steps: int = 0
     samples: int = 0
     busy_s: float = 0.0
-    """The three since its last contribution."""
+    """The three since its last contribution; inside steps: of the grant in progress."""
+    before: int = 0
+    """Steps of `queue` that come before the order to average."""
 
     @property
     def queued(self) -> int:
@@ -40,7 +42,7 @@ class RankState:
 
     def contribute(self) -> RankState:
         """After its training has gone into an average."""
-        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0)
+        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, before=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,25 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Owed:
+    """A part of an evaluation that a rank owes."""
+
+    epoch: int
+    rank: int
+    part: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One averaging of replicas, from the order to the last acknowledgement."""
 
     index: int
     members: tuple[int, ...]
     stage: str
-    """`collect` (collective or snapshots under way), `reduce` (snapshots being averaged), `apply` (update under way)."""
+    """`collect` (collective or snapshots under way), `reduce` (snapshots being averaged), `apply` (update under way);
+    and where a collective broke on some ranks only: `share` (one lays down what came out), `adopt` (the others take it).
+    """
     waiting: tuple[int, ...]
     """Ranks that owe an answer in this stage."""
     closes: tuple[int, ...]
@@ -74,9 +88,7 @@ class Round:
     starved: tuple[int, ...] = ()
     """Ranks that stood still for lack of work when the round opened."""
     failed: tuple[int, ...] = ()
-    """Ranks on which the collective broke."""
-    error: str = ""
-    """What the last of them said."""
+    """Ranks on which the collective broke: they miss what came out of it."""
     since: float = 0.0
     """When this stage began."""
 
@@ -100,13 +112,24 @@ class Cohort:
     """Rounds opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
-    evaluating: tuple[tuple[int, int], ...] = ()
-    """(epoch, rank) that owe an evaluation."""
+    evaluating: tuple[Owed, ...] = ()
+    orphaned: tuple[Owed, ...] = ()
+    """Evaluations owed by ranks that are lost."""
+    shares: tuple[tuple[int, Chunk], ...] = ()
+    """Where gradients are averaged inside the step: the slice of every global batch that each rank was granted."""
+    group: tuple[int, ...] = ()
+    """Ranks that can meet in a collective."""
+    generation: int = -1
+    """Groups formed, less one."""
     broken: tuple[int, ...] = ()
-    """Ranks whose exchange of gradients inside a step broke."""
+    """Ranks on which a collective broke since the group was formed; they stand still."""
+    cause: str = ""
+    """What the last of them said."""
+    retries: int = 0
+    """Collectives that broke in a row though no rank was lost."""
     stopping: bool = False
     samples: int = 0
-    """Samples trained by all, as reported."""
+    """Samples trained by all, as reported, less what was lost with a rank."""
 
     @property
     def live(self) -> tuple[int, ...]:
@@ -124,8 +147,8 @@ class Cohort:
         if not state.alive or state.finished:
             return False
         waited = self.round is not None and rank in self.round.waiting
-        evaluates = any(r == rank for _, r in self.evaluating)
-        return bool(state.queue) or not state.digest or waited or evaluates or self.stopping
+        works = bool(state.queue) or any(owed.rank == rank for owed in self.evaluating)
+        return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
     def with_rank(self, rank: int, state: RankState) -> Cohort:
         """The cohort with one rank's state replaced."""

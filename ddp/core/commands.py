@@ -23,12 +23,48 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """Rank: form a group for collectives with `members`, in place of the one that you have.
+
+    Ranks that are given the same `generation` are in one group. `void`: forget what was granted, it will be cut anew.
+    """
+
+    rank: int
+    generation: int
+    members: tuple[int, ...]
+    void: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Average:
-    """Rank: at the next batch boundary take part in this round: enter the collective, or lay down a snapshot."""
+    """Rank: take part in this round: enter the collective, or lay down a snapshot.
+
+    `in_turn`: once the work granted before this order is done; otherwise at the next batch boundary.
+    """
 
     rank: int
     round: int
     members: tuple[int, ...]
+    in_turn: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Rank: lay down what came out of this round, for ranks that missed it; inside steps: your whole state."""
+
+    rank: int
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Rank: take what was shared of this round."""
+
+    rank: int
+    round: int
     reason: str
 
 
@@ -59,12 +95,21 @@ class Evaluate:
     epoch: int
     part: int
     parts: int
+    in_turn: bool
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Rank: report and leave."""
+
+    rank: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Runtime: the run goes on without this rank; end its process, whatever state it is in."""
 
     rank: int
     reason: str
@@ -97,5 +142,5 @@ class Plan:
     reason: str
 
 
-RankCommand = Train | Average | Apply | Evaluate | Stop
-Command = RankCommand | Reduce | Abort | Plan
+RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Stop
+Command = RankCommand | Drop | Reduce | Abort | Plan

@@ -23,21 +23,24 @@ from ddp.core.events import (
     Failed,
     Finished,
     Lost,
+    Merged,
     PolicyEvent,
     Progress,
     Ready,
     Reduced,
     RoundClosed,
+    Shared,
     Snapshot,
     Tick,
 )
 from ddp.core.policies import Policy
+from ddp.core.recovery import evaluate_orphans, lose, recover, settle
 from ddp.core.world import World
 
 START_UP = 5
 """A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
-Output = Command | PolicyEvent
+Output = Command | PolicyEvent | Merged
 """Commands to obey; events for policies are among them for the record."""
 
 
@@ -75,24 +78,30 @@ class Coordinator:
         if self.plan is None:
             state, plan = self.policy.init(self.cohort.world)
             self, issued = replace(self, policy_state=state, plan=plan), (*issued, plan)
-        self, issued = self._issue(issued)
-        if _trained_out(self.cohort):
-            stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in self.cohort.live)
-            self, issued = replace(self, cohort=replace(self.cohort, stopping=True)), (*issued, *stops)
+        self, issued = self._issue(at, issued)
+        if any(isinstance(output, Abort) for output in issued):
+            return replace(self, over=True), issued
         return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
 
-    def _issue(self, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
-        """Grant work, and open a round where one is due."""
-        assert self.plan is not None
-        cohort, orders = _close_epochs(self.cohort)
-        cohort, grants = dispatch(cohort, self.plan)
-        plan, issued = self.plan, (*issued, *orders, *grants)
-        self = replace(self, cohort=cohort)
+    def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
+        """Form groups, grant work, open a round where one is due, with the work that follows it; stop at the end."""
+        plan, cohort = self.plan, self.cohort
+        assert plan is not None
+        cohort, orders = recover(cohort, at)
+        cohort, evaluations = _close_epochs(cohort, at)
+        cohort, grants = dispatch(cohort, plan)
+        issued = (*issued, *orders, *evaluations, *grants)
         if reason := rounds.due(cohort, plan):
-            cohort, averages = rounds.open_round(cohort, reason)
+            cohort, averages = rounds.open_round(cohort, plan, reason)
             cohort, grants = dispatch(begin_window(cohort, plan), plan)
-            self, issued = replace(self, cohort=cohort), (*issued, *averages, *grants)
-        return self, issued
+            issued = (*issued, *averages, *grants)
+        if _trained_out(cohort) and cohort.orphaned:
+            cohort, evaluations = evaluate_orphans(cohort)
+            issued = (*issued, *evaluations)
+        if _trained_out(cohort):
+            stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in cohort.live)
+            cohort, issued = replace(cohort, stopping=True), (*issued, *stops)
+        return replace(self, cohort=cohort), issued
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Show the policy the events meant for it; a new plan takes effect at once."""
@@ -127,6 +136,8 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return rounds.on_averaged(cohort, event)
         case AverageFailed():
             return rounds.on_failed(cohort, event)
+        case Shared():
+            return rounds.on_shared(cohort, event)
         case Evaluated():
             return _on_evaluated(cohort, event)
         case Alive():
@@ -134,9 +145,9 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
         case Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
         case Failed():
-            return _lose(cohort, event.rank, event.at, event.error)
+            return lose(cohort, event.rank, event.at, event.error)
         case Lost():
-            return _lose(cohort, event.rank, event.at, event.reason)
+            return lose(cohort, event.rank, event.at, event.reason)
         case Tick():
             return _on_tick(cohort, event)
 
@@ -162,8 +173,6 @@ def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]
 def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output, ...]]:
     state, left = cohort.ranks[event.rank], event.steps
     queue, trained, samples = list(state.queue), state.trained, 0
-    merged = cohort
-    in_step = bool(queue) and queue[0].parts > 1
     while left:
         if not queue or queue[0].epoch != event.epoch:
             raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
@@ -171,9 +180,7 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
         steps = min(left, chunk.steps)
         spans = chunk.spans(steps)
         samples += sum(stop - start for start, stop in spans)
-        if in_step:
-            merged = merged.with_ledger(merged.ledger(event.epoch).merge(spans))
-        else:
+        if not cohort.shares:
             trained = add(trained, event.epoch, spans)
         if steps < chunk.steps:
             queue.insert(0, chunk.advance(steps))
@@ -184,21 +191,24 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
         state,
         queue=tuple(queue),
         trained=trained,
-        steps=0 if in_step else state.steps + event.steps,
-        samples=0 if in_step else state.samples + samples,
+        steps=state.steps + event.steps,
+        samples=state.samples + samples,
         busy_s=state.busy_s + event.busy_s,
+        before=max(state.before - event.steps, 0),
     )
-    cohort = replace(merged.with_rank(event.rank, state), samples=cohort.samples + samples)
+    retries = 0 if cohort.shares else cohort.retries
+    cohort = replace(cohort.with_rank(event.rank, state), samples=cohort.samples + samples, retries=retries)
     if event.loss_sum is None:
         return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)
     return cohort, ()
 
 
 def _on_evaluated(cohort: Cohort, event: Evaluated) -> tuple[Cohort, tuple[Output, ...]]:
-    entry = (event.epoch, event.rank)
-    if entry not in cohort.evaluating:
+    asked = (event.epoch, event.rank, event.part)
+    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
+    if len(left) == len(cohort.evaluating):
         raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
-    return replace(cohort, evaluating=tuple(e for e in cohort.evaluating if e != entry)), ()
+    return replace(cohort, evaluating=left), ()
 
 
 def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
@@ -210,39 +220,27 @@ def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen
         if cohort.owes(rank) and silence > deadline * (1 if state.digest else START_UP):
-            cohort, more = _lose(cohort, rank, event.at, f"silent for {silence:.1f} s")
+            cohort, more = lose(cohort, rank, event.at, f"silent for {silence:.1f} s")
             outputs += more
             if any(isinstance(output, Abort) for output in more):
                 break
     return cohort, outputs
 
 
-def _lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tuple[Output, ...]]:
-    """A rank is gone: go on without it, or end the run."""
-    state = cohort.ranks[rank]
-    if state.finished:
-        return cohort, ()
-    in_step = any(chunk.parts > 1 for chunk in state.queue)
-    survivors = len(cohort.live) > 1 and not in_step and bool(state.digest)
-    if not (cohort.world.tolerate_loss and survivors):
-        return cohort, (Abort("failed", f"rank {rank}: {reason}"),)
-    for chunk in state.queue:
-        ledger = cohort.ledger(chunk.epoch)
-        cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
-    owed = tuple(entry for entry in cohort.evaluating if entry[1] != rank)
-    # The window is cut anew for those who are left.
-    cohort = replace(cohort, evaluating=owed, window=()).with_rank(rank, replace(state, alive=False, queue=()))
-    return rounds.on_lost(cohort, rank, at)
-
-
-def _close_epochs(cohort: Cohort) -> tuple[Cohort, tuple[Command, ...]]:
+def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
-    done = tuple(ledger.epoch for ledger in cohort.ledgers if ledger.complete)
-    moving = any(cohort.ranks[rank].queue or cohort.ranks[rank].steps for rank in cohort.live)
-    if not done or moving or cohort.round is not None:
+    lines: tuple[Output, ...] = ()
+    moving = any(cohort.ranks[rank].queue for rank in cohort.live)
+    if moving or cohort.round is not None:
         return cohort, ()
+    if cohort.shares and not cohort.broken:
+        cohort, lines = settle(cohort, at)
+    done = tuple(ledger.epoch for ledger in cohort.ledgers if ledger.complete)
+    if not done or any(cohort.ranks[rank].steps for rank in cohort.live):
+        return cohort, lines
     ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
-    return rounds.evaluate(replace(cohort, ledgers=ledgers), done)
+    cohort, orders = rounds.evaluate(replace(cohort, ledgers=ledgers), done)
+    return cohort, (*lines, *orders)
 
 
 def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:

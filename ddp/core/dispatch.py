@@ -29,14 +29,14 @@ def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
 def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
     """Steps that may still be granted to `rank`."""
     state, current = cohort.ranks[rank], cohort.round
-    since = state.steps
+    since, queued = state.steps, state.queued - state.before
     if current is not None and rank in current.members:
         if cohort.world.blocking:
-            # The order to average is ahead of any grant in the rank's queue of orders: the window ends with it.
+            # The order to average is ahead of what is granted now: the window ends with it.
             since = 0 if rank in current.waiting else since
         elif not plan.overlap and current.stage != "apply":
             return 0
-    return cohort.window[rank] + plan.ahead[rank] - since - state.queued
+    return cohort.window[rank] + plan.ahead[rank] - since - queued
 
 
 def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
@@ -97,16 +97,24 @@ def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
 
 def _whole_epoch(cohort: Cohort) -> tuple[Cohort, tuple[Train, ...]]:
     """Where gradients are averaged inside the step: a slice of every global batch of the epoch to each rank, at once."""
-    world, live = cohort.world, cohort.live
-    if cohort.ledgers or cohort.begun == world.epochs:
+    world, epoch = cohort.world, cohort.begun
+    if cohort.ledgers or epoch == world.epochs:
         return cohort, ()
-    epoch = cohort.begun
     ledger = Ledger(epoch, world.samples, cursor=world.samples)
-    cohort = replace(cohort, ledgers=(ledger,), begun=epoch + 1)
+    return split(replace(cohort, ledgers=(ledger,), begun=epoch + 1), epoch, 0, world.samples)
+
+
+def split(cohort: Cohort, epoch: int, start: int, stop: int) -> tuple[Cohort, tuple[Train, ...]]:
+    """Grant every live rank its slice of each global batch of [start, stop).
+
+    The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
+    """
+    world, live = cohort.world, cohort.live
+    chunks = [Chunk(epoch, start, stop, world.batch * world.size, part, len(live)) for part in range(len(live))]
     commands = []
-    for part, rank in enumerate(live):
-        chunk = Chunk(epoch, 0, world.samples, world.batch, part, len(live))
+    for rank, chunk in zip(live, chunks, strict=True):
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))
-        reason = f"slice {part + 1} of {len(live)} of every global batch of epoch {epoch}"
-        commands.append(Train(rank, chunk, seen=epoch * world.samples, pace=float(len(live)), reason=reason))
-    return cohort, tuple(commands)
+        reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
+        seen, pace = epoch * world.samples + start, float(len(live))
+        commands.append(Train(rank, chunk, seen, pace, reason))
+    return replace(cohort, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddp.core.spans import Spans
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -82,7 +84,9 @@ class Averaged:
 
 @dataclass(frozen=True, slots=True)
 class AverageFailed:
-    """A rank could not complete a round, most often because another rank is gone; its replica is as before the round."""
+    """A rank could not complete a round, most often because another rank is gone; its replica is as before the round.
+
+    It stands still until it is told how to go on."""
 
     at: float
     rank: int
@@ -91,12 +95,22 @@ class AverageFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """A rank has laid down what others missed of a round."""
+
+    at: float
+    rank: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A rank has evaluated its part of the test set on the model as of the end of `epoch`."""
+    """A rank has evaluated slice `part` of the test set on the model as of the end of `epoch`."""
 
     at: float
     rank: int
     epoch: int
+    part: int
     samples: int
     loss_sum: float | None
     """None: it was not finite; so for the metric."""
@@ -186,6 +200,17 @@ class RoundClosed:
     """Whether the rank stood still for lack of work when the round opened."""
 
 
-RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Evaluated | Alive | Finished | Failed
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """For the record: what `rank` trained of `epoch` is in the model that all share. Over a run, the spans of an epoch
+    cover every sample exactly once."""
+
+    at: float
+    rank: int
+    epoch: int
+    spans: Spans
+
+
+RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed

@@ -1,68 +1,85 @@
 """Rounds: when the replicas are brought together, and the stages of doing so. The same for every policy.
 
 On a blocking backend a round is one stage (`collect`: ranks meet in a collective). Otherwise ranks lay down snapshots
-(`collect`), the coordinator's process averages them (`reduce`), and ranks add the difference (`apply`).
+(`collect`), the coordinator's process averages them (`reduce`), and ranks add the difference (`apply`). Where a collective
+broke on some ranks only, one that has the result lays it down (`share`) and the others take it (`adopt`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp.core.cohort import Cohort, Contribution, Round
-from ddp.core.commands import Abort, Apply, Average, Command, Evaluate, Plan, Reduce
+from ddp.core.cohort import Cohort, Contribution, Owed, Round, Trained
+from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Evaluate, Plan, Reduce, Share
 from ddp.core.dispatch import starved
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, AverageFailed, Reduced, RoundClosed, Snapshot
+from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
+from ddp.core.spans import measure
 
-Output = Command | RoundClosed
+Output = Command | RoundClosed | Merged
 
 IN_STEP = -1
 """The round that a failed gradient exchange inside a step is reported under."""
+RETRIES = 1
+"""How often in a row a collective may break though no rank is lost."""
 
 
 def due(cohort: Cohort, plan: Plan) -> str:
     """Why a round is due now; empty if none is. To be asked after a dispatch."""
-    live = cohort.live
-    if cohort.round is not None or plan.in_step or not any(cohort.ranks[r].steps for r in live):
+    live = [cohort.ranks[rank] for rank in cohort.live]
+    if cohort.round is not None or plan.in_step:
+        return ""
+    if in_turn(cohort, plan):
+        return "the window is granted" if any(state.steps or state.queue for state in live) else ""
+    if not any(state.steps for state in live):
         return ""
     if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
         return f"epoch {cohort.ledgers[0].epoch} is trained"
-    if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in live):
+    if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
         return "every rank has done its share of the window"
     return ""
 
 
-def open_round(cohort: Cohort, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
+def in_turn(cohort: Cohort, plan: Plan) -> bool:
+    """Whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it."""
+    return cohort.world.blocking and not any(plan.ahead)
+
+
+def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
     """Order all live ranks to average."""
-    index, members = cohort.rounds, cohort.live
+    index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
-    closes = tuple(ledger.epoch for ledger in cohort.ledgers if cohort.fully_trained(ledger.epoch))
+    closes = tuple(
+        ledger.epoch for ledger in cohort.ledgers if (ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
+    )
     idle = tuple(rank for rank in members if not cohort.ranks[rank].queue)
     current = Round(index, members, "collect", members, closes, starved=idle)
     cohort = replace(cohort, round=current, rounds=index + 1)
-    commands: list[Command] = [Average(rank, index, members, reason) for rank in members]
+    for rank in members if turn else ():
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], before=cohort.ranks[rank].queued))
+    commands: list[Command] = [Average(rank, index, members, turn, reason) for rank in members]
     if cohort.world.blocking:
-        cohort, evaluations = evaluate(cohort, closes)
+        cohort, evaluations = evaluate(cohort, closes, turn)
         commands += evaluations
     return cohort, tuple(commands)
 
 
-def evaluate(cohort: Cohort, epochs: tuple[int, ...]) -> tuple[Cohort, tuple[Command, ...]]:
+def evaluate(cohort: Cohort, epochs: tuple[int, ...], turn: bool = False) -> tuple[Cohort, tuple[Command, ...]]:
     """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
     live = cohort.live
-    commands = tuple(
-        Evaluate(rank, epoch, part, len(live), f"epoch {epoch} is complete")
-        for epoch in epochs
-        for part, rank in enumerate(live)
-    )
-    owed = tuple((order.epoch, order.rank) for order in commands)
-    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), commands
+    owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
+    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), order_evaluations(owed, turn)
+
+
+def order_evaluations(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
+    """The orders for parts of evaluations."""
+    return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
 
 
 def on_snapshot(cohort: Cohort, event: Snapshot) -> tuple[Cohort, tuple[Output, ...]]:
     """A rank's contribution lies in shared memory."""
     _expect(cohort, event, "collect")
-    return _advance(_contribute(cohort, event.rank, event.steps), at=event.at)
+    return advance(_contribute(cohort, event.rank, event.steps), at=event.at)
 
 
 def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ...]]:
@@ -78,52 +95,62 @@ def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ..
 
 def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, ...]]:
     """A rank holds the average."""
-    blocking = cohort.world.blocking
-    current = _expect(cohort, event, "collect" if blocking else "apply")
-    seconds = (*current.seconds, (event.rank, event.seconds)) if blocking else current.seconds
+    late = cohort.round is not None and cohort.round.stage == "adopt"
+    stage = "adopt" if late else "collect" if cohort.world.blocking else "apply"
+    current = _expect(cohort, event, stage)
     if event.divergence is None:
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
-    current = replace(current, seconds=seconds, divergence=(*current.divergence, (event.rank, event.divergence)))
+    if stage == "collect":
+        current = replace(current, seconds=(*current.seconds, (event.rank, event.seconds)))
+    current = replace(current, divergence=(*current.divergence, (event.rank, event.divergence)))
     cohort = replace(cohort, round=current)
-    done = (
-        _contribute(cohort, event.rank, event.steps) if blocking else replace(cohort, round=current.without(event.rank))
-    )
-    return _advance(done, at=event.at)
+    if cohort.shares:
+        cohort = _caught_up(cohort, event.rank)
+    if stage == "apply" or cohort.shares:
+        return advance(replace(cohort, round=current.without(event.rank)), at=event.at)
+    return advance(_contribute(cohort, event.rank, event.steps), at=event.at)
 
 
 def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
-    """A collective broke on a rank; the round is given up once all have said so."""
+    """A collective broke on a rank; what to do is known once all have answered, or are lost."""
+    cohort = replace(cohort, broken=(*cohort.broken, event.rank), cause=event.error)
     if event.round == IN_STEP:
-        cohort = replace(cohort, broken=(*cohort.broken, event.rank))
-        # Else whoever broke it is about to be reported lost, and is to be named.
-        everywhere = set(cohort.broken) >= set(cohort.live)
-        return cohort, (Abort("failed", f"gradients could not be exchanged: {event.error}"),) if everywhere else ()
+        return cohort, ()
     current = _expect(cohort, event, "collect").without(event.rank)
-    # The evaluation that was to follow is off, too.
-    owed = tuple(
-        (epoch, rank) for epoch, rank in cohort.evaluating if rank != event.rank or epoch not in current.closes
-    )
-    current = replace(current, failed=(*current.failed, event.rank), error=event.error)
-    cohort = replace(cohort, round=current, evaluating=owed)
-    return _advance(cohort, at=event.at)
+    return advance(replace(cohort, round=replace(current, failed=(*current.failed, event.rank))), at=event.at)
+
+
+def on_shared(cohort: Cohort, event: Shared) -> tuple[Cohort, tuple[Output, ...]]:
+    """What came out of a round lies there for those who missed it."""
+    current = _expect(cohort, event, "share")
+    missed = tuple(rank for rank in current.failed if cohort.ranks[rank].alive)
+    cohort = replace(cohort, round=replace(current, stage="adopt", waiting=missed))
+    orders: list[Output] = []
+    for rank in missed:
+        owed = tuple(o for o in cohort.evaluating if o.rank == rank and o.epoch in current.closes)
+        orders += [Adopt(rank, current.index, "the others have it"), *order_evaluations(owed)]
+    cohort, more = advance(cohort, at=event.at)
+    return cohort, (*orders, *more)
 
 
 def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     """A rank is gone. What it had trained is free again, unless it went into an average."""
     current = cohort.round
-    awaited = current is not None and rank in current.waiting
-    if not (awaited and cohort.world.blocking):
-        # In a collective the others' answers will tell whether its replica went in.
+    if current is None:
+        return _give_back(cohort, rank), ()
+    contributed = any(entry.rank == rank for entry in current.contributions)
+    if not cohort.world.blocking or contributed or rank not in current.members:
+        # Else the others' answers will tell whether its replica went in.
         cohort = _give_back(cohort, rank)
-    if current is None or not awaited:
-        return cohort, ()
-    if current.stage == "collect" and not cohort.world.blocking:
+    if current.stage == "collect" and not cohort.world.blocking and rank in current.waiting:
         # Its samples miss the average, so no epoch is complete with it.
         current = replace(current, closes=(), members=tuple(r for r in current.members if r != rank))
-    return _advance(replace(cohort, round=current.without(rank)), at=at)
+    if rank not in current.waiting:
+        return cohort, ()
+    return advance(replace(cohort, round=current.without(rank)), at=at)
 
 
-def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed, stage: str) -> Round:
+def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed | Shared, stage: str) -> Round:
     """The round in flight, if `event` belongs to it now; else the one error that names both."""
     current = cohort.round
     fits = current is not None and current.index == event.round and current.stage == stage
@@ -144,42 +171,75 @@ def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
     return replace(cohort, round=current).with_rank(rank, state.contribute())
 
 
-def _advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def _caught_up(cohort: Cohort, rank: int) -> Cohort:
+    """A rank has taken the state of one that was a step ahead."""
+    ahead = max(cohort.ranks[r].steps for r in cohort.live)
+    state = cohort.ranks[rank]
+    queue = tuple(chunk.advance(ahead - state.steps) for chunk in state.queue)
+    return cohort.with_rank(rank, replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps)))
+
+
+def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     """Go to the next stage once nobody is waited for."""
     current = cohort.round
     assert current is not None
     if current.waiting or current.stage == "reduce":
         return cohort, ()
-    if not current.contributions:
-        if all(cohort.ranks[rank].alive for rank in current.members):
-            # Nobody is gone, so it would break again.
-            return cohort, (Abort("failed", f"replicas could not be averaged: {current.error}"),)
-        return _give_up(cohort), ()
-    if current.failed:
-        raise ProtocolError(f"round {current.index} succeeded on some ranks and broke on {current.failed}")
-    if current.stage == "collect" and not cohort.world.blocking:
+    if cohort.shares:
+        return replace(cohort, round=None), ()  # the cohort agrees on its state, which `recovery` has asked for
+    if current.stage == "collect" and not cohort.world.blocking and current.contributions:
         members = tuple(entry.rank for entry in current.contributions)
         samples = tuple(entry.samples for entry in current.contributions)
         cohort = replace(cohort, round=replace(current, stage="reduce", since=at))
         return cohort, (Reduce(current.index, members, samples, "all snapshots are there"),)
-    return _close(cohort, at)
+    if current.stage in ("apply", "adopt"):
+        return _close(cohort, at)
+    return _settle(cohort, at)
+
+
+def _settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """All have answered, or are gone: the round is whole, is missing on some ranks, or has failed."""
+    current = cohort.round
+    assert current is not None
+    holders = [entry.rank for entry in current.contributions if cohort.ranks[entry.rank].alive]
+    missed = [rank for rank in current.failed if cohort.ranks[rank].alive]
+    if holders and not missed:
+        return _close(cohort, at)
+    if holders:
+        reason = f"rank {missed[0]} missed it"
+        return replace(cohort, round=replace(current, stage="share", waiting=(holders[0],))), (
+            Share(holders[0], current.index, reason),
+        )
+    if all(cohort.ranks[rank].alive for rank in current.members):
+        if cohort.retries == RETRIES:
+            return cohort, (Abort("failed", f"replicas could not be averaged: {cohort.cause}"),)
+        cohort = replace(cohort, retries=cohort.retries + 1)
+    return _give_up(cohort), ()
 
 
 def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     current = cohort.round
     assert current is not None
-    trained = [entry.trained for entry in current.contributions]
+    trained = [(entry.rank, entry.trained) for entry in current.contributions]
     if cohort.world.blocking:
         # The collective came to its end, so it held the replicas of members that died right after it, too.
         for rank in (r for r in current.members if not cohort.ranks[r].alive):
-            trained.append(cohort.ranks[rank].trained)
+            trained.append((rank, cohort.ranks[rank].trained))
             cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
-    for by_epoch in trained:
-        for epoch, spans in by_epoch:
-            cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
+    lines: list[Output] = []
+    for rank, by_epoch in trained:
+        cohort, more = merge(cohort, rank, by_epoch, at)
+        lines += more
     # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
-    return replace(cohort, ledgers=ledgers, round=None), (_closed(cohort, current, at),)
+    return replace(cohort, ledgers=ledgers, round=None, retries=0), (*lines, _closed(cohort, current, at))
+
+
+def merge(cohort: Cohort, rank: int, trained: Trained, at: float) -> tuple[Cohort, tuple[Merged, ...]]:
+    """Bring what a rank trained into the model, in the ledgers and for the record."""
+    for epoch, spans in trained:
+        cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
+    return cohort, tuple(Merged(at, rank, epoch, spans) for epoch, spans in trained if spans)
 
 
 def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
@@ -204,8 +264,14 @@ def _give_up(cohort: Cohort) -> Cohort:
     """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
     current = cohort.round
     assert current is not None
-    owed = tuple(entry for entry in cohort.evaluating if entry[0] not in current.closes)
-    cohort = replace(cohort, round=None, evaluating=owed)
+    cohort = replace(
+        cohort,
+        round=None,
+        evaluating=tuple(owed for owed in cohort.evaluating if owed.epoch not in current.closes),
+        orphaned=tuple(owed for owed in cohort.orphaned if owed.epoch not in current.closes),
+    )
+    for entry in current.contributions:  # of ranks that had the result, and died with it
+        cohort = _free(cohort, entry.trained)
     for rank in (r for r in current.members if not cohort.ranks[r].alive):
         cohort = _give_back(cohort, rank)
     return cohort
@@ -214,6 +280,10 @@ def _give_up(cohort: Cohort) -> Cohort:
 def _give_back(cohort: Cohort, rank: int) -> Cohort:
     """Free what a lost rank had trained and not brought into an average."""
     state = cohort.ranks[rank]
-    for epoch, spans in state.trained:
+    return _free(cohort, state.trained).with_rank(rank, state.contribute())
+
+
+def _free(cohort: Cohort, trained: Trained) -> Cohort:
+    for epoch, spans in trained:
         cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
-    return cohort.with_rank(rank, state.contribute())
+    return replace(cohort, samples=cohort.samples - sum(measure(spans) for _, spans in trained))

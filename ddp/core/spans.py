@@ -56,9 +56,9 @@ class Batch:
 class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 
-    With `parts` > 1 the chunk is shared: each step takes a global batch of `parts * batch` consecutive positions, of
-    which this rank trains slice `part`; the last, smaller one is cut evenly (the first ranks take the odd samples).
-    `done` steps of it are behind the rank already.
+    With `parts` > 1 the chunk is shared: each step takes a global batch of `batch` consecutive positions, of which this
+    rank trains slice `part`; it is cut evenly, the first ranks take the odd samples. `done` steps of it are behind the
+    rank already.
     """
 
     epoch: int
@@ -72,13 +72,12 @@ class Chunk:
     @property
     def steps(self) -> int:
         """Steps left to do."""
-        return -(-(self.stop - self.start) // (self.batch * self.parts)) - self.done
+        return -(-(self.stop - self.start) // self.batch) - self.done
 
     def at(self, step: int) -> Batch:
         """The batch of the `step`-th step that is left (0 = the next one)."""
-        stride = self.batch * self.parts
-        first = self.start + (self.done + step) * stride
-        last = min(first + stride, self.stop)
+        first = self.start + (self.done + step) * self.batch
+        last = min(first + self.batch, self.stop)
         assert first < last, f"step {step} is past the end of {self}"
         each, odd = divmod(last - first, self.parts)
         start = first + self.part * each + min(self.part, odd)

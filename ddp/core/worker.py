@@ -1,13 +1,14 @@
 """The worker's side of the protocol: a state machine from orders to actions. Pure; runtime and simulator play it.
 
-Grants queue up; an order to average, apply, evaluate or stop is obeyed at the next batch boundary, in order of arrival.
+Two lanes. What is granted stands in turn, and so do orders that say so; all other orders are obeyed at the next batch
+boundary, in order of arrival.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddp.core.commands import Apply, Average, Evaluate, RankCommand, Stop, Train
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Share, Stop, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch
 
@@ -19,7 +20,7 @@ class Step:
     batch: Batch
     seen: float
     last: bool
-    """No other batch is at hand: report after it."""
+    """The last of its grant: report after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,45 +28,67 @@ class Idle:
     """Action: wait for orders."""
 
 
-Action = Step | Average | Apply | Evaluate | Stop | Idle
+FOLLOWING = (Average, Apply, Evaluate)
+"""Orders that follow from a round, and are off when it breaks."""
+
+Action = Step | Join | Average | Apply | Share | Adopt | Evaluate | Stop | Idle
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
     """State of a worker. Methods return the next one."""
 
-    grants: tuple[Train, ...] = ()
+    lane: tuple[Train | Average | Evaluate, ...] = ()
+    """Grants, and orders in turn."""
     offset: int = 0
     """Steps of the first grant that are done."""
     own: int = 0
     """Samples of the first grant that are trained."""
-    orders: tuple[Average | Apply | Evaluate | Stop, ...] = ()
+    orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Stop, ...] = ()
+    held: bool = False
+    """A round broke here: no training until a new group is formed."""
+    deaf: bool = False
+    """Nothing has come since that was sent in the knowledge of it: what would have followed the round is off."""
     stopped: bool = False
 
     def receive(self, order: RankCommand) -> Worker:
         """Take note of an order. Raises ProtocolError after a stop."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
-        if isinstance(order, Train):
-            return replace(self, grants=(*self.grants, order))
+        if self.deaf and isinstance(order, FOLLOWING):
+            return self
+        if isinstance(order, Train) or (isinstance(order, (Average, Evaluate)) and order.in_turn):
+            return replace(self, lane=(*self.lane, order))
+        if isinstance(order, (Join, Adopt)):
+            self = replace(self, deaf=False)
+        if isinstance(order, Join) and order.void:
+            self = replace(self, lane=(), offset=0, own=0)
         return replace(self, orders=(*self.orders, order))
 
     def act(self) -> tuple[Worker, Action]:
         """What to do now. Taking a `Step` counts it as done."""
         if self.orders:
-            order = self.orders[0]
-            return replace(self, orders=self.orders[1:], stopped=isinstance(order, Stop)), order
-        if not self.grants:
+            order, *rest = self.orders
+            held = self.held and not isinstance(order, Join)
+            return replace(self, orders=tuple(rest), held=held, stopped=isinstance(order, Stop)), order
+        if self.held or not self.lane:
             return self, Idle()
-        grant = self.grants[0]
-        batch = grant.chunk.at(self.offset)
-        finished = self.offset + 1 == grant.chunk.steps
-        step = Step(batch, grant.seen + grant.pace * self.own, last=finished and len(self.grants) == 1)
-        if finished:
-            return replace(self, grants=self.grants[1:], offset=0, own=0), step
+        first = self.lane[0]
+        if not isinstance(first, Train):
+            return replace(self, lane=self.lane[1:]), first
+        batch = first.chunk.at(self.offset)
+        last = self.offset + 1 == first.chunk.steps
+        step = Step(batch, first.seen + first.pace * self.own, last)
+        if last:
+            return replace(self, lane=self.lane[1:], offset=0, own=0), step
         return replace(self, offset=self.offset + 1, own=self.own + batch.samples), step
 
-    def forget_round(self) -> Worker:
-        """A round broke: the evaluation that was to follow it is off, new orders will come."""
-        kept = tuple(order for order in self.orders if not isinstance(order, (Average, Apply, Evaluate)))
-        return replace(self, orders=kept)
+    def broke(self) -> Worker:
+        """A round broke: what was to follow from it is off, and nothing is trained until a new group is formed."""
+        return replace(
+            self,
+            lane=tuple(order for order in self.lane if not isinstance(order, FOLLOWING)),
+            orders=tuple(order for order in self.orders if not isinstance(order, FOLLOWING)),
+            held=True,
+            deaf=True,
+        )

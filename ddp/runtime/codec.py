@@ -23,6 +23,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Reduced,
         events.Averaged,
         events.AverageFailed,
+        events.Shared,
         events.Evaluated,
         events.Alive,
         events.Finished,
@@ -31,17 +32,22 @@ EVENTS: dict[str, type[Any]] = {
         events.Tick,
         events.Slice,
         events.RoundClosed,
+        events.Merged,
     )
 }
 COMMANDS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         commands.Train,
+        commands.Join,
         commands.Average,
+        commands.Share,
+        commands.Adopt,
         commands.Reduce,
         commands.Apply,
         commands.Evaluate,
         commands.Stop,
+        commands.Drop,
         commands.Abort,
         commands.Plan,
     )

@@ -99,6 +99,7 @@ class FlatGradients:
             for tensor, view in zip(group, parts, strict=True):
                 views[id(tensor)] = view.view(tensor.shape)
         self._used, self._touched = used, [0.0] * len(parameters)
+        self._counted: list[Tensor] = []
         self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
         self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
         for index, (parameter, _) in enumerate(self._gradients):
@@ -110,10 +111,23 @@ class FlatGradients:
     def zero(self) -> None:
         """Clear the gradients before a backward pass."""
         self._touched = [0.0] * len(self._touched)
+        self._counted = [counter.clone() for counter in self._state.counters]
         for flat in self.flats:
             flat.zero_()
         for parameter, view in self._gradients:
             parameter.grad = view
+
+    def undo(self) -> None:
+        """Put buffers and counters back to what they were when the step began."""
+        for buffer, _, before in self._buffers:
+            buffer.copy_(before)
+        for counter, before in zip(self._state.counters, self._counted, strict=True):
+            counter.copy_(before)
+
+    def rebase(self) -> None:
+        """Buffers were replaced from outside: changes count from here."""
+        for buffer, _, before in self._buffers:
+            before.copy_(buffer)
 
     def pack(self, weight: float) -> None:
         """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""

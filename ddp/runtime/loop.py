@@ -112,7 +112,9 @@ class Loop:
         with consensus or nullcontext():
             samples, loss, metric = self.replica.evaluate(order.part, order.parts, self._heartbeat)
         seconds = self.meter.add("evaluate", began) - began
-        self._send(Evaluated(now(), self.rank, order.epoch, samples, _finite(loss), _finite(metric), seconds))
+        self._send(
+            Evaluated(now(), self.rank, order.epoch, order.part, samples, _finite(loss), _finite(metric), seconds)
+        )
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

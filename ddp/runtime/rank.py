@@ -12,12 +12,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ddp.core.commands import Apply, Average, Evaluate, Stop, Train
-from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Share, Stop, Train
+from ddp.core.events import Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
-from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.runtime.backends.base import Backend, ExchangeBroken, load
+from ddp.runtime.backends.base import Backend, Change, ExchangeBroken, load
 from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
@@ -41,8 +40,9 @@ def main(job: Job, rank: int, connection: Connection) -> None:
 
 
 def _clean(text: str, most: int) -> str:
-    """The end of `text`, in characters that a message can carry."""
-    return text.encode("utf-8", "backslashreplace").decode()[-most:]
+    """`text` in characters that a message can carry; of a long one, its beginning and its end."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
 
 class Rank:
@@ -65,8 +65,12 @@ class Rank:
         self._loop.ready(self._backend.transport)
         while not self._worker.stopped:
             self._receive(self._channel.receive(0.0))
-            self._worker, action = self._worker.act()
-            self._obey(action)
+            before = self._worker
+            self._worker, action = before.act()
+            try:
+                self._obey(action)
+            except ExchangeBroken as error:
+                self._broke(action, before, error)
         self._backend.close()
 
     def _obey(self, action: Action) -> None:
@@ -82,6 +86,14 @@ class Rank:
                 change = backend.apply(exact=loop.steps == 0)
                 done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
                 self._channel.send(done)
+            case Join():
+                backend.join(action)
+            case Share():
+                backend.share(action.round)
+                self._channel.send(Shared(now(), rank, action.round))
+            case Adopt():
+                change = backend.adopt(action.round)
+                self._contributed(action.round, change)
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
             case Stop():
@@ -99,7 +111,7 @@ class Rank:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
             if shared and self._loop.replica.exchange is None:
-                self._loop.replica.exchange_gradients(self._exchange)
+                self._loop.replica.exchange_gradients(self._backend.exchange)
                 self._backend.prepare_exchange(self._loop.replica)
             self._worker = self._worker.receive(order)
 
@@ -111,22 +123,19 @@ class Rank:
             steps, samples = loop.contribute()
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
             return
-        try:
-            change = backend.average(order, loop.samples)
-        except ExchangeBroken as error:
-            self._worker = self._worker.forget_round()
-            self._channel.send(AverageFailed(now(), rank, order.round, _clean(str(error), 2_000)))
-            return
-        steps, samples = loop.contribute()
-        done = Averaged(now(), rank, order.round, steps, samples, change.seconds, change.bytes, change.divergence)
+        self._contributed(order.round, backend.average(order, loop.samples))
+
+    def _contributed(self, round: int, change: Change) -> None:
+        steps, samples = self._loop.contribute()
+        done = Averaged(now(), self._rank, round, steps, samples, change.seconds, change.bytes, change.divergence)
         self._channel.send(done)
 
-    def _exchange(self, batch: Batch) -> None:
-        """Average the gradients of a step."""
-        try:
-            self._backend.exchange(batch)
-        except ExchangeBroken as error:
-            # Most often another rank is gone, and the parent about to find out which; this one has to wait for its end.
-            self._channel.send(AverageFailed(now(), self._rank, IN_STEP, _clean(str(error), 2_000)))
-            while True:
-                self._channel.receive(self._job.deadline_s)
+    def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
+        """A collective broke: undo the step that it was part of, say so and stand still."""
+        if isinstance(action, Step):
+            self._worker = before
+            self._loop.replica.undo()
+            self._loop.report()
+        round = action.round if isinstance(action, Average) else IN_STEP
+        self._worker = self._worker.broke()
+        self._channel.send(AverageFailed(now(), self._rank, round, _clean(str(error), 2_000)))

@@ -78,6 +78,13 @@ class Ranks:
             except PeerGone:
                 return
 
+    def drop(self, rank: int) -> None:
+        """End a rank that the run goes on without, whatever state it is in."""
+        channel = self._channels.pop(rank, None)
+        if channel is not None:
+            channel.close()
+        self._processes[rank].kill()  # works on a stopped process as well
+
     def events(self, timeout_s: float) -> list[Event]:
         """What has happened; waits up to `timeout_s` for the first thing, then says that time has passed."""
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
@@ -86,7 +93,9 @@ class Ranks:
             if ready is self._wake:
                 events.append(self._take_reduced())
             else:
-                events += self._hear(by_connection[ready])  # type: ignore[index]
+                rank = by_connection[ready]  # type: ignore[index]
+                if rank in self._channels:
+                    events += self._hear(rank)
         return events or [Tick(now())]
 
     def _take_reduced(self) -> Reduced:

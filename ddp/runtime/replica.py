@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,24 @@ class Replica:
         """From now on `exchange` is called between backward pass and optimizer of every step."""
         self.gradients = FlatGradients(self.state)
         self.exchange = exchange
+
+    def undo(self) -> None:
+        """Take back what a step changed before its exchange broke."""
+        if self.gradients is not None:
+            self.gradients.undo()
+
+    def capture(self) -> dict[str, Any]:
+        """Parameters, buffers and optimizer state, as they are."""
+        self.state.gather()
+        return {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what another replica captured."""
+        for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
+            flat.copy_(other)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.gradients is not None:
+            self.gradients.rebase()
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""

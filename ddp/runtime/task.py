@@ -77,6 +77,8 @@ class Job:
     """Factor on every learning rate."""
     deadline_s: float = 60.0
     """How long a rank may be silent; a collective may last half of it."""
+    tolerate_loss: bool = True
+    """Go on without a rank that is lost; otherwise the run fails."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
     preload: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Plays coordinator and workers of `ddp.core` in virtual time, with costs and deaths given from outside.
+"""Plays coordinator and workers of `ddp.core` in virtual time, with costs and faults given from outside.
 
 Owns virtual time, message latency and the stand-ins for compute, collective and averaging. Decides nothing that the core
 decides: the same state machines run in production. A simulated run leaves the same records as a real one.
@@ -10,9 +10,10 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from ddp.core.commands import Abort, Apply, Average, Evaluate, Reduce, Stop
+from ddp.core.commands import Abort, Adopt, Apply, Average, Drop, Evaluate, Join, RankCommand, Reduce, Share, Stop
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import (
     Averaged,
@@ -24,65 +25,20 @@ from ddp.core.events import (
     Progress,
     Ready,
     Reduced,
+    Shared,
     Snapshot,
     Tick,
 )
 from ddp.core.policies import Policy
-from ddp.core.spans import Batch
+from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Idle, Step, Worker
 from ddp.core.world import World
+from ddp.sim.collectives import Collectives
+from ddp.sim.parts import Costs, Rank, Trained
 
 
-def _one(rank: int, step: int) -> float:
-    return 1.0
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What things cost, in virtual seconds."""
-
-    step_s: Callable[[int, int], float] = _one
-    """(rank, how many steps it has done) -> seconds of its next step."""
-    latency_s: float = 0.001
-    wire_s: float = 0.01
-    """A collective, from the last arrival to its end."""
-    reduce_s: float = 0.01
-    """Averaging the snapshots."""
-    copy_s: float = 0.0
-    """Laying down a snapshot, or applying an update."""
-    evaluate_s: float = 0.0
-    report_s: float = 0.0
-    """Least time between two reports of progress, unless the rank runs out of work."""
-
-
-@dataclass
-class Trained:
-    """One step as a rank did it: the oracle that the ledger is held against."""
-
-    rank: int
-    batch: Batch
-    start: float
-    stop: float
-    seen: float
-    """Samples that the cohort had seen, by what the rank was told."""
-    round: int = -1
-    """The round that brought it into the model; -1: none."""
-
-
-@dataclass
-class _Rank:
-    machine: Worker = field(default_factory=Worker)
-    alive: bool = True
-    busy: bool = False
-    """In a step, a collective or an evaluation."""
-    done: int = 0
-    pending: list[Trained] = field(default_factory=list)
-    """Trained and not reported."""
-    fresh: list[Trained] = field(default_factory=list)
-    """Trained since the last contribution."""
-    laid: list[Trained] = field(default_factory=list)
-    """In a snapshot that is not averaged yet."""
-    reported: float = 0.0
+def _never(rank: int) -> bool:
+    return False
 
 
 @dataclass
@@ -96,6 +52,10 @@ class Simulation:
     """(time, rank): the rank is gone from then on, and its end is noticed."""
     stalls: tuple[tuple[float, int], ...] = ()
     """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    torn: Callable[[int], bool] = _never
+    """rank -> whether a collective that is on the wire while another member dies breaks on it."""
+    watch: Callable[[Simulation], None] | None = None
+    """Called after every event that the coordinator has seen."""
     tick_s: float = 0.5
     limit_s: float = 1e6
     now: float = 0.0
@@ -109,9 +69,11 @@ class Simulation:
     def __post_init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
-        self._ranks = [_Rank() for _ in range(self.world.size)]
-        self._meetings: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        self._steps: dict[int, list[tuple[int, Step, float]]] = {}
+        self.ranks = [Rank() for _ in range(self.world.size)]
+        self._average = 0
+        self._shared: dict[int, int] = {}
+        timeout = self.world.deadline_s / 2
+        self._collectives = Collectives(self._after, self.costs.wire_s, timeout, self.torn)
         self.coordinator = Coordinator.start(self.policy, self.world, at=0.0)
 
     def run(self) -> Simulation:
@@ -120,9 +82,9 @@ class Simulation:
             samples = self.world.samples
             self._tell(Ready(self.now, rank, samples, 1, "same", "virtual", "virtual"))
         for at, rank in self.deaths:
-            self._at(at, self._die, rank, "killed by the script")
+            self._at(at, self._die, rank)
         for at, rank in self.stalls:
-            self._at(at, self._die, rank, "")
+            self._at(at, self._stall, rank)
         self._tick()
         while self._heap and not self.coordinator.over:
             self.now, _, happen, args = heapq.heappop(self._heap)
@@ -132,6 +94,11 @@ class Simulation:
         if not self.coordinator.over:
             raise TimeoutError(f"nothing happens after {self.now} s: {self.coordinator.cohort}")
         return self
+
+    def contained(self, rank: int) -> list[Trained]:
+        """The steps that are in the replica of `rank`."""
+        bits = self.ranks[rank].content
+        return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
 
     def _at(self, time: float, happen: Callable[..., None], *args: Any) -> None:
         heapq.heappush(self._heap, (time, next(self._count), happen, args))
@@ -150,94 +117,141 @@ class Simulation:
             self.records.append((self.now, output))
             match output:
                 case Reduce():
-                    self._after(self.costs.reduce_s, self._reduced, output)
+                    self._average = 0
+                    for rank in output.members:
+                        self._average |= self.ranks[rank].laid
+                    self._after(
+                        self.costs.reduce_s, self._coordinate, Reduced(0.0, output.round, self.costs.reduce_s, 8)
+                    )
                 case Abort():
                     self.status = output.status
-                case _ if hasattr(output, "rank"):
+                case Drop():
+                    self._end(output.rank)
+                case _ if isinstance(output, RankCommand):
                     self._after(self.costs.latency_s, self._deliver, output)
-
-    def _reduced(self, order: Reduce) -> None:
-        for rank in order.members:
-            self._bring_in(order.round, rank, self._ranks[rank].laid)
-            self._ranks[rank].laid = []
-        self._coordinate(Reduced(self.now, order.round, self.costs.reduce_s, 8))
+        if self.watch is not None:
+            self.watch(self)
 
     def _tick(self) -> None:
         self._coordinate(Tick(self.now))
         self._after(self.tick_s, self._tick)
 
-    def _die(self, rank: int, reason: str) -> None:
-        self._ranks[rank].alive = False
-        if reason:
-            self._tell(Lost(self.now, rank, reason))
-        for key in list(self._meetings):
-            self._meet(key, None)
+    def _end(self, rank: int) -> None:
+        self.ranks[rank].alive = False
+        self._collectives.die(rank)
+
+    def _die(self, rank: int) -> None:
+        self._end(rank)
+        self._tell(Lost(self.now, rank, "killed by the script"))
+
+    def _stall(self, rank: int) -> None:
+        self.ranks[rank].alive = False
 
     def _deliver(self, order: Any) -> None:
-        rank = self._ranks[order.rank]
-        if rank.alive:
-            rank.machine = rank.machine.receive(order)
-            self._act(order.rank)
+        self.ranks[order.rank].inbox.append(order)
+        self._act(order.rank)
 
     def _act(self, index: int) -> None:
-        rank = self._ranks[index]
+        rank = self.ranks[index]
         if rank.busy or not rank.alive:
             return
-        rank.machine, action = rank.machine.act()
+        for order in rank.inbox:
+            rank.machine = rank.machine.receive(order)
+        rank.inbox.clear()
+        before = rank.machine
+        rank.machine, action = before.act()
+        costs = self.costs
         match action:
             case Idle():
                 return
             case Step():
-                took = self.costs.step_s(index, rank.done) if action.batch.samples else 0.0
+                took = costs.step_s(index, rank.done) if action.batch.samples else 0.0
                 plan = self.coordinator.plan
-                then = self._exchange if plan is not None and plan.in_step else self._stepped
+                in_step = plan is not None and plan.in_step
+                then = partial(self._exchange, before) if in_step else self._stepped
                 self._spend(index, took, then, action, self.now)
             case Average() if self.world.blocking:
-                self._report(index)
-                rank.busy = True
-                self._meet((action.round, action.members), index)
+                self._meet(index, action)
             case Average():
                 self._report(index)
-                self._spend(index, self.costs.copy_s, self._lay_down, action)
+                self._spend(index, costs.copy_s, self._lay_down, action)
             case Apply():
-                self._spend(index, self.costs.copy_s, self._averaged, action.round, 0)
+                self._spend(index, costs.copy_s, self._applied, action.round)
             case Evaluate():
-                self._spend(index, self.costs.evaluate_s, self._evaluated, action)
+                self._spend(index, costs.evaluate_s, self._evaluated, action)
+            case Join():
+                self._join(index, action)
+            case Share():
+                self._shared[action.round] = rank.content if self._in_step else rank.result
+                self._spend(index, costs.copy_s, self._tell_of, Shared(0.0, index, action.round))
+            case Adopt():
+                self._spend(index, costs.copy_s, self._adopted, action.round)
             case Stop():
                 self._tell(Finished(self.now, index, "end", 0, 0))
 
-    def _spend(self, index: int, seconds: float, then: Callable[..., None], *args: Any) -> None:
-        self._ranks[index].busy = True
-        self._after(seconds, self._spent, index, then, args)
+    @property
+    def _in_step(self) -> bool:
+        return self.coordinator.plan is not None and self.coordinator.plan.in_step
 
-    def _spent(self, index: int, then: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self._ranks[index].alive:
-            self._ranks[index].busy = False
+    def _spend(self, index: int, seconds: float, then: Callable[..., None], *args: Any) -> None:
+        self.ranks[index].busy = True
+        self._after(seconds, self._spent, index, then, *args)
+
+    def _spent(self, index: int, then: Callable[..., None], *args: Any) -> None:
+        if self.ranks[index].alive:
+            self.ranks[index].busy = False
             then(index, *args)
             self._act(index)
 
+    def _tell_of(self, index: int, event: Event) -> None:
+        self._tell(event)
+
     def _stepped(self, index: int, step: Step, start: float) -> None:
-        rank = self._ranks[index]
-        rank.done += 1
+        self._train(index, step, start)
+        self.ranks[index].content |= 1 << len(self.trained) - 1
+        self._done(index, step)
+
+    def _train(self, index: int, step: Step, start: float) -> None:
         entry = Trained(index, step.batch, start, self.now, step.seen)
         self.trained.append(entry)
-        rank.pending.append(entry)
-        rank.fresh.append(entry)
+        self.ranks[index].last = entry
+
+    def _done(self, index: int, step: Step) -> None:
+        rank = self.ranks[index]
+        assert rank.last is not None
+        rank.done += 1
+        rank.pending.append(rank.last)
+        rank.steps += 1
+        rank.samples += step.batch.samples
         if step.last or self.now - rank.reported >= self.costs.report_s:
             self._report(index)
 
-    def _exchange(self, index: int, step: Step, start: float) -> None:
+    def _exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
         """Gradients are averaged inside the step: it ends for all when the last rank has arrived."""
-        self._ranks[index].busy = True
-        here = self._steps.setdefault(self._ranks[index].done, [])
-        here.append((index, step, start))
-        if len(here) == self.world.size:
-            for rank, its_step, its_start in here:
-                self._after(self.costs.wire_s, self._spent, rank, self._stepped, (its_step, its_start))
-            self._steps.clear()
+        rank = self.ranks[index]
+        rank.step = (step, start)
+
+        def everyone(members: list[int]) -> None:
+            first = len(self.trained)
+            for member in members:
+                entering = self.ranks[member].step
+                assert entering is not None
+                self._train(member, *entering)
+            for member in members:
+                self.ranks[member].result = self.ranks[member].content | ((1 << len(self.trained)) - (1 << first))
+
+        def then() -> None:
+            rank.content = rank.result
+            self._done(index, step)
+
+        def broke() -> None:
+            rank.machine = before
+            self._broke(index, IN_STEP)
+
+        self._enter(index, f"step {self.ranks[index].done}", everyone, then, broke)
 
     def _report(self, index: int) -> None:
-        rank = self._ranks[index]
+        rank = self.ranks[index]
         for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
             entries = list(group)
             samples = sum(entry.batch.samples for entry in entries)
@@ -246,46 +260,98 @@ class Simulation:
         rank.pending, rank.reported = [], self.now
 
     def _lay_down(self, index: int, order: Average) -> None:
-        rank = self._ranks[index]
-        rank.laid, rank.fresh = rank.fresh, []
-        samples = sum(entry.batch.samples for entry in rank.laid)
-        self._tell(Snapshot(self.now, index, order.round, len(rank.laid), samples))
+        rank = self.ranks[index]
+        rank.laid = rank.content
+        self._tell(Snapshot(self.now, index, order.round, *self._contribute(index, order.round)))
 
-    def _averaged(self, index: int, round: int, steps: int) -> None:
-        self._tell(Averaged(self.now, index, round, steps, 0, self.costs.wire_s, 8, 0.0))
-
-    def _evaluated(self, index: int, order: Evaluate) -> None:
-        self._tell(Evaluated(self.now, index, order.epoch, 1, 0.0, 1.0, self.costs.evaluate_s))
-
-    def _meet(self, key: tuple[int, tuple[int, ...]], index: int | None) -> None:
-        """A rank arrives (or one dies: `index` None). All there: it runs. One gone: it breaks on those who are there."""
-        here = self._meetings.setdefault(key, [])
-        if index is not None:
-            here.append(index)
-        round, members = key
-        if any(not self._ranks[r].alive for r in members):
-            del self._meetings[key]
-            for rank in here:
-                self._after(self.costs.wire_s, self._spent, rank, self._broke, (round,))
-        elif len(here) == len(members):
-            del self._meetings[key]
-            for rank in here:
-                self._bring_in(round, rank, self._ranks[rank].fresh)
-                steps, self._ranks[rank].fresh = len(self._ranks[rank].fresh), []
-                self._after(self.costs.wire_s, self._spent, rank, self._averaged, (round, steps))
-
-    def _broke(self, index: int, round: int) -> None:
-        rank = self._ranks[index]
-        rank.machine = rank.machine.forget_round()
-        self._tell(AverageFailed(self.now, index, round, "a member is gone"))
-
-    def _bring_in(self, round: int, rank: int, entries: list[Trained]) -> None:
-        for entry in entries:
-            assert entry.round < 0, f"{entry} enters the model twice"
-            entry.round = round
+    def _contribute(self, index: int, round: int) -> tuple[int, int]:
+        rank = self.ranks[index]
+        brought = (rank.steps, rank.samples)
         if not self.weights or self.weights[-1][0] != round:
             self.weights.append((round, {}))
-        self.weights[-1][1][rank] = sum(entry.batch.samples for entry in entries)
+        self.weights[-1][1][index] = rank.samples
+        rank.steps = rank.samples = 0
+        return brought
+
+    def _applied(self, index: int, round: int) -> None:
+        rank = self.ranks[index]
+        assert rank.laid & ~self._average == 0, "the average holds what it is the average of"
+        rank.content |= self._average
+        self._tell(Averaged(self.now, index, round, 0, 0, self.costs.copy_s, 8, 0.0))
+
+    def _evaluated(self, index: int, order: Evaluate) -> None:
+        self._tell(Evaluated(self.now, index, order.epoch, order.part, 1, 0.0, 1.0, self.costs.evaluate_s))
+
+    def _enter(
+        self,
+        index: int,
+        name: str,
+        everyone: Callable[[list[int]], None],
+        then: Callable[[], None],
+        broke: Callable[[], None],
+    ) -> None:
+        """Go into a collective of the rank's group; without a group it breaks."""
+        rank = self.ranks[index]
+        rank.busy = True
+
+        def leave(next: Callable[[], None]) -> None:
+            if rank.alive:
+                rank.busy = False
+                next()
+                self._act(index)
+
+        if rank.group is None:
+            self._after(0.0, leave, broke)
+            return
+        generation, members = rank.group
+        self._collectives.enter(
+            (generation, name), members, index, everyone, partial(leave, then), partial(leave, broke)
+        )
+
+    def _join(self, index: int, order: Join) -> None:
+        rank = self.ranks[index]
+        if rank.group is not None:
+            self._collectives.tear(rank.group[0])
+        rank.group = (order.generation, order.members)
+
+        def broke() -> None:
+            rank.group = None
+
+        self._enter(index, "join", lambda members: None, lambda: None, broke)
+
+    def _meet(self, index: int, order: Average) -> None:
+        self._report(index)
+        rank = self.ranks[index]
+
+        def everyone(members: list[int]) -> None:
+            assert tuple(members) == order.members
+            union = 0
+            for member in members:
+                union |= self.ranks[member].content
+            for member in members:
+                self.ranks[member].result = union
+
+        def then() -> None:
+            rank.content = rank.result
+            brought = self._contribute(index, order.round)
+            self._tell(Averaged(self.now, index, order.round, *brought, self.costs.wire_s, 8, 0.0))
+
+        self._enter(index, f"round {order.round}", everyone, then, lambda: self._broke(index, order.round))
+
+    def _broke(self, index: int, round: int) -> None:
+        rank = self.ranks[index]
+        self._report(index)
+        if rank.group is not None:
+            self._collectives.tear(rank.group[0])  # whoever still waits in it is not to wait in vain
+        rank.group = None
+        rank.machine = rank.machine.broke()
+        self._tell(AverageFailed(self.now, index, round, "a member is gone"))
+
+    def _adopted(self, index: int, round: int) -> None:
+        rank = self.ranks[index]
+        rank.content = rank.result = self._shared[round]
+        brought = (0, 0) if self._in_step else self._contribute(index, round)
+        self._tell(Averaged(self.now, index, round, *brought, self.costs.copy_s, 8, 0.0))
 
 
 def simulate(policy: Policy, world: World, **options: Any) -> Simulation:

@@ -26,7 +26,7 @@ def test_union_is_the_union_of_sets(left: set[int], right: set[int]) -> None:
 
 @given(st.integers(0, 50), st.integers(1, 300), st.integers(1, 40), st.integers(1, 6), st.data())
 def test_the_parts_of_a_chunk_cover_it(start: int, samples: int, batch: int, parts: int, data: st.DataObject) -> None:
-    chunks = [Chunk(0, start, start + samples, batch, part, parts) for part in range(parts)]
+    chunks = [Chunk(0, start, start + samples, batch * parts, part, parts) for part in range(parts)]
     covered: list[int] = []
     for chunk in chunks:
         assert chunk.steps == chunks[0].steps

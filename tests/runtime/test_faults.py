@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, ProtocolError, RankFailed, RankLost, ReduceFailed
-from ddp.core.events import Lost, Progress, Tick
+from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Tick
 from ddp.core.policies import POLICIES
+from ddp.core.spans import union
 from ddp.runtime.backends import BACKENDS, cpu
 from ddp.runtime.channel import Channel
 from ddp.runtime.ranks import Ranks
@@ -32,26 +34,44 @@ def test_an_exception_is_raised_once_with_rank_and_traceback(
 ) -> None:
     """Also one whose text is longer than a message may be, and holds what no text may."""
     with pytest.raises(RankFailed, match=r"rank [01] failed: .*!!!") as caught:
-        play(policy, backend, partial(toy.troubled, "raise", tmp_path))
+        play(policy, backend, partial(toy.troubled, "raise", tmp_path), tolerate_loss=False)
     assert len(caught.value.traceback) <= 200_000
 
 
 def test_an_exception_that_looks_like_a_closed_channel_is_one_of_the_users(play: Play, tmp_path: Path) -> None:
     with pytest.raises(RankFailed, match=r"rank [01] failed: EOFError: the file ends too early") as caught:
-        play("cadence", "nccl", partial(toy.troubled, "eof", tmp_path))
+        play("cadence", "nccl", partial(toy.troubled, "eof", tmp_path), tolerate_loss=False)
     assert "toy.py" in caught.value.traceback
 
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_a_killed_rank_is_named(play: Play, tmp_path: Path, policy: str, backend: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: its process is gone \(killed by signal 9\)"):
-        play(policy, backend, partial(toy.troubled, "kill", tmp_path))
+        play(policy, backend, partial(toy.troubled, "kill", tmp_path), tolerate_loss=False)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, backend: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: silent for 2\.\d s"):
-        play("cadence", backend, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0)
+        play("cadence", backend, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0, tolerate_loss=False)
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop", "raise"])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_the_others_go_on_without_a_lost_rank(play: Play, tmp_path: Path, policy: str, backend: str, kind: str) -> None:
+    """Every sample is in the model once, by the record; all survivors end with the same bits; the lost rank is named."""
+    task = partial(toy.troubled, kind, tmp_path, at=7)
+    played = play(policy, backend, task, world_size=3, deadline_s=3.0, epochs=3, options=toy.short_windows(policy))
+    (drop,) = played.of(Drop)
+    cause = {"kill": "killed by signal 9", "stop": "silent for", "raise": "RuntimeError: the toy is broken"}[kind]
+    assert cause in drop.reason
+    assert sorted(event.rank for event in played.of(Finished)) == sorted({0, 1, 2} - {drop.rank})
+    assert len(played.digests) == 1
+    for epoch in range(3):
+        spans = [span for line in played.of(Merged) if line.epoch == epoch for span in line.spans]
+        assert union((), tuple(spans)) == ((0, toy.SAMPLES),)
+    assert sum(event.samples for event in played.of(Evaluated) if event.epoch == 2) == 100
+    assert played.accuracy() > 0.8
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -110,6 +110,11 @@ def odd_task(lr: float = 0.1) -> Task:
     return replace(task(), model=Odd, optimizer=partial(torch.optim.SGD, lr=lr, weight_decay=0.1))
 
 
+def short_windows(policy: str) -> dict[str, int]:
+    """Options with which a policy brings replicas together often."""
+    return {} if policy == "sync" else {"anchor": 3, "max_anchor": 3}
+
+
 def _trouble(kind: str, folder: Path, at: int, model: nn.Module, batch: Tensors) -> Tensor:
     calls = getattr(model, "calls", 0) + 1
     model.calls = calls  # type: ignore[assignment]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Evaluated, Progress
+from ddp.core.events import Evaluated, Merged, Progress
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 
-POLICY_EVENTS = ("RoundClosed",)
+POLICY_EVENTS = ("RoundClosed", "Merged")
 
 
 @st.composite
@@ -70,15 +70,22 @@ def worlds(draw: Any, **fixed: Any) -> World:
 
 
 def covered_once(played: Simulation) -> None:
-    """Law 1: every sample of every epoch is in the model exactly once."""
-    assert played.coordinator.plan is not None
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
-    for entry in played.trained:
-        if entry.round >= 0 or played.coordinator.plan.in_step:
+    """Law 1: every sample of every epoch is in the replica of every survivor, and in it once."""
+    live = played.coordinator.cohort.live
+    for rank in live:
+        counts: dict[int, Counter[int]] = defaultdict(Counter)
+        for entry in played.contained(rank):
             counts[entry.batch.epoch].update(range(entry.batch.start, entry.batch.stop))
-    assert sorted(counts) == list(range(played.world.epochs))
-    for epoch, positions in counts.items():
-        assert positions == Counter(range(played.world.samples)), f"epoch {epoch}"
+        assert sorted(counts) == list(range(played.world.epochs))
+        for epoch, positions in counts.items():
+            assert positions == Counter(range(played.world.samples)), f"epoch {epoch} on rank {rank}"
+    recorded: dict[int, Counter[int]] = defaultdict(Counter)
+    for _, record in played.records:
+        if isinstance(record, Merged):
+            for start, stop in record.spans:
+                recorded[record.epoch].update(range(start, stop))
+    whole = Counter(range(played.world.samples))
+    assert recorded == dict.fromkeys(range(played.world.epochs), whole), "the record proves it"
 
 
 @settings(max_examples=400, deadline=None)
@@ -92,7 +99,7 @@ def test_every_sample_is_trained_exactly_once(policy: Any, world: World, cost: C
 
 
 @settings(max_examples=400, deadline=None)
-@given(policies(), worlds(in_step=False, tolerate_loss=True), costs(), st.data())
+@given(policies(), worlds(tolerate_loss=True), costs(), st.data())
 def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
     whole = simulate(policy, world, costs=cost).now
     doomed = data.draw(st.lists(st.integers(0, world.size - 1), unique=True, max_size=world.size - 1))
@@ -100,7 +107,15 @@ def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.
     first = 2 * cost.latency_s
     ends = [(first + (whole - first) * data.draw(st.integers(0, 999)) / 1000, rank) for rank in doomed]
     silent = data.draw(st.integers(0, len(ends)))
-    played = simulate(policy, world, costs=cost, deaths=tuple(ends[silent:]), stalls=tuple(ends[:silent]))
+    torn = data.draw(st.integers(0, 2**world.size - 1))
+    played = simulate(
+        policy,
+        world,
+        costs=cost,
+        deaths=tuple(ends[silent:]),
+        stalls=tuple(ends[:silent]),
+        torn=lambda rank: bool(torn >> rank & 1),
+    )
     assert played.status == "ok"
     covered_once(played)
     lost = [rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from ddp.core.commands import Average, Reduce
+from ddp.core.commands import Average, Join, Reduce
 from ddp.core.errors import EngineError
 from ddp.core.events import Reduced
 from ddp.core.spans import Batch
@@ -56,6 +56,19 @@ class Backend(Protocol):
     transport: str
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None: ...
+
+    def join(self, order: Join) -> None:
+        """Form a group with these members, in place of the one that there is. What comes of a failure: the next collective
+        breaks."""
+        ...
+
+    def share(self, round: int) -> None:
+        """Lay down what came out of a round; where gradients are exchanged inside steps, the replica's whole state."""
+        ...
+
+    def adopt(self, round: int) -> Change:
+        """Take what was shared."""
+        ...
 
     def prepare_exchange(self, replica: Replica) -> None:
         """Gradients will be exchanged inside steps."""

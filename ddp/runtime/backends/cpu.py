@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ddp.core.commands import Average, Reduce
+from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, Facts
@@ -59,6 +59,18 @@ class Backend:
         self._loop, self._state = loop, loop.replica.state.tensors
         self._snapshot = [_open(job.scratch, f"snapshot-{rank}", t.dtype, t.numel()) for t in self._state]
         self._average = [_open(job.scratch, "average", t.dtype, t.numel()) for t in self._state]
+
+    def join(self, order: Join) -> None:
+        """Never asked for: snapshots need no group."""
+        raise AssertionError("snapshots need no group")
+
+    def share(self, round: int) -> None:
+        """Never asked for: no round is missed, the average lies there for all."""
+        raise AssertionError("the average lies there for all")
+
+    def adopt(self, round: int) -> Change:
+        """Never asked for."""
+        raise AssertionError("the average lies there for all")
 
     def prepare_exchange(self, replica: Replica) -> None:
         """Never asked for: snapshots cannot be exchanged inside a step."""

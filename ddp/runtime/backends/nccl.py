@@ -6,21 +6,23 @@ the average of identical replicas is those replicas, bit for bit, whatever the w
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.core.commands import Average, Reduce
+from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, ExchangeBroken, Facts
 from ddp.runtime.clock import now
-from ddp.runtime.flat import divergence
+from ddp.runtime.flat import FlatGradients, divergence
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -40,19 +42,67 @@ class Backend:
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
         own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= job.world_size
         self.transport = "nccl" if own_gpu else "gloo"
-        self._job, self._loop, self._seq = job, loop, 0
+        self._job, self._rank, self._loop, self._seq = job, rank, loop, 0
         # Ranks that wait in a collective must speak before they are taken for the one that is silent.
         self._timeout = timedelta(seconds=job.deadline_s / 2)
-        dist.init_process_group(
-            self.transport,
-            init_method=f"file://{job.scratch.resolve()}/rendezvous",
-            rank=rank,
-            world_size=job.world_size,
-            timeout=self._timeout,
-        )
+        self._gradients: FlatGradients | None = None
+        if own_gpu:  # a collective that is too late raises, instead of ending the process
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         self._floats = loop.replica.state.floats
         self._counters = loop.replica.state.counters
         self._wire: list[Tensor] = []
+
+    def join(self, order: Join) -> None:
+        """Leave the group that there is, and meet the members of the new one."""
+        began = now()
+        self._leave()
+        self._members = order.members
+        with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
+            dist.init_process_group(
+                self.transport,
+                init_method=f"file://{self._job.scratch.resolve()}/rendezvous-{order.generation}",
+                rank=order.members.index(self._rank),
+                world_size=len(order.members),
+                timeout=self._timeout,
+            )
+        self._loop.meter.add("join", began)
+
+    def _leave(self) -> None:
+        """Break up the group; who still waits in it is not to wait in vain."""
+        if dist.is_initialized():
+            if self.transport == "nccl":
+                dist.distributed_c10d._abort_process_group()
+            else:
+                dist.destroy_process_group()
+
+    def share(self, round: int) -> None:
+        """Write the average to a file; where gradients are exchanged inside steps, the replica's whole state."""
+        held = self._loop.replica.capture() if self._gradients else {"tensors": self._mean()}
+        torch.save(held, self._shared(round))
+
+    def adopt(self, round: int) -> Change:
+        """Read what was shared."""
+        began, replica = now(), self._loop.replica
+        held = torch.load(self._shared(round), map_location=self._loop.device)
+        change: float | None = 0.0
+        if self._gradients:
+            replica.restore(held)
+        else:
+            own, mean = replica.state.tensors, held["tensors"]
+            change = divergence(own, mean, replica.state.trained)
+            for flat, other in zip(own, mean, strict=True):
+                flat.copy_(other)
+        size = replica.state.bytes
+        return Change(self._loop.meter.add("copy", began, size=size) - began, size, change)
+
+    def _mean(self) -> list[Tensor]:
+        """The average of the last round, all types."""
+        means = [wire[:-1].to(flat.dtype) for wire, flat in zip(self._wire, self._floats, strict=True)]
+        return [*means, *self._counted]
+
+    def _shared(self, round: int) -> Path:
+        return self._job.scratch / f"shared-{round}.pt"
 
     def prepare_exchange(self, replica: Replica) -> None:
         """Gradients will be exchanged inside steps."""
@@ -62,6 +112,7 @@ class Backend:
     def exchange(self, batch: Batch) -> None:
         """Average gradients and buffers, weighted by samples."""
         gradients, meter = self._gradients, self._loop.meter
+        assert gradients is not None
         began = now()
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
@@ -69,7 +120,7 @@ class Backend:
         began = now()
         gradients.unpack()
         meter.add("copy", began)
-        if batch.total < self._job.world_size:
+        if batch.total < len(self._members):
             # A rank without a sample did not count this batch in its buffers.
             self._all_reduce(self._counters, dist.ReduceOp.MAX)
 
@@ -89,12 +140,17 @@ class Backend:
             wire[-1] = samples
         meter.add("copy", began)
         seconds, size = self._all_reduce(self._wire)
-        more, counters = self._all_reduce(self._counters, dist.ReduceOp.MAX)
+        self._counted = [
+            counter.clone() for counter in self._counters
+        ]  # a round that breaks leaves the replica as it was
+        more, counters = self._all_reduce(self._counted, dist.ReduceOp.MAX)
         began = now()
         means = [wire[:-1].div_(wire[-1]) for wire in self._wire]
         change = divergence(self._floats, means, state.trained)
         for flat, mean in zip(self._floats, means, strict=True):
             flat.copy_(mean)
+        for counter, highest in zip(self._counters, self._counted, strict=True):
+            counter.copy_(highest)
         meter.add("copy", began)
         return Change(seconds + more, size + counters, change)
 
@@ -106,7 +162,8 @@ class Backend:
                 for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
                     dist.all_reduce(bucket, op=op)
                     size += bucket.numel() * bucket.element_size()
-        except RuntimeError as error:  # what gloo and NCCL raise when a peer is gone or too late
+        except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
+            self._leave()
             raise ExchangeBroken(str(error)) from error
         if not size:
             return 0.0, 0
@@ -127,7 +184,8 @@ class Backend:
 
     def close(self) -> None:
         """Leave the group."""
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 class Reducer:

@@ -5,7 +5,7 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
-from ddp.core.commands import Abort, RankCommand, Reduce
+from ddp.core.commands import Abort, Drop, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.events import Failed
@@ -28,7 +28,16 @@ def run(job: Job, emit: Emit) -> None:
     with Ranks(job) as ranks:
         module = load(job.backend)
         facts = module.FACTS
-        world = World(job.world_size, 0, job.batch_size, job.epochs, facts.blocking, facts.in_step, job.deadline_s)
+        world = World(
+            size=job.world_size,
+            samples=0,
+            batch=job.batch_size,
+            epochs=job.epochs,
+            blocking=facts.blocking,
+            in_step=facts.in_step,
+            deadline_s=job.deadline_s,
+            tolerate_loss=job.tolerate_loss,
+        )
         coordinator = Coordinator.start(job.policy, world, now())
         failure: Failed | None = None
         with module.Reducer(job, ranks.reduced) as reducer:
@@ -42,6 +51,8 @@ def run(job: Job, emit: Emit) -> None:
                         emit(output, now())
                         if isinstance(output, Abort):
                             _raise(output, failure)
+                        elif isinstance(output, Drop):
+                            ranks.drop(output.rank)
                         elif isinstance(output, Reduce):
                             reducer.submit(output)
                         elif isinstance(output, RankCommand):

@@ -41,9 +41,9 @@ def _train(job: Job, send: Callable[[RankEvent], None]) -> None:
     for epoch in range(job.epochs):
         chunk = Chunk(epoch, 0, samples, job.batch_size)
         worker = Worker().receive(Train(0, chunk, seen=epoch * samples, pace=1.0, reason="solo"))
-        while worker.grants:
+        while worker.lane:
             worker, step = worker.act()
             assert isinstance(step, Step)
             loop.train(step)
-        loop.evaluate(Evaluate(0, epoch, part=0, parts=1, reason="solo"))
+        loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
     loop.finish()

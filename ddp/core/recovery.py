@@ -1,0 +1,101 @@
+"""What happens after a rank is lost, or a collective broke: who can still meet, and from where all go on.
+
+A collective needs a group of ranks that are all there: a new one is formed by `Join`. Where gradients are averaged inside
+the step, survivors may be one step apart; those behind take the state of one ahead, and the rest of the epoch is cut anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddp.core.cohort import Cohort, Round
+from ddp.core.commands import Abort, Command, Drop, Evaluate, Join, Share, Train
+from ddp.core.dispatch import split
+from ddp.core.rounds import RETRIES, Output, merge, on_lost, order_evaluations
+
+
+def lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank is gone: go on without it, or end the run."""
+    state = cohort.ranks[rank]
+    if state.finished:
+        return cohort, ()
+    survivors = len(cohort.live) > 1 and cohort.ready
+    if not (cohort.world.tolerate_loss and survivors):
+        return cohort, (Abort("failed", f"rank {rank}: {reason}"),)
+    if not cohort.shares:
+        for chunk in state.queue:
+            ledger = cohort.ledger(chunk.epoch)
+            cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
+    cohort = replace(
+        cohort.with_rank(rank, replace(state, alive=False, queue=())),
+        evaluating=tuple(owed for owed in cohort.evaluating if owed.rank != rank),
+        orphaned=(*cohort.orphaned, *(owed for owed in cohort.evaluating if owed.rank == rank)),
+        broken=tuple(r for r in cohort.broken if r != rank),
+        window=(),  # cut anew for those who are left
+    )
+    cohort, outputs = on_lost(cohort, rank, at)
+    return cohort, (Drop(rank, reason), *outputs)
+
+
+def recover(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """Form a group of those who are there, if it is not in place; to be asked whenever no round is in flight."""
+    whole = cohort.group == cohort.live and not cohort.broken
+    if whole or cohort.round is not None or not cohort.world.blocking:
+        return cohort, ()
+    if not cohort.shares:
+        return _regroup(cohort, "ranks that can meet", void=False)
+    working = [r for r in cohort.live if r not in cohort.broken and cohort.ranks[r].queue]
+    if working:
+        return cohort, ()  # their exchange will break too, or they are silent
+    if cohort.group == cohort.live and cohort.retries == RETRIES:
+        return cohort, (Abort("failed", f"gradients could not be exchanged: {cohort.cause}"),)
+    ahead = max(cohort.ranks[rank].steps for rank in cohort.live)
+    behind = tuple(rank for rank in cohort.live if cohort.ranks[rank].steps < ahead)
+    if not behind:
+        cohort = replace(cohort, retries=cohort.retries + 1 if cohort.group == cohort.live else 0)
+        return _resume(cohort, at)
+    source = next(rank for rank in cohort.live if rank not in behind)
+    current = Round(cohort.rounds, cohort.live, "share", (source,), (), failed=behind)
+    cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
+    return cohort, (Share(source, current.index, f"rank {behind[0]} is a step behind"),)
+
+
+def settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """Enter into the ledger what all have trained of a shared grant, lost ranks too: every step held their gradients."""
+    steps = max(cohort.ranks[rank].steps for rank in cohort.live)
+    lines: list[Output] = []
+    for rank, chunk in cohort.shares:
+        cohort, more = merge(cohort, rank, ((chunk.epoch, chunk.spans(steps)),), at)
+        lines += more
+        cohort = cohort.with_rank(rank, replace(cohort.ranks[rank].contribute(), queue=()))
+    _, chunk = cohort.shares[0]
+    trained = min(chunk.start + steps * chunk.batch, chunk.stop)
+    return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + trained), tuple(lines)
+
+
+def _resume(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+    """All survivors hold the same state: cut the rest of the epoch for them."""
+    _, chunk = cohort.shares[0]
+    cohort, lines = settle(cohort, at)
+    cohort, joins = _regroup(cohort, "ranks that exchange gradients", void=True)
+    first = cohort.samples - chunk.epoch * cohort.world.samples
+    orders: tuple[Train, ...] = ()
+    if first < chunk.stop:
+        cohort, orders = split(cohort, chunk.epoch, first, chunk.stop)
+    return cohort, (*lines, *joins, *orders)
+
+
+def _regroup(cohort: Cohort, reason: str, void: bool) -> tuple[Cohort, tuple[Command, ...]]:
+    live, generation = cohort.live, cohort.generation + 1
+    joins = tuple(Join(rank, generation, live, void, reason) for rank in live)
+    return replace(cohort, group=live, generation=generation, broken=()), joins
+
+
+def evaluate_orphans(cohort: Cohort) -> tuple[Cohort, tuple[Evaluate, ...]]:
+    """At the end of training, have a survivor evaluate what lost ranks owed of the final model.
+
+    Of an earlier epoch, the model is gone: its evaluation stays incomplete.
+    """
+    last, rank = cohort.world.epochs - 1, cohort.live[0]
+    owed = tuple(replace(o, rank=rank) for o in cohort.orphaned if o.epoch == last)
+    return replace(cohort, orphaned=(), evaluating=owed), order_evaluations(owed)

@@ -1,0 +1,92 @@
+"""Collectives in virtual time: ranks enter, all leave together, and a group breaks when one of its ranks is gone.
+
+Knows neither what is exchanged nor why; whoever enters says what happens on success and on failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Key = tuple[int, str]
+"""(generation of the group, name of the collective)."""
+Then = Callable[[], None]
+
+
+@dataclass
+class _Meeting:
+    """Ranks on their way into a collective: rank -> what to do when it succeeds, when it breaks."""
+
+    here: dict[int, tuple[Then, Then]] = field(default_factory=dict)
+    flying: bool = False
+    """All are there; it takes its time on the wire."""
+    missed: set[int] = field(default_factory=set)
+    """Ranks on which it broke on the wire, while it may succeed on others."""
+
+
+class Collectives:
+    """All groups of a simulation."""
+
+    def __init__(
+        self,
+        after: Callable[..., None],
+        wire_s: float,
+        timeout_s: float,
+        torn: Callable[[int], bool],
+    ) -> None:
+        self._after, self._wire_s, self._timeout_s, self._torn = after, wire_s, timeout_s, torn
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._broken: set[int] = set()
+        self._meetings: dict[Key, _Meeting] = {}
+
+    def enter(
+        self,
+        key: Key,
+        members: tuple[int, ...],
+        rank: int,
+        everyone: Callable[[list[int]], None],
+        then: Then,
+        broke: Then,
+    ) -> None:
+        """`rank` enters. Once all `members` are in, `everyone` is called, and on each `then` after the time on the wire."""
+        self._members.setdefault(key[0], members)
+        meeting = self._meetings.setdefault(key, _Meeting())
+        meeting.here[rank] = (then, broke)
+        if key[0] in self._broken:
+            self.tear(key[0])
+        elif len(meeting.here) == len(members):
+            meeting.flying = True
+            everyone(sorted(meeting.here))
+            self._after(self._wire_s, self._land, key)
+        else:
+            self._after(self._timeout_s, self._expire, key)
+
+    def die(self, rank: int) -> None:
+        """The process of `rank` is gone: its groups notice."""
+        for generation in [g for g, members in self._members.items() if rank in members]:
+            self.tear(generation)
+
+    def _land(self, key: Key) -> None:
+        meeting = self._meetings.pop(key)
+        for rank, (then, broke) in meeting.here.items():
+            if rank in meeting.missed:
+                broke()
+            else:
+                then()
+
+    def _expire(self, key: Key) -> None:
+        meeting = self._meetings.get(key)
+        if meeting is not None and not meeting.flying:
+            self.tear(key[0])
+
+    def tear(self, generation: int) -> None:
+        """The group is broken: who waits in it is told, who is on the wire may be lucky."""
+        self._broken.add(generation)
+        for key in [key for key in self._meetings if key[0] == generation]:
+            meeting = self._meetings[key]
+            if meeting.flying:
+                meeting.missed |= {rank for rank in meeting.here if self._torn(rank)}
+                continue
+            del self._meetings[key]
+            for _, broke in meeting.here.values():
+                self._after(self._wire_s, broke)

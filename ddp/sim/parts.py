@@ -1,0 +1,74 @@
+"""What a simulation is made of: what things cost, a step as it was done, a rank in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp.core.spans import Batch
+from ddp.core.worker import Step, Worker
+
+
+def _one(rank: int, step: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things cost, in virtual seconds."""
+
+    step_s: Callable[[int, int], float] = _one
+    """(rank, how many steps it has done) -> seconds of its next step."""
+    latency_s: float = 0.001
+    wire_s: float = 0.01
+    """A collective, from the last arrival to its end."""
+    reduce_s: float = 0.01
+    """Averaging the snapshots."""
+    copy_s: float = 0.0
+    """Laying down a snapshot, or applying an update."""
+    evaluate_s: float = 0.0
+    report_s: float = 0.0
+    """Least time between two reports of progress, unless the rank runs out of work."""
+
+
+@dataclass
+class Trained:
+    """One step as a rank did it. Its place in `Simulation.trained` is its bit in what a replica contains."""
+
+    rank: int
+    batch: Batch
+    start: float
+    stop: float
+    seen: float
+    """Samples that the cohort had seen, by what the rank was told."""
+
+
+@dataclass
+class Rank:
+    """A rank in virtual time."""
+
+    machine: Worker = field(default_factory=Worker)
+    inbox: list[Any] = field(default_factory=list)
+    """Orders that came while it was busy."""
+    alive: bool = True
+    busy: bool = False
+    """In a step, a collective or an evaluation."""
+    done: int = 0
+    pending: list[Trained] = field(default_factory=list)
+    """Trained and not reported."""
+    steps: int = 0
+    samples: int = 0
+    """The two since the last contribution."""
+    content: int = 0
+    """Whose steps are in this replica, as bits: the oracle that the ledger is held against."""
+    result: int = 0
+    """What came out of its last collective."""
+    laid: int = 0
+    """Its snapshot."""
+    last: Trained | None = None
+    step: tuple[Step, float] | None = None
+    """The step that it is in, where gradients are averaged inside it, and since when."""
+    reported: float = 0.0
+    group: tuple[int, tuple[int, ...]] | None = None
+    """(generation, members)."""
