@@ -63,6 +63,8 @@ class Worker:
             self = replace(self, deaf=False)
         if isinstance(order, Join) and order.void:
             self = replace(self, lane=(), offset=0, own=0)
+        if isinstance(order, Join):  # the members of an older group may be gone, it would be waited for in vain
+            self = replace(self, orders=tuple(other for other in self.orders if not isinstance(other, Join)))
         return replace(self, orders=(*self.orders, order))
 
     def act(self) -> tuple[Worker, Action]:

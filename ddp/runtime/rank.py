@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Share, Stop, Train
-from ddp.core.events import Averaged, AverageFailed, Failed, Shared, Snapshot
+from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, Change, ExchangeBroken, load
@@ -88,6 +88,7 @@ class Rank:
                 self._channel.send(done)
             case Join():
                 backend.join(action)
+                self._channel.send(Alive(now(), rank))
             case Share():
                 backend.share(action.round)
                 self._channel.send(Shared(now(), rank, action.round))

@@ -16,6 +16,7 @@ from typing import Any
 from ddp.core.commands import Abort, Adopt, Apply, Average, Drop, Evaluate, Join, RankCommand, Reduce, Share, Stop
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import (
+    Alive,
     Averaged,
     AverageFailed,
     Evaluated,
@@ -314,10 +315,14 @@ class Simulation:
             self._collectives.tear(rank.group[0])
         rank.group = (order.generation, order.members)
 
+        def then() -> None:
+            self._tell(Alive(self.now, index))
+
         def broke() -> None:
             rank.group = None
+            then()
 
-        self._enter(index, "join", lambda members: None, lambda: None, broke)
+        self._enter(index, "join", lambda members: None, then, broke)
 
     def _meet(self, index: int, order: Average) -> None:
         self._report(index)
