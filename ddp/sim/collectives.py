@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-Key = tuple[int, str]
-"""(generation of the group, name of the collective)."""
+Key = tuple[int, int]
+"""(generation of the group, how many collectives each of its ranks has entered)."""
 Then = Callable[[], None]
 
 

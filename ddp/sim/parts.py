@@ -72,3 +72,5 @@ class Rank:
     reported: float = 0.0
     group: tuple[int, tuple[int, ...]] | None = None
     """(generation, members)."""
+    met: int = 0
+    """Collectives that it entered with its group."""

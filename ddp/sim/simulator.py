@@ -34,7 +34,7 @@ from ddp.core.policies import Policy
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Idle, Step, Worker
 from ddp.core.world import World
-from ddp.sim.collectives import Collectives
+from ddp.sim.collectives import Collectives, Then
 from ddp.sim.parts import Costs, Rank, Trained
 
 
@@ -249,7 +249,7 @@ class Simulation:
             rank.machine = before
             self._broke(index, IN_STEP)
 
-        self._enter(index, f"step {self.ranks[index].done}", everyone, then, broke)
+        self._enter(index, everyone, then, broke)
 
     def _report(self, index: int) -> None:
         rank = self.ranks[index]
@@ -286,10 +286,9 @@ class Simulation:
     def _enter(
         self,
         index: int,
-        name: str,
         everyone: Callable[[list[int]], None],
-        then: Callable[[], None],
-        broke: Callable[[], None],
+        then: Then,
+        broke: Then,
     ) -> None:
         """Go into a collective of the rank's group; without a group it breaks."""
         rank = self.ranks[index]
@@ -305,15 +304,16 @@ class Simulation:
             self._after(0.0, leave, broke)
             return
         generation, members = rank.group
+        rank.met += 1
         self._collectives.enter(
-            (generation, name), members, index, everyone, partial(leave, then), partial(leave, broke)
+            (generation, rank.met), members, index, everyone, partial(leave, then), partial(leave, broke)
         )
 
     def _join(self, index: int, order: Join) -> None:
         rank = self.ranks[index]
         if rank.group is not None:
             self._collectives.tear(rank.group[0])
-        rank.group = (order.generation, order.members)
+        rank.group, rank.met = (order.generation, order.members), 0
 
         def then() -> None:
             self._tell(Alive(self.now, index))
@@ -322,7 +322,7 @@ class Simulation:
             rank.group = None
             then()
 
-        self._enter(index, "join", lambda members: None, then, broke)
+        self._enter(index, lambda members: None, then, broke)
 
     def _meet(self, index: int, order: Average) -> None:
         self._report(index)
@@ -341,7 +341,7 @@ class Simulation:
             brought = self._contribute(index, order.round)
             self._tell(Averaged(self.now, index, order.round, *brought, self.costs.wire_s, 8, 0.0))
 
-        self._enter(index, f"round {order.round}", everyone, then, lambda: self._broke(index, order.round))
+        self._enter(index, everyone, then, lambda: self._broke(index, order.round))
 
     def _broke(self, index: int, round: int) -> None:
         rank = self.ranks[index]
