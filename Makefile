@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint bench baselines clean install
+.PHONY: run test lint bench baselines convergence clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -35,8 +35,14 @@ bench: $(STAMP)
 
 # Five solo seeds of every model, and the baseline from them.
 baselines: $(STAMP)
-	$(BIN)/python -m bench -m model=mlp,resnet_graph mode=solo seed=0,1,2,3,4 output=runs/baselines force=true validate=false
+	$(BIN)/python -m bench -m model=mlp,lenet,resnet_graph mode=solo seed=0,1,2,3,4 output=runs/baselines force=true validate=false
 	$(BIN)/python -m bench baseline runs/baselines
+
+# Accuracy of the six modes against solo on MNIST, two models, five seeds; about an hour or more. Finished runs are kept.
+DATA ?= data
+convergence: $(STAMP)
+	$(BIN)/python -m bench experiment=convergence data.dir='$(DATA)' $(ARGS)
+	$(BIN)/python -m benchmarks.convergence runs/convergence
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from models.setup import Recipe, Setup
 
 MODELS: dict[str, str] = {
+    "lenet": "models.lenet",
     "mlp": "models.mlp",
     "resnet_graph": "models.resnet_graph",
 }

@@ -16,6 +16,7 @@ import models
 from ddp.runtime.task import Task
 from models import resnet_graph
 from models.data import DATA, data_set
+from models.lenet import build as build_lenet
 from models.mlp import build as build_mlp
 from models.parts import SCHEDULES
 
@@ -185,3 +186,15 @@ def test_resnet_starts_from_even_odds() -> None:
 def test_resnet_structure_is_known() -> None:
     hashes = {resnet_graph.build(data).structural_hash for data in (CIFAR, CIFAR, DATA["digits"])}
     assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(("data", "features"), [("mnist", 400), ("digits", 64)])
+def test_lenet_has_the_papers_widths(data: str, features: int) -> None:
+    shapes = [
+        tuple(layer.weight.shape) for layer in build_lenet(data_set(data)) if isinstance(layer, nn.Conv2d | nn.Linear)
+    ]
+    assert shapes == [(6, 1, 5, 5), (16, 6, 5, 5), (120, features), (84, 120), (10, 84)]
+    assert (
+        sum(p.numel() for p in build_lenet(data_set(data)).parameters())
+        == 150 + 12 + 2400 + 32 + 120 * features + 11_134
+    )
