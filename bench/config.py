@@ -12,10 +12,18 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from models import MODELS
+
+
+def open_node(settings: type[Any]) -> DictConfig:
+    """A frozen dataclass of settings as a typed node that takes overrides."""
+    node: DictConfig = OmegaConf.structured(settings)
+    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
+    return node
 
 
 @dataclass
@@ -66,6 +74,8 @@ class Config:
     policy: Any = MISSING
     """`name` and the settings of a policy; a node made by `policy_node`."""
     backend: Choice = MISSING
+    averaging: Any = field(default_factory=lambda: open_node(Averaging))
+    """The settings of `ddp.core.averaging.Averaging`."""
     world_size: int | None = None
     """Number of ranks; null: the mode's own (solo 1, others 2)."""
     seed: int = 0
@@ -86,8 +96,7 @@ class Config:
 
 def policy_node(name: str, policy: type[Policy]) -> DictConfig:
     """The settings of a policy as a typed node, with the policy's `name` beside them."""
-    node: DictConfig = OmegaConf.structured(policy)
-    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
+    node = open_node(policy)
     OmegaConf.set_struct(node, False)
     node["name"] = name
     OmegaConf.set_struct(node, None)
