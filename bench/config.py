@@ -19,13 +19,6 @@ from ddp.runtime.engines import ENGINES
 from models import MODELS
 
 
-def open_node(settings: type[Any]) -> DictConfig:
-    """A frozen dataclass of settings as a typed node that takes overrides."""
-    node: DictConfig = OmegaConf.structured(settings)
-    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
-    return node
-
-
 @dataclass
 class Choice:
     """A group whose members have a name and nothing else."""
@@ -74,8 +67,7 @@ class Config:
     policy: Any = MISSING
     """`name` and the settings of a policy; a node made by `policy_node`."""
     backend: Choice = MISSING
-    averaging: Any = field(default_factory=lambda: open_node(Averaging))
-    """The settings of `ddp.core.averaging.Averaging`."""
+    averaging: Averaging = field(default_factory=Averaging)
     world_size: int | None = None
     """Number of ranks; null: the mode's own (solo 1, others 2)."""
     seed: int = 0
@@ -96,17 +88,24 @@ class Config:
 
 def policy_node(name: str, policy: type[Policy]) -> DictConfig:
     """The settings of a policy as a typed node, with the policy's `name` beside them."""
-    node = open_node(policy)
+    node: DictConfig = OmegaConf.structured(policy)
+    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
     OmegaConf.set_struct(node, False)
     node["name"] = name
     OmegaConf.set_struct(node, None)
     return node
 
 
+def _schema() -> DictConfig:
+    node: DictConfig = OmegaConf.structured(Config)
+    OmegaConf.set_readonly(node.averaging, False)
+    return node
+
+
 def register() -> None:
     """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
+    store.store(name="schema", node=_schema())
     for group, registry in (("model", MODELS), ("engine", ENGINES), ("backend", BACKENDS)):
         for name in registry:
             store.store(group=group, name=name, node=Choice(name))
@@ -122,6 +121,6 @@ def typed(composed: DictConfig) -> Config:
     """
     said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(said, dict)
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), said))
+    config = OmegaConf.to_object(OmegaConf.merge(_schema(), said))
     assert isinstance(config, Config)
     return config
