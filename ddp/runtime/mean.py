@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddp.runtime.outer import Outer, precise
 
-PIECE = 1 << 17
+PIECE = 1 << 18
 """Elements at a time: large enough for calls to cost nothing, small enough for the running mean to stay in the cache."""
 
 
