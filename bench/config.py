@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -66,6 +67,7 @@ class Config:
     policy: Any = MISSING
     """`name` and the settings of a policy; a node made by `policy_node`."""
     backend: Choice = MISSING
+    averaging: Averaging = field(default_factory=Averaging)
     world_size: int | None = None
     """Number of ranks; null: the mode's own (solo 1, others 2)."""
     seed: int = 0
@@ -94,10 +96,16 @@ def policy_node(name: str, policy: type[Policy]) -> DictConfig:
     return node
 
 
+def _schema() -> DictConfig:
+    node: DictConfig = OmegaConf.structured(Config)
+    OmegaConf.set_readonly(node.averaging, False)
+    return node
+
+
 def register() -> None:
     """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
     store = ConfigStore.instance()
-    store.store(name="schema", node=Config)
+    store.store(name="schema", node=_schema())
     for group, registry in (("model", MODELS), ("engine", ENGINES), ("backend", BACKENDS)):
         for name in registry:
             store.store(group=group, name=name, node=Choice(name))
@@ -113,6 +121,6 @@ def typed(composed: DictConfig) -> Config:
     """
     said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(said, dict)
-    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), said))
+    config = OmegaConf.to_object(OmegaConf.merge(_schema(), said))
     assert isinstance(config, Config)
     return config

@@ -20,6 +20,7 @@ import models
 from bench.config import Config
 from bench.spec import RunSpec
 from bench.suggest import unknown
+from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -96,7 +97,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         config=resolved,
         warnings=_warnings(config, world_size, machine),
     )
-    return RunPlan(spec, _job(spec, policy, backend, recipe), recipe)
+    return RunPlan(spec, _job(spec, policy, backend, config.averaging, recipe), recipe)
 
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
@@ -107,6 +108,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "engine": config.engine.name,
         "policy": {"name": config.policy["name"]} | vars(policy) if paired else None,
         "backend": config.backend.name if paired else None,
+        "averaging": vars(config.averaging.resolved()) if paired else None,
         "world_size": world_size,
         "seed": config.seed,
         "recipe": config.recipe,
@@ -119,12 +121,14 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     """sha256 over the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
     cell = {key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster")}
+    if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
+        del cell["averaging"]
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
     cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _job(spec: RunSpec, policy: Policy, backend: str, recipe: Recipe) -> Job:
+def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, recipe: Recipe) -> Job:
     cluster, data_dir = spec.config["cluster"], spec.config["data"]["dir"]
     return Job(
         task=partial(models.make_task, spec.model, recipe, data_dir),
@@ -135,6 +139,7 @@ def _job(spec: RunSpec, policy: Policy, backend: str, recipe: Recipe) -> Job:
         policy=policy,
         backend=backend,
         scratch=Path(),  # the launcher makes it
+        averaging=averaging,
         device=cluster["device"],
         speeds=spec.speeds,
         lr_scale=spec.lr_scale,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.runfolder import Run
+from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES
 
 
@@ -23,12 +24,25 @@ def command(runs: Sequence[Run]) -> str:
     if m.emulated_speeds:
         words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
     words += _policy(run.config.get("policy"))
+    words += _changed("averaging", run.config.get("averaging"), Averaging())
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
 
 
 def _policy(settings: Any) -> list[str]:
     if not isinstance(settings, dict) or settings.get("name") not in POLICIES:
         return []
-    default = json.loads(json.dumps(asdict(POLICIES[settings["name"]]())))  # type: ignore[call-overload]
-    changed = {key: value for key, value in settings.items() if key != "name" and value != default.get(key)}
-    return [f"policy.{key}={json.dumps(value, separators=(',', ':'))}" for key, value in changed.items()]
+    said = {key: value for key, value in settings.items() if key != "name"}
+    return _changed("policy", said, POLICIES[settings["name"]]())
+
+
+def _changed(group: str, settings: Any, default: Any) -> list[str]:
+    """The settings that differ from a frozen dataclass of defaults."""
+    if not isinstance(settings, dict):
+        return []
+    usual = json.loads(json.dumps(asdict(default)))
+    changed = {key: value for key, value in settings.items() if value != usual.get(key)}
+    return [f"{group}.{key}={_word(value)}" for key, value in changed.items()]
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

@@ -6,19 +6,31 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+KINDS = ("parameters", "buffers", "optimizer")
+"""What an average tells apart."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stretch of flat memory that an average treats alike: one of `KINDS`, of one data type."""
+
+    kind: str
+    values: Tensor
 
 
 class FlatState:
     """All parameters and buffers of `model`, which keeps working on views. Make the optimizer after it.
 
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
-    `trained` says how many elements of each are parameters. Weights become contiguous. A buffer that the model replaces by
+    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
     another tensor is taken back by `gather`; a parameter that is replaced is an error.
     """
 
@@ -28,9 +40,13 @@ class FlatState:
         dtypes = sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype)))
         groups = [[slot[2] for slot in self._slots if slot[2].dtype == dtype] for dtype in dtypes]
         self.tensors = [_flatten(group) for group in groups]
-        self.trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
+        trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
+        halves = [
+            part for flat, count in zip(self.tensors, trained, strict=True) for part in (flat[:count], flat[count:])
+        ]
+        kinds_of = ("parameters", "buffers") * len(groups)
+        self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
         self._places = {id(tensor): tensor.data_ptr() for _, _, tensor in self._slots}
-        self.floats = [flat for flat in self.tensors if flat.is_floating_point()]
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
@@ -63,15 +79,17 @@ class FlatState:
         return digest.hexdigest()
 
 
-def divergence(own: list[Tensor], average: list[Tensor], trained: list[int]) -> float | None:
-    """||own - average|| / ||average|| over the first `trained` elements of each pair; None if that is not finite."""
-    change = norm = 0.0
-    for left, right, count in zip(own, average, trained, strict=False):
-        if count:
-            norm += float(right[:count].double().norm()) ** 2
-            change += float(torch.dist(left[:count].double(), right[:count].double())) ** 2
-    ratio = (change / norm) ** 0.5 if norm else 0.0
-    return ratio if math.isfinite(ratio) else None
+@contextmanager
+def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Within the context every first tensor holds the values of its second."""
+    kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
+    for tensor, _, other in kept:
+        tensor.copy_(other)
+    try:
+        yield
+    finally:
+        for tensor, own, _ in kept:
+            tensor.copy_(own)
 
 
 class FlatGradients:

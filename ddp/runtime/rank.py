@@ -98,6 +98,7 @@ class Rank:
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
             case Stop():
+                backend.settle()
                 loop.finish()
 
     def _wait(self) -> None:

@@ -7,10 +7,11 @@ runs share a task: they differ in nothing but the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from ddp.core.averaging import Averaging
 from ddp.core.policies import Policy
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Job:
     """A key of `ddp.runtime.backends.BACKENDS`."""
     scratch: Path
     """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
+    averaging: Averaging = field(default_factory=Averaging)
+    """What an average is made of, and what becomes of it."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     speeds: tuple[float, ...] = ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddp.core.commands import Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.order import order
@@ -156,6 +157,7 @@ class Rig:
     def __init__(self, tmp_path: Path, rank: int) -> None:
         job = Job(toy.task, 1, 8, 0, 2, POLICIES["async"](), "cpu", tmp_path)
         self.loop = Loop(job, rank, lambda event: None)
+        self.reducer = cpu.Reducer(job, lambda event: None)
         self.backend = cpu.Backend(job, rank, self.loop)
         self.state = self.loop.replica.state
 
@@ -171,7 +173,7 @@ def test_training_done_while_an_average_was_in_flight_is_kept(tmp_path: Path) ->
     for rig in rigs:
         rig.backend.snapshot()
     rigs[0].train(0.125)
-    cpu.average(rigs[0].backend._average[0], [rig.backend._snapshot[0] for rig in rigs], (1, 3))
+    rigs[0].reducer._reduce(Reduce(0, (0, 1), (1, 3), ""))
     mean = (laid[0] + 3 * laid[1]) / 4
     changes = [rig.backend.apply(exact=rank == 1) for rank, rig in enumerate(rigs)]
     assert all(change.divergence is not None and change.divergence > 0 for change in changes)

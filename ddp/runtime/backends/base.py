@@ -79,7 +79,7 @@ class Backend(Protocol):
         ...
 
     def average(self, order: Average, samples: int) -> Change:
-        """Average the replicas, weighted by `samples`; counters take the maximum. Raises ExchangeBroken."""
+        """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
         ...
 
     def snapshot(self) -> None:
@@ -91,7 +91,11 @@ class Backend(Protocol):
         ...
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the last average in place of the replica. `exact`: the replica is the average."""
+        """Put the last average in place of the replica. `exact`: nothing was trained since that average."""
+        ...
+
+    def settle(self) -> None:
+        """Training is over: become the last average, where an average leaves replicas apart."""
         ...
 
     def close(self) -> None:

@@ -1,18 +1,24 @@
 """`cpu`: ranks lay down snapshots in shared memory, the coordinator's process averages them, ranks add the difference.
 
-Nobody blocks. No snapshot is ever torn, because the rounds of the core say who may touch what: a rank writes its snapshot
-only between the order to and its report, the reducer reads only after all reports, and writes the average only while no
-rank may read it.
+Nobody blocks. The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction
+to do. It measures the distances too; each reaches its rank in a file beside the excess.
+
+Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before is
+closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and `Reduced`,
+the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its own excess and
+the average. It reads the average once more for an evaluation, which it was ordered to before its next snapshot, without
+which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only, which no round holds.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,7 +28,10 @@ from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
-from ddp.runtime.flat import divergence
+from ddp.runtime.flat import KINDS, Section, swapped
+from ddp.runtime.inner import InnerOptimizer
+from ddp.runtime.mean import average, ratio
+from ddp.runtime.outer import Outer, outer
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -30,8 +39,8 @@ if TYPE_CHECKING:
     from ddp.runtime.replica import Replica
 
 FACTS = Facts(blocking=False, in_step=False)
-PIECE = 1 << 15
-"""Elements averaged at a time, so that the double-precision sum stays in the cache."""
+NOBODY = "average"
+"""Stands in a file's name where a rank's number does."""
 
 
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
@@ -49,6 +58,10 @@ def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor
     return torch.from_file(str(path), shared=True, size=elements, dtype=dtype)
 
 
+def _like(scratch: Path, section: Section, who: int | str) -> Tensor:
+    return _open(scratch, f"{section.kind}-{who}", section.values.dtype, section.values.numel())
+
+
 class Backend:
     """A rank's side: its own snapshot, and the average that all read."""
 
@@ -56,9 +69,17 @@ class Backend:
     transport = "memory"
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
-        self._loop, self._state = loop, loop.replica.state.tensors
-        self._snapshot = [_open(job.scratch, f"snapshot-{rank}", t.dtype, t.numel()) for t in self._state]
-        self._average = [_open(job.scratch, "average", t.dtype, t.numel()) for t in self._state]
+        self._loop, self._apart, self._applied = loop, job.averaging.apart, False
+        self._inner = InnerOptimizer(loop.replica.optimizer, job.averaging)
+        self._sections = [*loop.replica.state.sections, *self._inner.sections]
+        self._snapshot = [_like(job.scratch, section, rank) for section in self._sections]
+        self._average = [_like(job.scratch, section, NOBODY) for section in self._sections]
+        self._divergence = _open(job.scratch, f"divergence-{rank}", torch.float64, 1)
+        self._bytes = sum(laid.nbytes for laid in self._snapshot)
+        if job.averaging.outer != "none":
+            # The outer optimizer steps from the initial parameters: the same bits from all ranks.
+            for section, mean in zip(self._sections, self._average, strict=True):
+                mean.copy_(section.values)
 
     def join(self, order: Join) -> None:
         """Never asked for: snapshots need no group."""
@@ -88,43 +109,46 @@ class Backend:
         """Copy the replica to shared memory."""
         began = now()
         self._loop.replica.state.gather()
-        for flat, laid in zip(self._state, self._snapshot, strict=True):
-            laid.copy_(flat)
-        self._loop.meter.add("copy", began, size=self._loop.replica.state.bytes)
+        self._inner.gather()
+        for section, laid in zip(self._sections, self._snapshot, strict=True):
+            laid.copy_(section.values)
+        self._loop.meter.add("copy", began, size=self._bytes)
 
     def apply(self, exact: bool) -> Change:
-        """Add what the average changed; counters take the maximum."""
+        """Add what the average changed; counters take the maximum.
+
+        The state of the rank's own optimizer becomes the average: a difference could make a second moment negative.
+        """
         began = now()
-        state = self._loop.replica.state
-        state.gather()
-        change = divergence(self._snapshot, self._average, state.trained)
-        for flat, laid, mean in zip(self._state, self._snapshot, self._average, strict=True):
-            if exact:
-                flat.copy_(mean)
-            elif flat.dtype is torch.bool:
-                flat.logical_or_(mean.to(flat.device))
+        self._loop.replica.state.gather()
+        for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
+            own, apart = section.values, self._apart and section.kind == "parameters"
+            if section.kind == "optimizer" or (exact and not apart):
+                own.copy_(mean)
+            elif own.dtype is torch.bool:
+                own.logical_or_(mean.to(own.device))
             else:
-                # What did not change keeps its bits; so infinities do, which have no difference.
-                here, then = mean.to(flat.device), laid.to(flat.device)
-                flat.copy_(torch.where(here == then, flat, flat + (here - then)))
-        size = 3 * state.bytes
-        seconds = self._loop.meter.add("copy", began, size=size) - began
-        return Change(seconds, size, change)
+                own.sub_(excess.to(own.device))  # what did not change keeps its bits
+        self._inner.scatter()
+        self._applied = True
+        divergence = float(self._divergence)
+        seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
+        return Change(seconds, 2 * self._bytes, divergence if math.isfinite(divergence) else None)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation."""
-        return nullcontext() if exact else self._swapped()
+        return nullcontext() if exact and not self._apart else swapped(self._pairs())
 
-    @contextmanager
-    def _swapped(self) -> Iterator[None]:
-        own = [flat.clone() for flat in self._state]
-        for flat, mean in zip(self._state, self._average, strict=True):
-            flat.copy_(mean)
-        try:
-            yield
-        finally:
-            for flat, kept in zip(self._state, own, strict=True):
-                flat.copy_(kept)
+    def settle(self) -> None:
+        """Become the last average."""
+        if self._apart and self._applied:
+            for own, mean in self._pairs():
+                own.copy_(mean)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Parameters and buffers, each beside its average."""
+        pairs = zip(self._sections, self._average, strict=True)
+        return [(section.values, mean) for section, mean in pairs if section.kind != "optimizer"]
 
     def close(self) -> None:
         """The files go with the run's scratch folder."""
@@ -135,8 +159,9 @@ class Reducer:
 
     def __init__(self, job: Job, done: Callable[[Reduced | Exception], None]) -> None:
         torch.set_num_threads(1)
-        self._scratch, self._done = job.scratch, done
+        self._scratch, self._done, self._settings = job.scratch, done, job.averaging
         self._files: dict[Path, Tensor] = {}
+        self._outer: dict[Path, Outer | None] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="reducer")
 
     def __enter__(self) -> Reducer:
@@ -151,15 +176,33 @@ class Reducer:
 
     def _reduce(self, order: Reduce) -> None:
         try:
-            began, size = now(), 0
-            for path in self._scratch.glob(f"snapshot-{order.members[0]}.*"):
-                mean = self._file(path.with_stem("average"))
-                laid = [self._file(path.with_stem(f"snapshot-{rank}")) for rank in order.members]
-                average(mean, laid, order.samples)
-                size += (len(laid) + 1) * mean.nbytes
+            began = now()
+            weights = [self._settings.weight(samples) for samples in order.samples]
+            size, norm, changes = 0, 0.0, [0.0] * len(order.members)
+            for kind in KINDS:
+                for path in sorted(self._scratch.glob(f"{kind}-{order.members[0]}.*")):
+                    mean = self._file(path.with_stem(f"{kind}-{NOBODY}"))
+                    laid = [self._file(path.with_stem(f"{kind}-{rank}")) for rank in order.members]
+                    length, apart = average(mean, laid, weights, **self._treatment(kind, path, mean))
+                    norm, changes = norm + length, [a + b for a, b in zip(changes, apart, strict=True)]
+                    size += (2 * len(laid) + 1) * mean.nbytes
+            for rank, change in zip(order.members, changes, strict=True):
+                divergence = ratio(change, norm)
+                told = self._file(self._scratch / f"divergence-{rank}.float64")
+                told.fill_(math.nan if divergence is None else divergence)
             self._done(Reduced(now(), order.round, now() - began, size))
         except Exception as error:
             self._done(error)
+
+    def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:
+        """How `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
+        if kind != "parameters":
+            return {"blend": None if kind == "optimizer" else 1.0}
+        name = path.with_stem(kind)
+        if name not in self._outer:
+            self._outer[name] = outer(self._settings, mean)
+        elastic = self._settings.elastic
+        return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic, "measure": True}
 
     def _file(self, path: Path) -> Tensor:
         """The tensor in a file that a rank has made; kept mapped."""
@@ -167,24 +210,3 @@ class Reducer:
             dtype = getattr(torch, path.suffix[1:])
             self._files[path] = _open(self._scratch, path.stem, dtype, path.stat().st_size // dtype.itemsize)
         return self._files[path]
-
-
-def average(mean: Tensor, replicas: list[Tensor], samples: tuple[int, ...]) -> None:
-    """`mean` becomes the average of `replicas`, weighted by `samples`; integers (counters) take the maximum.
-
-    Summed in double precision, where sample count times significand is exact (up to float32): identical replicas give
-    themselves. The first term starts the sum, so that even the sign of a zero is kept.
-    """
-    if not mean.is_floating_point():
-        mean.copy_(torch.stack(replicas).amax(dim=0))
-        return
-    # An idle rank weighs nothing, whatever it holds.
-    weighted = [(replica, weight) for replica, weight in zip(replicas, samples, strict=True) if weight]
-    total = sum(samples)
-    for start in range(0, mean.numel(), PIECE):
-        piece = slice(start, start + PIECE)
-        terms = (replica[piece].double().mul_(weight) for replica, weight in weighted)
-        acc = next(terms)
-        for term in terms:
-            acc.add_(term)
-        mean[piece] = acc.div_(total)

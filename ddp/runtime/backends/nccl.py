@@ -1,13 +1,14 @@
 """`nccl`: replicas are averaged by a collective, in place. NCCL where every rank has its own GPU, else gloo.
 
-Averages are taken in double precision over the wire: a product of a 24-bit significand and a sample count is exact there, so
-the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to float32).
+By default averages are taken in double precision over the wire: weight times value is exact there or off by far less than a
+float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to
+float32). A narrower wire carries the differences to the last average, which all ranks hold with the same bits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,10 @@ from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, ExchangeBroken, Facts
 from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatGradients, divergence
+from ddp.runtime.flat import FlatGradients, swapped
+from ddp.runtime.inner import InnerOptimizer
+from ddp.runtime.mean import PIECE, pieces, ratio, square
+from ddp.runtime.outer import outer
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -49,9 +53,22 @@ class Backend:
         if own_gpu:  # a collective that is too late raises, instead of ending the process
             os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-        self._floats = loop.replica.state.floats
-        self._counters = loop.replica.state.counters
+        self._prepare_average()
+
+    def _prepare_average(self) -> None:
+        settings, replica = self._job.averaging, self._loop.replica
+        self._inner = InnerOptimizer(replica.optimizer, settings)
+        self._sections = [s for s in replica.state.sections if s.values.is_floating_point()] + self._inner.sections
+        self._counters = [flat for flat in replica.state.tensors if not flat.is_floating_point()]
+        self._outer = [outer(settings, s.values) if s.kind == "parameters" else None for s in self._sections]
+        self._exact = settings.wire == "float64"
+        # The last average is the initial state at first, the same bits on all ranks.
+        kept = not self._exact or settings.apart or settings.outer != "none"
+        self._last = [section.values.clone() if kept else None for section in self._sections]
         self._wire: list[Tensor] = []
+        self._buffer: list[Tensor] = []
+        self._weight = torch.zeros(1, dtype=torch.float64, device=self._loop.device)
+        self._averaged = False
 
     def join(self, order: Join) -> None:
         """Leave the group that there is, and meet the members of the new one."""
@@ -77,29 +94,24 @@ class Backend:
                 dist.destroy_process_group()
 
     def share(self, round: int) -> None:
-        """Write the average to a file; where gradients are exchanged inside steps, the replica's whole state."""
-        held = self._loop.replica.capture() if self._gradients else {"tensors": self._mean()}
+        """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
+        held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self._loop.replica.capture()
         torch.save(held, self._shared(round))
 
     def adopt(self, round: int) -> Change:
-        """Read what was shared."""
+        """Read what was shared, and do with it what the others did."""
         began, replica = now(), self._loop.replica
         held = torch.load(self._shared(round), map_location=self._loop.device)
-        change: float | None = 0.0
-        if self._gradients:
-            replica.restore(held)
+        divergence: float | None = 0.0
+        if "wire" in held:
+            self._buffer[0].copy_(held["wire"][0])
+            self._total.fill_(1.0)  # whoever shares has divided by it already
+            self._counted = held["counters"]
+            divergence = self._take()
         else:
-            own, mean = replica.state.tensors, held["tensors"]
-            change = divergence(own, mean, replica.state.trained)
-            for flat, other in zip(own, mean, strict=True):
-                flat.copy_(other)
+            replica.restore(held)
         size = replica.state.bytes
-        return Change(self._loop.meter.add("copy", began, size=size) - began, size, change)
-
-    def _mean(self) -> list[Tensor]:
-        """The average of the last round, all types."""
-        means = [wire[:-1].to(flat.dtype) for wire, flat in zip(self._wire, self._floats, strict=True)]
-        return [*means, *self._counted]
+        return Change(self._loop.meter.add("copy", began, size=size) - began, size, divergence)
 
     def _shared(self, round: int) -> Path:
         return self._job.scratch / f"shared-{round}.pt"
@@ -126,33 +138,80 @@ class Backend:
 
     def average(self, order: Average, samples: int) -> Change:
         """Average the replicas, weighted by `samples`."""
-        began, state, meter = now(), self._loop.replica.state, self._loop.meter
-        state.gather()
+        began, replica, meter = now(), self._loop.replica, self._loop.meter
+        replica.state.gather()
+        self._inner.gather()
         if not self._wire:
-            self._wire = [
-                torch.empty(flat.numel() + 1, dtype=torch.float64, device=flat.device) for flat in self._floats
-            ]
-        for flat, wire in zip(self._floats, self._wire, strict=True):
-            if samples:
-                wire[:-1].copy_(flat).mul_(samples)
-            else:
-                wire.zero_()  # an idle rank weighs nothing, whatever it holds
-            wire[-1] = samples
+            self._make_wire()
+        weight = self._job.averaging.weight(samples)
+        self._weight.fill_(weight)
+        seconds, size = 0.0, 0
+        if not self._exact:  # shares need the total first
+            meter.add("copy", began)
+            seconds, size = self._all_reduce([self._weight])
+            began = now()
+            weight /= float(self._weight) or 1.0
+        else:
+            self._total.fill_(weight)
+        for section, wire, last in zip(self._sections, self._wire, self._last, strict=True):
+            for piece in self._pieces(wire):
+                _lay(wire[piece], section.values[piece], weight, None if self._exact or last is None else last[piece])
         meter.add("copy", began)
-        seconds, size = self._all_reduce(self._wire)
-        self._counted = [
-            counter.clone() for counter in self._counters
-        ]  # a round that breaks leaves the replica as it was
-        more, counters = self._all_reduce(self._counted, dist.ReduceOp.MAX)
+        # The total travels behind the values: a collective of its own would cost as much for a small model. A round that
+        # breaks leaves the replica as it was, its counters too.
+        self._counted = [counter.clone() for counter in self._counters]
+        for tensors, op in ((self._buffer, dist.ReduceOp.SUM), (self._counted, dist.ReduceOp.MAX)):
+            more, sent = self._all_reduce(tensors, op)
+            seconds, size = seconds + more, size + sent
         began = now()
-        means = [wire[:-1].div_(wire[-1]) for wire in self._wire]
-        change = divergence(self._floats, means, state.trained)
-        for flat, mean in zip(self._floats, means, strict=True):
-            flat.copy_(mean)
+        divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
+        meter.add("copy", began)
+        return Change(seconds, size, divergence)
+
+    def _make_wire(self) -> None:
+        """One tensor for all sections, and behind them the weight where it is exact there."""
+        dtype = getattr(torch, self._job.averaging.wire)
+        sizes = [section.values.numel() for section in self._sections]
+        whole = torch.empty(sum(sizes) + int(self._exact), dtype=dtype, device=self._loop.device)
+        *self._wire, rest = torch.split(whole, [*sizes, int(self._exact)])
+        self._buffer = [whole]
+        self._total = rest if self._exact else self._weight
+
+    def _pieces(self, wire: Tensor) -> Iterator[slice]:
+        """What is worked on at a time: on the CPU what its cache holds."""
+        return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
+
+    def _take(self) -> float | None:
+        """Take over the average that the wire holds; returns the divergence."""
+        elastic = self._job.averaging.elastic
+        total = float(self._total) if self._exact else 1.0
+        norm = change = 0.0
+        for section, wire, last, step in zip(self._sections, self._wire, self._last, self._outer, strict=True):
+            trained = section.kind == "parameters"
+            for piece in self._pieces(wire):
+                own, then = section.values[piece], None if last is None else last[piece]
+                mean = (wire[piece].div_(total) if self._exact else wire[piece]).to(own.dtype)
+                if then is not None and not self._exact:
+                    mean.add_(then)
+                if step is not None and then is not None:
+                    step.step(mean, then, piece)
+                if then is not None:
+                    then.copy_(mean)
+                if not trained:
+                    own.copy_(mean)
+                    continue
+                norm += square(mean)
+                excess = own - mean
+                change += square(excess)
+                if self._job.averaging.apart:
+                    own.sub_(excess, alpha=elastic)
+                else:
+                    own.copy_(mean)
         for counter, highest in zip(self._counters, self._counted, strict=True):
             counter.copy_(highest)
-        meter.add("copy", began)
-        return Change(seconds + more, size + counters, change)
+        self._inner.scatter()
+        self._averaged = True
+        return ratio(change, norm)
 
     def _all_reduce(self, tensors: list[Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> tuple[float, int]:
         """Reduce tensors in place, in buckets; returns seconds and bytes."""
@@ -179,13 +238,34 @@ class Backend:
         raise AssertionError("a blocking backend applies its average at once")
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """An evaluation follows its average directly, so the replica is the average."""
-        return nullcontext()
+        """An evaluation follows its average directly, so the replica is the average, unless replicas stay apart."""
+        return swapped(self._pairs()) if self._job.averaging.apart and self._averaged else nullcontext()
+
+    def settle(self) -> None:
+        """Become the last average."""
+        if self._job.averaging.apart and self._averaged:
+            for own, last in self._pairs():
+                own.copy_(last)
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Parameters, each beside its last average."""
+        pairs = zip(self._sections, self._last, strict=True)
+        return [(section.values, last) for section, last in pairs if section.kind == "parameters" and last is not None]
 
     def close(self) -> None:
         """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:
+    """Lay weighted values, or their differences to `last`, on the wire."""
+    if not weight:
+        wire.fill_(-0.0)  # an idle rank weighs nothing, whatever it holds; so a sum keeps the sign of its zeros
+    elif last is None:
+        wire.copy_(values).mul_(weight)
+    else:
+        wire.copy_((values - last).masked_fill_(values == last, 0.0).mul_(weight))
 
 
 class Reducer:
