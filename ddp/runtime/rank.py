@@ -80,6 +80,7 @@ class Rank:
                 self._average(action)
             case Apply():
                 change = backend.apply(exact=loop.steps == 0)
+                loop.version += 1
                 done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
                 self._channel.send(done)
             case Evaluate():
@@ -118,6 +119,7 @@ class Rank:
             self._channel.send(AverageFailed(now(), rank, order.round, _clean(str(error), 2_000)))
             return
         steps, samples = loop.contribute()
+        loop.version += 1
         done = Averaged(now(), rank, order.round, steps, samples, change.seconds, change.bytes, change.divergence)
         self._channel.send(done)
 
