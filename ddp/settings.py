@@ -15,7 +15,7 @@ from ddp.suggest import unknown
 
 def known(kind: str, name: str, registry: Collection[str]) -> str:
     """`name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
-    if name not in registry:
+    if not isinstance(name, str) or name not in registry:
         raise ValueError(unknown(kind, str(name), registry))
     return name
 
@@ -37,7 +37,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value` if it is a whole number from `least` to `most`; else ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}={value!r:.60} must be a whole number {bounds}")
+        raise ValueError(f"{name}={_shown(value)} must be a whole number {bounds}")
     return value
 
 
@@ -46,11 +46,15 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not least <= value <= most:
         bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
-        raise ValueError(f"{name}={value!r:.60} must be a finite number {bounds}{remedy and f'; {remedy}'}")
+        raise ValueError(f"{name}={_shown(value)} must be a finite number {bounds}{remedy and f'; {remedy}'}")
     return float(value)
 
 
 def function(name: str, value: Any) -> None:
     """ValueError unless `value` can be called."""
     if not callable(value):
-        raise ValueError(f"{name} must be a function, not {value!r:.60}")
+        raise ValueError(f"{name} must be a function, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:60]

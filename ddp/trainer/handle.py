@@ -10,7 +10,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -131,7 +131,7 @@ class RunHandle:
 
     def _run(self) -> None:
         try:
-            with scratch(self._room) as folder, _as_before(self._job.world_size):
+            with scratch(self._room) as folder, _put_back(in_place=self._job.world_size == 1):
                 job = replace(self._job, scratch=folder, task=self._deliver(folder))
                 elche.run(job, self._emit)
                 self._state = read_state(folder, self._finished)
@@ -155,20 +155,16 @@ class RunHandle:
             self._metrics.put(metrics)
 
 
-def _as_before(world_size: int) -> AbstractContextManager[None]:
-    """What training in this process changes for all of it is put back at the end."""
-    return _restored() if world_size == 1 else nullcontext()
-
-
 @contextmanager
-def _restored() -> Iterator[None]:
+def _put_back(in_place: bool) -> Iterator[None]:
+    """What a run changes for all of this process is put back at its end: threads, and the random generators if in place."""
     threads = torch.get_num_threads()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=gpus):
-        try:
+    try:
+        with torch.random.fork_rng(devices=gpus, enabled=in_place):
             yield
-        finally:
-            torch.set_num_threads(threads)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @atexit.register
