@@ -73,11 +73,14 @@ class EpochBook:
         self._devices = devices
         self._ready: list[float] = []
         self._trained: dict[int, list[Progress]] = defaultdict(list)
-        self._evaluated: list[Evaluated] = []
+        self._evaluated: dict[int, dict[int, Evaluated]] = defaultdict(dict)
+        """Epoch -> rank -> its part."""
         self._parts: dict[int, int] = {}
         """Epoch -> parts that its evaluation is split into."""
         self._owed: set[tuple[int, int]] = set()
         """(epoch, rank) whose evaluation was ordered."""
+        self._stopped = 0.0
+        """Seconds of evaluation of the epochs given out, all ranks together: no later epoch ends before them."""
         self._seconds = 0.0
         """End of the last epoch given out, on the training clock."""
 
@@ -92,7 +95,7 @@ class EpochBook:
                 self._parts[record.epoch] = record.parts
                 self._owed.add((record.epoch, record.rank))
             case Evaluated():
-                self._evaluated.append(record)
+                self._evaluated[record.epoch][record.rank] = record
                 self._owed.discard((record.epoch, record.rank))
                 return self._complete()
             case Lost() | Failed():
@@ -104,15 +107,17 @@ class EpochBook:
         done = []
         while self._trained:
             epoch = min(self._trained)
-            parts = {part.rank: part for part in self._evaluated if part.epoch == epoch}
-            if not parts or any(entry[0] == epoch for entry in self._owed):
+            if epoch not in self._evaluated or any(entry[0] == epoch for entry in self._owed):
                 break
-            done.append(self._close(epoch, list(parts.values())))
+            done.append(self._close(epoch))
         return done
 
-    def _close(self, epoch: int, parts: list[Evaluated]) -> EpochMetrics:
-        trained = self._trained.pop(epoch)
-        clock = Clock(max(self._ready), len(self._ready), self._evaluated)
+    def _close(self, epoch: int) -> EpochMetrics:
+        ranks = len(self._ready)
+        evaluations = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
+        clock = Clock(max(self._ready) + self._stopped / ranks, ranks, evaluations)
+        trained, parts = self._trained.pop(epoch), list(self._evaluated.pop(epoch).values())
         before, self._seconds = self._seconds, clock.at(ended(trained, parts))
-        whole = len(parts) >= self._parts.get(epoch, 1)
+        self._stopped += sum(part.seconds for part in parts)
+        whole = len(parts) >= self._parts.pop(epoch, 1)
         return epoch_metrics(trained, parts if whole else [], max(self._seconds - before, 0.0), self._devices)

@@ -123,6 +123,8 @@ class RunHandle:
     @contextmanager
     def _ending_if_interrupted(self) -> Iterator[None]:
         """Ctrl-C, or what a signal handler raises, ends the run before it goes on its way."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a step or callback of a run in place cannot wait for that run")
         try:
             yield
         except BaseException:

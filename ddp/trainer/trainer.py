@@ -83,18 +83,9 @@ class Trainer:
         deadline_s: float = 60.0,
         **settings: Any,
     ) -> None:
-        for name, given in (("model_factory", model_factory), ("train_step", train_step)):
-            function(name, given)
-        function("optimizer_factory", optimizer_factory)
-        for name, optional in (("eval_step", eval_step), ("schedule", schedule), ("epoch_callback", epoch_callback)):
-            if optional is not None:
-                function(name, optional)
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
         size = _world_size(world_size, known("device", device, DEVICES))
-        limit = (
-            None if max_grad_norm is None else number("max_grad_norm", max_grad_norm, 1e-12, remedy="None: no limit")
-        )
         ratio = number("lr_scale_ratio", lr_scale_ratio, 0.0, remedy="0 leaves the learning rate as it is")
         self._parts = Parts(
             model_factory=model_factory,
@@ -107,6 +98,7 @@ class Trainer:
             schedule=schedule,
             epoch_callback=epoch_callback,
         )
+        _check_functions(self._parts)
         self._job = Job(
             task=partial(make_task, self._parts),
             epochs=whole("epochs", epochs, 1),
@@ -119,7 +111,7 @@ class Trainer:
             device=device,
             speeds=_speeds(speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
-            max_grad_norm=limit,
+            max_grad_norm=_limit(max_grad_norm),
             deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
             keep_state=True,
             preload=("ddp.trainer.task",),
@@ -145,6 +137,18 @@ def _world_size(asked: int | None, device: str) -> int:
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
     return min(max(gpus, 1), MAX_WORLD) if asked is None else whole("world_size", asked, 1, MAX_WORLD)
+
+
+def _check_functions(parts: Parts) -> None:
+    for name in ("model_factory", "optimizer_factory", "train_step"):
+        function(name, getattr(parts, name))
+    for name in ("eval_step", "schedule", "epoch_callback"):
+        if getattr(parts, name) is not None:
+            function(name, getattr(parts, name))
+
+
+def _limit(max_grad_norm: float | None) -> float | None:
+    return None if max_grad_norm is None else number("max_grad_norm", max_grad_norm, 1e-12, remedy="None: no limit")
 
 
 def _speeds(speeds: Sequence[float], world_size: int) -> tuple[float, ...]:

@@ -280,6 +280,20 @@ def test_abort_from_inside_a_run_in_place(make: Make) -> None:
         handles[0].join()
 
 
+def test_a_run_in_place_cannot_wait_for_itself(make: Make) -> None:
+    handles: list[RunHandle] = []
+    begun = threading.Event()
+
+    def callback(epoch: int, worker: WorkerHandle) -> None:
+        begun.wait(WITHIN_S)
+        handles[0].join()
+
+    handles.append(make(world_size=1, epoch_callback=callback).run())
+    begun.set()
+    with pytest.raises(RankFailed, match="cannot wait for that run"):
+        handles[0].join()
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_abort_after_the_end_changes_nothing(make: Make, world_size: int) -> None:
     with make(world_size=world_size).run() as handle:
