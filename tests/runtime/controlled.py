@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -84,14 +83,6 @@ def _fail(epoch: int, worker: WorkerHandle) -> None:
 
 def failing() -> Task:
     return replace(toy.task(), epoch_callback=_fail)
-
-
-def _doze(epoch: int, worker: WorkerHandle) -> None:
-    time.sleep(0.5)
-
-
-def dozing() -> Task:
-    return replace(toy.task(), epoch_callback=_doze)
 
 
 def _late(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
