@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.exitcodes import Exit
-from bench.suggest import nearest
 from bench.usage import UsageError, usage
+from ddp.suggest import nearest
 
 BASELINE = Path(__file__).resolve().parent.parent / "baselines" / "structured.json"
 RUNS = Path("runs")

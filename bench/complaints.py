@@ -12,8 +12,8 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from bench.config import Choice, Config
-from bench.suggest import nearest, unknown
 from ddp.core.policies import POLICIES
+from ddp.suggest import nearest, unknown
 
 PRESETS = ("mode", "experiment")
 """Groups that are no key of the configuration."""

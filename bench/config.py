@@ -34,7 +34,11 @@ class TrainConfig:
     batch_size: int | None = None
     """Samples of one step of one rank."""
     lr: float | None = None
-    """Learning rate at schedule 1.0, before the recipe's scaling with the world size."""
+    """Learning rate at schedule 1.0, before the scaling with the world size."""
+    lr_scale_ratio: float | None = None
+    """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+    max_grad_norm: float | None = None
+    """Most that the L2 norm of a step's gradients may be, over all parameters of a rank; null: no limit."""
 
 
 @dataclass

@@ -7,11 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +17,7 @@ from bench.analyze import analyze
 from bench.journal import Journal
 from bench.plan import RunPlan
 from bench.progress import Monitor
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, alive, write_text
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.usage import usage
@@ -30,11 +25,10 @@ from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
 from ddp.runtime.engines import ENGINES
+from ddp.runtime.scratch import scratch
 from ddp.runtime.task import Job
 
 LOG = "training.log"
-ROOM = 1 << 30
-"""Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +59,18 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
     try:
         write_text(writer.path / CONFIG, _config_text(spec))
         with (
-            _scratch() as scratch,
+            scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
             Monitor(spec, console, log) as monitor,
         ):
             _announce(spec, monitor)
-            end = _train(replace(plan.job, scratch=scratch), spec.engine, journal, monitor)
+            end = _train(replace(plan.job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
-                records = journal.merge(scratch)
+                records = journal.merge(private)
                 metrics = analyze(
                     spec,
                     records,
@@ -144,18 +138,3 @@ def _say_end(end: _End, monitor: Monitor) -> None:
 
 def _config_text(spec: RunSpec) -> str:
     return json.dumps({"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}, indent=1) + "\n"
-
-
-@contextmanager
-def _scratch() -> Iterator[Path]:
-    """A folder for the run's private files, in memory where there is room for it; gone at the end."""
-    memory = Path("/dev/shm")
-    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM
-    where = memory if roomy else Path(tempfile.gettempdir())
-    for left in where.glob("bench-run-*"):  # by runs that were killed before they could tidy up
-        pid = left.name.split("-")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not alive(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    prefix = f"bench-run-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.suggest import unknown
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
+from ddp.suggest import unknown
 from models import MODELS, load
 
 CONF = Path(__file__).resolve().parent.parent / "conf"

@@ -7,7 +7,6 @@ nor torch, touches no file and no clock.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 from collections.abc import Collection
@@ -19,12 +18,13 @@ from typing import Any
 import models
 from bench.config import Config
 from bench.spec import RunSpec
-from bench.suggest import unknown
 from ddp.core.averaging import Averaging
-from ddp.core.policies import POLICIES, Policy
+from ddp.core.policies import Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
+from ddp.settings import known, make_policy
+from ddp.suggest import unknown
 from models.setup import Recipe, Setup
 
 SOLO = "solo"
@@ -61,9 +61,9 @@ def mode_name(engine: str, policy: str, backend: str) -> str:
 
 def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Machine) -> RunPlan:
     """Resolve and check everything. Raises ValueError for what cannot be run."""
-    engine = _known("engine", config.engine.name, ENGINES)
-    backend = _known("backend", config.backend.name, BACKENDS)
-    policy = _policy(config.policy)
+    engine = known("engine", config.engine.name, ENGINES)
+    backend = known("backend", config.backend.name, BACKENDS)
+    policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
     _check_cluster(config, world_size, machine)
@@ -112,10 +112,16 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "world_size": world_size,
         "seed": config.seed,
         "recipe": config.recipe,
-        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr},
+        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
         "data": {"name": recipe.data, "dir": config.data.dir},
         "cluster": asdict(config.cluster),
     }
+
+
+def _beyond(config: Config) -> dict[str, float]:
+    """What was said of the training that few say; left out where it was not."""
+    said = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
+    return {name: float(value) for name, value in said.items() if value is not None}
 
 
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
@@ -124,14 +130,16 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
+    if "max_grad_norm" in resolved["train"]:
+        cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
     cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, recipe: Recipe) -> Job:
-    cluster, data_dir = spec.config["cluster"], spec.config["data"]["dir"]
+    cluster, data, train = (spec.config[group] for group in ("cluster", "data", "train"))
     return Job(
-        task=partial(models.make_task, spec.model, recipe, data_dir),
+        task=partial(models.make_task, spec.model, recipe, data["dir"]),
         epochs=spec.epochs,
         batch_size=spec.batch_size,
         seed=spec.seed,
@@ -143,43 +151,34 @@ def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, reci
         device=cluster["device"],
         speeds=spec.speeds,
         lr_scale=spec.lr_scale,
+        max_grad_norm=train.get("max_grad_norm"),
         deadline_s=cluster["deadline_s"],
         preload=(models.MODELS[spec.model],),
     )
 
 
-def _known(kind: str, name: str, registry: Collection[str]) -> str:
-    if name not in registry:
-        raise ValueError(unknown(kind, name, registry))
-    return name
-
-
-def _policy(said: dict[str, Any]) -> Policy:
-    name = _known("policy", said["name"], POLICIES)
-    settings = {key: value for key, value in said.items() if key != "name"}
-    known = inspect.signature(POLICIES[name]).parameters
-    for key in settings.keys() - known.keys():
-        raise ValueError(unknown(f"setting of policy {name!r}:", key, known))
-    try:
-        return POLICIES[name](**settings)
-    except ValueError as error:
-        raise ValueError(f"policy={name}: {error}") from None
-
-
 def _recipe(config: Config, setup: Setup, data_names: Collection[str]) -> Recipe:
     if config.recipe not in setup.recipes:
         raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
-    given = {key: value for key, value in vars(config.train).items() if value is not None}
+    given = {key: value for key, value in vars(config.train).items() if value is not None and key != "max_grad_norm"}
     recipe = replace(setup.recipes[config.recipe], **given)
-    recipe = replace(recipe, lr=float(recipe.lr))  # 1 and 1.0 are one cell
+    # 1 and 1.0 are one cell.
+    recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     if config.data.name is not None:
-        recipe = replace(recipe, data=_known("data set", config.data.name, data_names))
+        recipe = replace(recipe, data=known("data set", config.data.name, data_names))
     if recipe.epochs < 1:
         raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
     if recipe.batch_size < 1:
         raise ValueError(f"train.batch_size={recipe.batch_size} must be 1 or more")
     if not (math.isfinite(recipe.lr) and recipe.lr > 0):
         raise ValueError(f"train.lr={recipe.lr} must be above 0")
+    if not (math.isfinite(recipe.lr_scale_ratio) and recipe.lr_scale_ratio >= 0):
+        raise ValueError(
+            f"train.lr_scale_ratio={recipe.lr_scale_ratio} must be 0 (the same rate for any world_size) or more"
+        )
+    limit = config.train.max_grad_norm
+    if limit is not None and not (math.isfinite(limit) and limit > 0):
+        raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
     return recipe
 
 

@@ -21,6 +21,8 @@ def command(runs: Sequence[Run]) -> str:
     words += [] if m.engine == "solo" else [f"world_size={m.world_size}"]
     words += [f"recipe={m.recipe}", f"data.name={m.data}", f"train.epochs={m.epochs_planned}"]
     words += [f"train.batch_size={m.batch_size}", f"train.lr={m.lr:g}"]
+    train = run.config.get("train", {})
+    words += [f"train.{name}={train[name]:g}" for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
     if m.emulated_speeds:
         words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
     words += _policy(run.config.get("policy"))

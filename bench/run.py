@@ -28,9 +28,9 @@ from bench.exitcodes import STATUS, Exit, gravest
 from bench.listing import CONF
 from bench.plan import SOLO, Machine, RunPlan, plan
 from bench.runfolder import find_runs, finished, place
-from bench.suggest import unknown
 from bench.summary import Cell
 from bench.usage import UsageError, usage
+from ddp.suggest import unknown
 from models import MODELS
 
 

@@ -38,6 +38,13 @@ class Epoch(Strict):
     seconds: float = Field(
         description="training time until then, seconds since the last rank was ready, stopped for evaluation"
     )
+    scalars: dict[str, float | None] = Field(
+        default_factory=dict,
+        description="what steps recorded (ddp.record_scalar), mean over the calls of all ranks, by name, in its own unit",
+    )
+    scalars_per_rank: list[dict[str, float | None]] = Field(
+        default_factory=list, description="the same by rank, mean over its own calls; empty where it recorded nothing"
+    )
 
 
 class Final(Strict):

@@ -1,18 +1,17 @@
 """What a run learnt and how fast: epochs, the stopped clock, throughput, the target.
 
-The training clock starts when the last rank is ready and stands still during evaluation. Ranks that evaluate at different
-moments stop it by their mean: it is the wall time less the evaluation seconds of the average rank.
+The figures of an epoch are those that a live run tells, too (`ddp.core.summary`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
 
 from bench.analysis.stream import Stream
 from bench.schema import Epoch, Target, Throughput
 from ddp.core.events import Evaluated, Progress
+from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
 
 class Finite:
@@ -27,20 +26,6 @@ class Finite:
             return value
         self.lost.append(name)
         return None
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The training clock of a run."""
-
-    begun: float
-    ranks: int
-    evaluations: list[Evaluated]
-
-    def at(self, time: float) -> float:
-        """Seconds of training until `time` (on the clock of the records)."""
-        stopped = sum(min(max(time - (e.at - e.seconds), 0.0), e.seconds) for e in self.evaluations)
-        return max(time - self.begun - stopped / self.ranks, 0.0)
 
 
 def clock(stream: Stream) -> Clock | None:
@@ -64,48 +49,48 @@ def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
     for event in stream.progress:
         trained[event.epoch].append(event)
     parts: dict[int, dict[int, Evaluated]] = defaultdict(dict)
-    for evaluation in stream.evaluated:
-        parts[evaluation.epoch][evaluation.rank] = evaluation
+    for part in stream.evaluated:
+        parts[part.epoch][part.rank] = part
     ticking = clock(stream)
     if ticking is None:
         return []
     rows: list[Epoch] = []
     for epoch in sorted(trained):
         whole = len(parts[epoch]) >= stream.parts.get(epoch, world_size)
-        rows.append(_epoch(stream, ticking, trained[epoch], list(parts[epoch].values()) if whole else [], finite))
+        evaluated = list(parts[epoch].values()) if whole else []
+        rows.append(_epoch(stream, ticking, trained[epoch], evaluated, world_size, finite))
     return rows
 
 
-def _epoch(stream: Stream, ticking: Clock, trained: list[Progress], parts: list[Evaluated], finite: Finite) -> Epoch:
+def _epoch(
+    stream: Stream, ticking: Clock, trained: list[Progress], parts: list[Evaluated], ranks: int, finite: Finite
+) -> Epoch:
     epoch, last = trained[-1].epoch, max(trained, key=lambda event: event.at)
     name = f"epochs.{epoch}"
-    begins = {part.rank: part.at - part.seconds for part in parts}
-    until = max(begins.values(), default=last.at)
+    until = ended(trained, parts)
     # A rank trains nothing while it evaluates, so what it reported by the end of that, it had trained at its beginning.
     ends = {part.rank: part.at for part in parts}
     samples = sum(p.samples for p in stream.progress if p.at <= ends.get(p.rank, until))
     size = sum(part.samples for part in parts)
-    loss = _sum([event.loss_sum for event in trained])
-    eval_loss = _sum([part.loss_sum for part in parts])
-    metric = _sum([part.metric_sum for part in parts])
+    eval_loss, metric = evaluation(parts)
     return Epoch(
         epoch=epoch,
         samples=samples,
-        train_loss=finite(f"{name}.train_loss", _ratio(loss, sum(event.samples for event in trained))),
-        eval=finite(f"{name}.eval", _ratio(metric, size)) if size else None,
-        eval_loss=finite(f"{name}.eval_loss", _ratio(eval_loss, size)) if size else None,
+        train_loss=finite(f"{name}.train_loss", mean_loss(trained)),
+        eval=finite(f"{name}.eval", metric) if size else None,
+        eval_loss=finite(f"{name}.eval_loss", eval_loss) if size else None,
         lr=last.lr,
         seconds=ticking.at(until),
+        scalars=_known(f"{name}.scalars", scalar_means(trained), finite),
+        scalars_per_rank=[
+            _known(f"{name}.scalars_per_rank.{rank}", means, finite)
+            for rank, means in enumerate(scalars_by_rank(trained, ranks))
+        ],
     )
 
 
-def _sum(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if len(known) == len(values) else None
-
-
-def _ratio(total: float | None, count: int) -> float | None:
-    return None if total is None or not count else total / count
+def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
+    return {scalar: finite(f"{name}.{scalar}", value) for scalar, value in means.items()}
 
 
 def target(rows: list[Epoch], value: float, higher_is_better: bool) -> Target:

@@ -6,6 +6,7 @@ EngineError
 +-- RankLost            a rank's process died, or was silent beyond the deadline
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
++-- Aborted             the user ended the run before its end
 +-- PeerGone, ExchangeBroken (in `ddp.runtime`): a channel's other end hung up, a collective could not be completed
 """
 
@@ -35,6 +36,10 @@ class RankLost(EngineError):
 
 class ReduceFailed(EngineError):
     """The coordinator's process could not average snapshots."""
+
+
+class Aborted(EngineError):
+    """The user ended the run before its end."""
 
 
 class Diverged(EngineError):

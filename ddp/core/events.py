@@ -41,6 +41,8 @@ class Progress:
     """Sum over samples of the training loss; None: it was not finite."""
     lr: float
     """Learning rate of the last step."""
+    scalars: tuple[tuple[str, float | None, int], ...] = ()
+    """What the steps recorded: (name, sum over the calls, number of calls); a sum of None was not finite."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Every random number of the project is derived here, from (seed, epoch, sample or rank).
 """
 
+from ddp.data.dataset import MapSource, as_source
 from ddp.data.order import derive, order
 from ddp.data.source import TensorSource
 
-__all__ = ["TensorSource", "derive", "order"]
+__all__ = ["MapSource", "TensorSource", "as_source", "derive", "order"]

@@ -10,11 +10,16 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from types import ModuleType
 
 PRELOAD = ("ddp.runtime.rank", "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu", "torch._dynamo")
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
+
+_hiding = threading.Lock()
 
 
 def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
@@ -36,3 +41,18 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
         if here:
             signal.signal(signal.SIGINT, previous)
     return context
+
+
+@contextmanager
+def script_left_alone() -> Iterator[None]:
+    """Processes started in here do not run the user's script again, as `multiprocessing` has them do.
+
+    What a rank needs is sent to it. So a script works without `if __name__ == "__main__"`, where ranks would otherwise start
+    ranks, and its top level is not run once for every rank.
+    """
+    with _hiding:
+        script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = script

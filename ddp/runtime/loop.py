@@ -18,6 +18,7 @@ from ddp.core.commands import Evaluate
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready
 from ddp.core.worker import Step
 from ddp.runtime.clock import now
+from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.meter import Meter
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
@@ -31,16 +32,14 @@ ALIVE_S = 1.0
 """A sign of life in a long evaluation, seconds."""
 
 
-def pick_device(job: Job, rank: int) -> torch.device:
+def place(job: Job, rank: int) -> torch.device:
     """CUDA where every rank has a GPU of its own, or where it is asked for; else the CPU."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job.device == "cuda" and not gpus:
         raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
     if job.device == "cpu" or gpus < (1 if job.device == "cuda" else job.world_size):
         return torch.device("cpu")
-    device = torch.device("cuda", rank % gpus)
-    torch.cuda.set_device(device)
-    return device
+    return torch.device("cuda", rank % gpus)
 
 
 class Loop:
@@ -49,13 +48,21 @@ class Loop:
     def __init__(self, job: Job, rank: int, send: Callable[[RankEvent], None]) -> None:
         self.job, self.rank, self._send = job, rank, send
         _reset_peak_rss()
-        self.device = pick_device(job, rank)
+        self.device = place(job, rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.replica = Replica(job, self.device, self.meter, Slowdown(speed))
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
+        self.total_steps = 0
+        """Steps since the start."""
+        self.version = 0
+        """Averages taken in since the start."""
+        self._begun = -1
+        """The last epoch that the callback was called for."""
         self._pending = _Pending(-1)
         self._reported = now()
 
@@ -71,12 +78,22 @@ class Loop:
         if step.batch.epoch != self._pending.epoch:
             self.report()
             self._pending = _Pending(step.batch.epoch)
+            self._begin(step)
         loss, busy = self.replica.step(step.batch, step.seen)
         self._pending.add(loss, step.batch.samples, busy)
         self.steps += 1
+        self.total_steps += 1
+        self.version += self.replica.exchange is not None
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+
+    def _begin(self, step: Step) -> None:
+        """Call the user back for the epochs that begin with `step`. No slice covers it: it is nobody's computing."""
+        if (callback := self.replica.task.epoch_callback) is not None:
+            for epoch in range(self._begun + 1, step.batch.epoch + 1):
+                callback(epoch, WorkerHandle(self, epoch, step.seen))
+        self._begun = max(self._begun, step.batch.epoch)
 
     def report(self) -> None:
         """Report what has been trained since the last report."""
@@ -94,6 +111,7 @@ class Loop:
                 pending.busy_s,
                 pending.loss_sum(),
                 self.replica.lr,
+                self.replica.scalars.drain(),
             )
         )
         self._pending = _Pending(pending.epoch)
@@ -125,7 +143,7 @@ class Loop:
         """Say the last words; leave the final state where it is wanted."""
         self.meter.flush()
         if self.job.keep_state:
-            torch.save(self.replica.model.state_dict(), self.job.scratch / f"state-{self.rank}.pt")
+            torch.save(self.replica.model.state_dict(keep_vars=True), self.job.scratch / f"state-{self.rank}.pt")
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
         self._send(Finished(now(), self.rank, self.replica.state.digest(), _peak_rss_bytes(), device_bytes))
 

@@ -84,6 +84,7 @@ class Rank:
                 self._average(action)
             case Apply():
                 change = backend.apply(exact=loop.steps == 0)
+                loop.version += 1
                 done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
                 self._channel.send(done)
             case Join():
@@ -129,6 +130,7 @@ class Rank:
 
     def _contributed(self, round: int, change: Change) -> None:
         steps, samples = self._loop.contribute()
+        self._loop.version += 1
         done = Averaged(now(), self._rank, round, steps, samples, change.seconds, change.bytes, change.divergence)
         self._channel.send(done)
 

@@ -37,7 +37,8 @@ class Ranks:
                 process = context.Process(target=main, args=(self._job, rank, theirs), name=f"rank-{rank}", daemon=True)
                 self._processes.append(process)
                 self._channels[rank] = Channel(ours)
-                process.start()
+                with forkserver.script_left_alone():
+                    process.start()
                 theirs.close()
         except BaseException:
             self._end(0.0)

@@ -18,6 +18,8 @@ from ddp.data.order import derive, order
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatGradients, FlatState
 from ddp.runtime.meter import Meter
+from ddp.runtime.rates import Rates
+from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
 
@@ -36,7 +38,8 @@ class Replica:
         self.model = self.task.model().to(device)
         self.state = FlatState(self.model)
         self.optimizer = self.task.optimizer(self.model.parameters())
-        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
+        self.scalars = Scalars()
         self._train = self.task.train_data().to(device)
         self._eval = self.task.eval_data().to(device)
         self._device = device
@@ -78,10 +81,10 @@ class Replica:
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, began = self._meter, now()
-        self._set_rate(seen)
+        self.lr = self.rates.apply(self.fraction(seen))
         permutation, base = self._epoch(batch.epoch)
         self._seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
-        tensors = self._train.batch(permutation[batch.start : batch.stop])
+        tensors = self._train.batch(permutation[batch.start : batch.stop]) if batch.samples else ()
         at = meter.add("data", began)
         if self.gradients is None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -89,7 +92,8 @@ class Replica:
             self.gradients.zero()
         loss: Tensor | None = None
         if batch.samples:
-            loss = self.task.loss(self.model, tensors)
+            with self.scalars:
+                loss = self.task.loss(self.model, tensors)
             at = meter.add("forward", at)
             loss.backward()  # type: ignore[no-untyped-call]
             at = meter.add("backward", at)
@@ -99,15 +103,15 @@ class Replica:
             self.exchange(batch)
             at = now()
         resumed = at
+        if self._job.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - at, meter)
         return loss, busy + at - resumed
 
-    def _set_rate(self, seen: float) -> None:
-        factor = self.task.schedule(min(seen / (self._job.epochs * self.samples), 1.0)) * self._job.lr_scale
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
-        self.lr = self._rates[0] * factor
+    def fraction(self, seen: float) -> float:
+        """The fraction of all training samples that `seen` samples are, at most 1."""
+        return min(seen / (self._job.epochs * self.samples), 1.0)
 
     @torch.no_grad()
     def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from ddp.runtime.handle import WorkerHandle
+
 Tensors = tuple["Tensor", ...]
 
 
@@ -52,6 +54,9 @@ class Task:
     schedule: Callable[[float], float]
     """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
     eval_batch: int = 500
+    epoch_callback: Callable[[int, WorkerHandle], None] | None = None
+    """Called in every rank's process before its first step of an epoch, with the epoch and the rank. A rank that trains
+    nothing of an epoch is called for it together with the next one, so every rank sees all of them in ascending order."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ class Job:
     """One training run."""
 
     task: Callable[[], Task]
-    """A function importable by name (or a `functools.partial` of one) that makes the task inside a rank."""
+    """A function importable by name (or a `functools.partial` of one) that makes the task inside a rank. Not one of
+    `__main__`, which ranks do not import."""
     epochs: int
     batch_size: int
     """Samples of one step of one rank."""
@@ -78,6 +84,9 @@ class Job:
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
     lr_scale: float = 1.0
     """Factor on every learning rate."""
+    max_grad_norm: float | None = None
+    """Gradients of a step are scaled down to this L2 norm over all parameters, if above: on each rank by itself; where
+    gradients are averaged inside the step, after that."""
     deadline_s: float = 60.0
     """How long a rank may be silent; a collective may last half of it."""
     tolerate_loss: bool = True

@@ -126,6 +126,30 @@ def test_epochs_are_weighted_by_samples() -> None:
     assert part.eval is None, "half of the test set is no evaluation"
 
 
+def test_recorded_scalars_are_means_over_calls_and_null_where_not_finite() -> None:
+    spec = make_spec("nccl_cadence", epochs=1)
+    records: list[Record] = [
+        events.Ready(100.0, 0, 40, 5, "d", "cpu", "gloo"),
+        events.Ready(100.0, 1, 40, 5, "d", "cpu", "gloo"),
+        events.Progress(101.0, 0, 0, 3, 24, 1.0, 20.0, 0.1, (("acc", 2.0, 3), ("norm", None, 3))),
+        events.Progress(101.5, 0, 0, 1, 8, 1.0, 20.0, 0.1, (("acc", 1.0, 1),)),
+        events.Progress(102.0, 1, 0, 1, 8, 1.0, 20.0, 0.1, (("acc", 0.0, 1), ("only", 7.0, 1))),
+    ]
+    metrics = make_metrics(spec, records)
+    (epoch,) = metrics.epochs
+    assert epoch.scalars == {"acc": pytest.approx(0.6), "norm": None, "only": 7.0}
+    assert epoch.scalars_per_rank == [{"acc": 0.75, "norm": None}, {"acc": 0.0, "only": 7.0}]
+    assert metrics.nonfinite == ["epochs.0.scalars.norm", "epochs.0.scalars_per_rank.0.norm"]
+    assert Metrics.model_validate_json(metrics.model_dump_json()) == metrics
+
+
+def test_a_result_from_before_there_were_scalars_is_read() -> None:
+    body = make_metrics(make_spec()).model_dump()
+    for epoch in body["epochs"]:
+        del epoch["scalars"], epoch["scalars_per_rank"]
+    assert Metrics.model_validate(body).epochs[0].scalars == {}
+
+
 def test_a_loss_that_is_not_finite_is_null_flagged_and_diverged() -> None:
     spec = make_spec("solo", epochs=1)
     records = [replace(r, loss_sum=None) if isinstance(r, events.Progress) else r for r in make_records(spec)]

@@ -34,6 +34,12 @@ def test_a_frozen_policy_takes_overrides():
     assert composed("policy=cadence", "policy.overhead_target=0.2").policy["overhead_target"] == 0.2
 
 
+def test_what_the_recipe_leaves_to_the_user_can_be_said():
+    train = composed("train.max_grad_norm=5", "train.lr_scale_ratio=0.5").train
+    assert (train.max_grad_norm, train.lr_scale_ratio, train.epochs) == (5.0, 0.5, None)
+    assert composed().train.max_grad_norm is composed().train.lr_scale_ratio is None
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_a_choice(name):
     assert composed(f"model={name}").model.name == name

@@ -66,6 +66,17 @@ def test_the_rate_grows_with_the_ranks_as_the_recipe_says():
     assert planned(world_size=3).job.lr_scale == planned(world_size=3).spec.lr_scale == 2.0
 
 
+def test_the_ratio_of_the_recipe_can_be_overruled():
+    run = planned(world_size=3, train=TrainConfig(lr_scale_ratio=0))
+    assert (run.job.lr_scale, run.spec.config["train"]["lr_scale_ratio"]) == (1.0, 0.0)
+
+
+def test_a_limit_on_gradients_reaches_the_job():
+    assert planned().job.max_grad_norm is None
+    run = planned(train=TrainConfig(max_grad_norm=5))
+    assert (run.job.max_grad_norm, run.spec.config["train"]["max_grad_norm"]) == (5.0, 5.0)
+
+
 def test_the_configuration_is_json():
     spec = planned(cluster=ClusterConfig(speeds=[1.0, 0.5])).spec
     assert json.loads(json.dumps(spec.config)) == spec.config
@@ -93,6 +104,8 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"train": TrainConfig(epochs=2)},
         {"train": TrainConfig(batch_size=16)},
         {"train": TrainConfig(lr=0.2)},
+        {"train": TrainConfig(lr_scale_ratio=1.0)},
+        {"train": TrainConfig(max_grad_norm=1.0)},
         {"data": DataConfig(name="mnist")},
         {"policy": {"name": "async"}},
         {"policy": {"name": "cadence", "anchor": 11}},
@@ -108,7 +121,7 @@ def test_whatever_changes_the_result_is_another_cell(change):
 
 
 def test_saying_the_default_is_saying_nothing():
-    said = planned(world_size=2, train=TrainConfig(3, 32, 0.1), policy={"name": "cadence", "anchor": 10})
+    said = planned(world_size=2, train=TrainConfig(3, 32, 0.1, 0.5), policy={"name": "cadence", "anchor": 10})
     assert said.spec.run_id == planned().spec.run_id
 
 
@@ -130,6 +143,10 @@ def test_saying_the_default_is_saying_nothing():
         ({"train": TrainConfig(batch_size=0)}, "must be 1 or more"),
         ({"train": TrainConfig(lr=0.0)}, "above 0"),
         ({"train": TrainConfig(lr=float("nan"))}, "above 0"),
+        ({"train": TrainConfig(lr_scale_ratio=-1.0)}, "must be 0"),
+        ({"train": TrainConfig(lr_scale_ratio=float("inf"))}, "must be 0"),
+        ({"train": TrainConfig(max_grad_norm=0.0)}, "null for no limit"),
+        ({"train": TrainConfig(max_grad_norm=float("nan"))}, "null for no limit"),
         ({"seed": -1}, "0 or more"),
         ({"cluster": ClusterConfig(speeds=[1.0])}, "1 values for 2 ranks"),
         ({"cluster": ClusterConfig(speeds=[1.0, 0.0])}, "not in [0.01, 1]"),

@@ -20,5 +20,5 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> str:
     """One line that says that `word` is no `kind`, and what to write instead."""
     names = sorted(known)
     best = nearest(word, names)
-    remedy = f"did you mean {best!r}?" if best else f"choose one of: {', '.join(names)}"
+    remedy = f"did you mean {best!r}?" if best else f"choose one of: {', '.join(names) or '(there are none)'}"
     return f"unknown {kind} {word!r}; {remedy}"

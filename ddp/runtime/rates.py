@@ -1,0 +1,69 @@
+"""The learning rates of a replica: one function of the samples that the cohort has seen, and what a callback changes in it.
+
+    rate of a parameter group = its own rate x scale x schedule(fraction of samples seen) x what `multiply` has made
+
+`fix` puts a number in place of the first three, until `follow` gives a schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+Schedule = Callable[[float], float]
+"""Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
+
+
+class Rates:
+    """Sets the rates of `optimizer`, whose own are those at schedule 1."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
+        self._groups = optimizer.param_groups
+        self._own = [float(group["lr"]) for group in self._groups]
+        self._schedule, self._scale = schedule, scale
+        self._fixed: float | None = None
+        self._factor = 1.0
+
+    def at(self, fraction: float) -> float:
+        """The rate of the first parameter group once `fraction` of the samples are seen."""
+        return self._all(fraction)[0]
+
+    def apply(self, fraction: float) -> float:
+        """Set the rates of all parameter groups; returns that of the first one."""
+        rates = self._all(fraction)
+        for group, rate in zip(self._groups, rates, strict=True):
+            group["lr"] = rate
+        return rates[0]
+
+    def _all(self, fraction: float) -> list[float]:
+        if self._fixed is None:
+            factor = self._schedule(fraction) * self._scale * self._factor
+            return [rate * factor for rate in self._own]
+        first = self._own[0]
+        return [self._fixed * self._factor * (rate / first if first else 1.0) for rate in self._own]
+
+    def fix(self, rate: float) -> None:
+        """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""
+        self._fixed, self._factor = _sound("a learning rate", rate), 1.0
+
+    def multiply(self, factor: float) -> None:
+        """Multiply all rates from now on, on top of the schedule or of a fixed rate."""
+        self._factor *= _sound("a factor on the learning rate", factor)
+
+    def rescale(self, scale: float) -> None:
+        """Replace the scale that came with the number of ranks."""
+        self._scale = _sound("the scale of the learning rate", scale)
+
+    def follow(self, schedule: Schedule) -> None:
+        """Follow another schedule; what `fix` and `multiply` did before ends."""
+        if not callable(schedule):
+            raise ValueError(f"a schedule is a function of the fraction of samples seen, not {schedule!r}")
+        self._schedule, self._fixed, self._factor = schedule, None, 1.0
+
+
+def _sound(what: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{what} must be finite and 0 or more, not {value}")
+    return float(value)

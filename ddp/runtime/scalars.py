@@ -1,0 +1,120 @@
+"""`record_scalar`: numbers that a train step leaves for the record. Collected here, sent with the rank's reports.
+
+Nothing is read from a device until a report is due: a step that records costs no synchronisation.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_NAMES = 64
+"""Different names in a run: what is recorded travels with every report."""
+LONGEST = 100
+"""Characters of a name."""
+_FOLD = 1024
+"""Tensors kept before they are added up."""
+
+_open = threading.local()
+
+
+def record_scalar(name: str, value: float | Tensor) -> None:
+    """Record a number of this step, such as an accuracy: its mean by epoch is in `EpochMetrics` and `metrics.json`.
+
+    To be called inside a train step, as often as wanted; each call weighs the same in the mean over all ranks. `value` is a
+    number or a tensor of one element, on any device. RuntimeError outside of a train step; ValueError for a name that is no
+    printable text of 1 to 100 characters or is one too many (64), and for a value that is no single real number.
+    """
+    scalars: Scalars | None = getattr(_open, "scalars", None)
+    if scalars is None:
+        raise RuntimeError(
+            "record_scalar was called outside of a train step (in an evaluation, a callback, another thread or process): "
+            "call it in the function that computes the training loss"
+        )
+    scalars.add(name, value)
+
+
+@dataclass
+class _Sum:
+    total: float = 0.0
+    calls: int = 0
+    tensors: list[Tensor] = field(default_factory=list)
+
+    def fold(self) -> Tensor:
+        """The tensors added up, where they are; they are forgotten."""
+        folded = torch.stack(self.tensors).sum()
+        self.tensors = []
+        return folded
+
+
+class Scalars:
+    """What the steps of one rank have recorded since the last report. A context: open while a train step runs."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._sums: dict[str, _Sum] = {}
+
+    def __enter__(self) -> Scalars:
+        _open.scalars = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _open.scalars = None
+
+    def add(self, name: str, value: Any) -> None:
+        """One call. Raises ValueError."""
+        entry = self._sums.get(name) if isinstance(name, str) else None
+        if entry is None:
+            entry = self._sums.setdefault(self._known(name), _Sum())
+        if isinstance(value, Tensor):
+            entry.tensors.append(_scalar(name, value))
+            if len(entry.tensors) >= _FOLD:
+                entry.tensors = [entry.fold()]
+        else:
+            entry.total += _number(name, value)
+        entry.calls += 1
+
+    def _known(self, name: Any) -> str:
+        if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
+            raise ValueError(f"record_scalar: a name is printable text of 1 to {LONGEST} characters, not {name!r:.120}")
+        if name not in self._names and len(self._names) == MOST_NAMES:
+            raise ValueError(
+                f"record_scalar: {name!r} would be one name more than the {MOST_NAMES} that a run may have; "
+                "leave numbers of steps or samples out of names"
+            )
+        self._names.add(name)
+        return name
+
+    def drain(self) -> tuple[tuple[str, float | None, int], ...]:
+        """(name, sum, calls) since the last time, by name; a sum of None is not finite."""
+        sums, self._sums = self._sums, {}
+        folded = {name: entry.fold() for name, entry in sums.items() if entry.tensors}
+        device = next(iter(folded.values())).device if folded else None
+        read = torch.stack([total.to(device) for total in folded.values()]).tolist() if folded else []
+        for name, total in zip(folded, read, strict=True):
+            sums[name].total += total
+        return tuple((name, _finite(sums[name].total), sums[name].calls) for name in sorted(sums))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _scalar(name: str, value: Tensor) -> Tensor:
+    if value.numel() != 1 or value.is_complex():
+        raise ValueError(f"record_scalar: {name!r} is a tensor of shape {tuple(value.shape)}; give one real number")
+    return value.detach().reshape(()).to(torch.float64, copy=True)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        if not isinstance(value, (str, bytes, bytearray)):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"record_scalar: {name!r} is {value!r:.120}; give one real number, or a tensor of one element")

@@ -1,0 +1,60 @@
+"""Names and settings that a user gives, checked: what is wrong is one line that names the remedy. Imports no torch."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from ddp.core.policies import POLICIES, Policy
+from ddp.suggest import unknown
+
+
+def known(kind: str, name: str, registry: Collection[str]) -> str:
+    """`name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
+    if not isinstance(name, str) or name not in registry:
+        raise ValueError(unknown(kind, str(name), registry))
+    return name
+
+
+def make_policy(name: str, settings: dict[str, Any]) -> Policy:
+    """The policy `name` with these settings, the others as documented. ValueError for an unknown one or a bad value."""
+    policy = POLICIES[known("policy", name, POLICIES)]
+    names = inspect.signature(policy).parameters
+    for key in settings.keys() - names.keys():
+        raise ValueError(unknown(f"setting of policy {name!r}:", key, names))
+    try:
+        made: Policy = msgspec.convert(settings, policy)  # looks at the types, too
+    except ValueError as error:
+        raise ValueError(f"policy={name}: {str(error).replace(' - at `$.', ' for `')}") from None
+    return made
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """`value` if it is a whole number from `least` to `most`; else ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}={_shown(value)} must be a whole number {bounds}")
+    return value
+
+
+def number(name: str, value: Any, least: float, most: float = math.inf, *, remedy: str = "") -> float:
+    """`value` as a finite float from `least` to `most`; else ValueError that ends with `remedy`."""
+    real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not real or not math.isfinite(value) or not least <= value <= most:
+        bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
+        raise ValueError(f"{name}={_shown(value)} must be a finite number {bounds}{remedy and f'; {remedy}'}")
+    return float(value)
+
+
+def function(name: str, value: Any) -> None:
+    """ValueError unless `value` can be called."""
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, not {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    return " ".join(repr(value).split())[:60]

@@ -1,0 +1,12 @@
+"""The interface for users: `Trainer`, the handle of a run, and what it tells. `docs/api.md` is its manual.
+
+Owns the way from a user's functions to a `Job`, and the life of a run in the background. Knows neither policies nor
+backends beyond their names.
+"""
+
+from ddp.trainer.epochs import EpochMetrics
+from ddp.trainer.handle import RunHandle
+from ddp.trainer.state import TrainedState
+from ddp.trainer.trainer import Trainer
+
+__all__ = ["EpochMetrics", "RunHandle", "TrainedState", "Trainer"]

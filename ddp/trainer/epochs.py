@@ -1,0 +1,123 @@
+"""`EpochMetrics`: what a run tells of an epoch, as soon as it is complete. Pure: records in, metrics out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddp.core.commands import Evaluate
+from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
+from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """One epoch of all ranks. Tuples are by rank. A figure is None where it is not finite, or there is none."""
+
+    epoch: int
+    """From 0."""
+    loss: float | None
+    """Mean training loss over the samples of the epoch."""
+    eval: float | None
+    """Mean of the evaluation metric over the samples of the evaluation data."""
+    eval_loss: float | None
+    """Mean evaluation loss, where `eval_step` gives one."""
+    lr: float
+    """Learning rate of the last step."""
+    samples: int
+    """Samples trained."""
+    seconds: float
+    """Training time from the end of the epoch before to the end of this one, evaluation not counted."""
+    scalars: Scalars
+    """What `record_scalar` was given: mean over the calls of all ranks."""
+    per_rank_scalars: tuple[Scalars, ...]
+    """The same by rank."""
+    per_rank_throughput: tuple[float, ...]
+    """Samples of the epoch per second of it; 0 where it took no measurable time, as may be when epochs overlap."""
+    per_rank_batch_share: tuple[float, ...]
+    """Batches trained, as a fraction of all ranks'."""
+    devices: tuple[str, ...]
+
+
+def epoch_metrics(
+    trained: Sequence[Progress], parts: Sequence[Evaluated], seconds: float, devices: tuple[str, ...]
+) -> EpochMetrics:
+    """The metrics of one epoch, of which `trained` are all reports and `parts` the whole evaluation (or nothing)."""
+    ranks = range(len(devices))
+    samples = [sum(event.samples for event in trained if event.rank == rank) for rank in ranks]
+    steps = [sum(event.steps for event in trained if event.rank == rank) for rank in ranks]
+    eval_loss, metric = evaluation(parts)
+    last = max(trained, key=lambda event: event.at)
+    return EpochMetrics(
+        epoch=last.epoch,
+        loss=mean_loss(trained),
+        eval=metric,
+        eval_loss=eval_loss,
+        lr=last.lr,
+        samples=sum(samples),
+        seconds=seconds,
+        scalars=scalar_means(trained),
+        per_rank_scalars=scalars_by_rank(trained, len(devices)),
+        per_rank_throughput=tuple(count / seconds if seconds > 0 else 0.0 for count in samples),
+        per_rank_batch_share=tuple(count / sum(steps) for count in steps),
+        devices=devices,
+    )
+
+
+class EpochBook:
+    """Collects the records of a run; gives out each epoch once it is trained and evaluated, in ascending order."""
+
+    def __init__(self, devices: tuple[str, ...]) -> None:
+        self._devices = devices
+        self._ready: list[float] = []
+        self._trained: dict[int, list[Progress]] = defaultdict(list)
+        self._evaluated: dict[int, dict[int, Evaluated]] = defaultdict(dict)
+        """Epoch -> rank -> its part."""
+        self._parts: dict[int, int] = {}
+        """Epoch -> parts that its evaluation is split into."""
+        self._owed: set[tuple[int, int]] = set()
+        """(epoch, rank) whose evaluation was ordered."""
+        self._stopped = 0.0
+        """Seconds of evaluation of the epochs given out, all ranks together: no later epoch ends before them."""
+        self._seconds = 0.0
+        """End of the last epoch given out, on the training clock."""
+
+    def add(self, record: Any) -> list[EpochMetrics]:
+        """Take note of a record; the epochs that are complete with it."""
+        match record:
+            case Ready():
+                self._ready.append(record.at)
+            case Progress():
+                self._trained[record.epoch].append(record)
+            case Evaluate():
+                self._parts[record.epoch] = record.parts
+                self._owed.add((record.epoch, record.rank))
+            case Evaluated():
+                self._evaluated[record.epoch][record.rank] = record
+                self._owed.discard((record.epoch, record.rank))
+                return self._complete()
+            case Lost() | Failed():
+                self._owed = {entry for entry in self._owed if entry[1] != record.rank}
+                return self._complete()
+        return []
+
+    def _complete(self) -> list[EpochMetrics]:
+        done = []
+        while self._trained:
+            epoch = min(self._trained)
+            if epoch not in self._evaluated or any(entry[0] == epoch for entry in self._owed):
+                break
+            done.append(self._close(epoch))
+        return done
+
+    def _close(self, epoch: int) -> EpochMetrics:
+        ranks = len(self._ready)
+        evaluations = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
+        clock = Clock(max(self._ready) + self._stopped / ranks, ranks, evaluations)
+        trained, parts = self._trained.pop(epoch), list(self._evaluated.pop(epoch).values())
+        before, self._seconds = self._seconds, clock.at(ended(trained, parts))
+        self._stopped += sum(part.seconds for part in parts)
+        whole = len(parts) >= self._parts.pop(epoch, 1)
+        return epoch_metrics(trained, parts if whole else [], max(self._seconds - before, 0.0), self._devices)

@@ -1,0 +1,176 @@
+"""`RunHandle`: a run in the background, from its start to its end, whatever that is.
+
+The engine runs in a thread of this process; ranks are processes (with one rank, the thread trains itself). Owns the thread
+and the end of everything: whoever is interrupted while waiting, or leaves, leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from ddp.core.errors import Aborted, RankFailed
+from ddp.core.events import Finished
+from ddp.runtime.engines import elche
+from ddp.runtime.scratch import scratch
+from ddp.runtime.task import Job, Task
+from ddp.trainer.epochs import EpochBook, EpochMetrics
+from ddp.trainer.state import TrainedState, read_state
+
+PATIENCE_S = 30.0
+"""How long `abort` waits for the end. A step in this very process is not cut short."""
+
+_live: weakref.WeakSet[RunHandle] = weakref.WeakSet()
+
+
+class _Stop(BaseException):
+    """Leaves the engine; no `except Exception` on the way takes it for an error of the run."""
+
+
+class RunHandle:
+    """A run. Methods may be called from any thread; `with` ends the run when the block is left."""
+
+    def __init__(self, job: Job, deliver: Callable[[Path], Callable[[], Task]], room: int, devices: list[str]) -> None:
+        self._job, self._deliver, self._room = job, deliver, room
+        self._devices = tuple(devices)
+        self._book = EpochBook(self._devices)
+        self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
+        self._finished: list[int] = []
+        self._stop, self._ended = threading.Event(), threading.Event()
+        self._state: TrainedState | None = None
+        self._error: BaseException | None = None
+        self._raised = False
+        self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
+        _live.add(self)
+        self._thread.start()
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._job.world_size
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Device of each rank."""
+        return self._devices
+
+    def next_metrics(self) -> EpochMetrics | None:
+        """Wait for the next epoch to be complete; None once there will be no more, for whatever reason (`join` says)."""
+        with self._ending_if_interrupted():
+            metrics = self._metrics.get()
+        if metrics is None:
+            self._metrics.put(None)  # for whoever asks again
+        return metrics
+
+    def poll_metrics(self) -> list[EpochMetrics]:
+        """The epochs complete since the last call; does not wait."""
+        ready: list[EpochMetrics] = []
+        while True:
+            try:
+                metrics = self._metrics.get_nowait()
+            except Empty:
+                return ready
+            if metrics is None:
+                self._metrics.put(None)
+                return ready
+            ready.append(metrics)
+
+    def join(self) -> TrainedState:
+        """Wait for the end. Raises what ended the run if it did not come to its own end.
+
+        RankFailed (a rank raised: carries its rank and traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
+        """
+        with self._ending_if_interrupted():
+            self._ended.wait()
+            self._thread.join()
+        if self._state is None:
+            self._raised = True
+            assert self._error is not None
+            raise self._error
+        return self._state
+
+    def abort(self) -> None:
+        """End the run now; `join` will raise Aborted. Returns when no process of it is left: within seconds.
+
+        A run in place ends with the step in progress. Once the run has ended, this does nothing.
+        """
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._ended.wait(PATIENCE_S)
+
+    def __enter__(self) -> RunHandle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the run if it goes on; raise its error if nobody has heard of it and nothing else is being raised."""
+        unheard = self._ended.is_set() and self._state is None and not self._raised
+        self.abort()
+        if kind is None and unheard and not isinstance(self._error, Aborted):
+            self.join()
+
+    @contextmanager
+    def _ending_if_interrupted(self) -> Iterator[None]:
+        """Ctrl-C, or what a signal handler raises, ends the run before it goes on its way."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a step or callback of a run in place cannot wait for that run")
+        try:
+            yield
+        except BaseException:
+            self.abort()
+            raise
+
+    def _run(self) -> None:
+        try:
+            with scratch(self._room) as folder, _put_back(in_place=self._job.world_size == 1):
+                job = replace(self._job, scratch=folder, task=self._deliver(folder))
+                elche.run(job, self._emit)
+                self._state = read_state(folder, self._finished)
+        except _Stop:
+            self._error = Aborted("the run was aborted before its end")
+        except BaseException as error:
+            if isinstance(error, RankFailed) and error.__cause__ is None:
+                error.add_note(f"In rank {error.rank}:\n{error.traceback}")
+            self._error = error
+        finally:
+            self._metrics.put(None)
+            self._ended.set()
+
+    def _emit(self, record: Any, at: float) -> None:
+        """Called by the engine for everything that happens, at least twice a second where ranks are processes."""
+        if self._stop.is_set():
+            raise _Stop
+        if isinstance(record, Finished):
+            self._finished.append(record.rank)
+        for metrics in self._book.add(record):
+            self._metrics.put(metrics)
+
+
+@contextmanager
+def _put_back(in_place: bool) -> Iterator[None]:
+    """What a run changes for all of this process is put back at its end: threads, and the random generators if in place."""
+    threads = torch.get_num_threads()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    try:
+        with torch.random.fork_rng(devices=gpus, enabled=in_place):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@atexit.register
+def _end_all() -> None:
+    """A script that ends, or is interrupted, takes its runs along."""
+    for handle in list(_live):
+        handle.abort()

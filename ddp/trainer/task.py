@@ -1,0 +1,164 @@
+"""From a user's functions and data to a `Task`, here or in the ranks' processes.
+
+Functions travel by cloudpickle: those of the script itself, lambdas and closures as their code. Tensors of a data set
+travel in a file that all ranks map, so that they lie in memory once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import Tensor, nn
+
+from ddp.data.source import TensorSource
+from ddp.runtime.handle import WorkerHandle
+from ddp.runtime.task import Source, Task
+
+_CODE = "task.pickle"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a user gives. The names are those of `Trainer`'s arguments."""
+
+    model_factory: Callable[[], nn.Module]
+    optimizer_factory: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    train_step: Callable[[nn.Module, Any], Tensor]
+    dataset: Source
+    eval_step: Callable[[nn.Module, Any], Any] | None
+    eval_dataset: Source
+    eval_batch_size: int
+    schedule: Callable[[float], float] | None
+    epoch_callback: Callable[[int, WorkerHandle], None] | None
+
+
+class NoSamples:
+    """The evaluation data of a run that evaluates nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """Never asked for."""
+        raise AssertionError("there is nothing to evaluate")
+
+    def to(self, device: torch.device) -> NoSamples:
+        """The same nothing."""
+        return self
+
+
+def make_task(parts: Parts) -> Task:
+    """The task that `parts` describe."""
+    return Task(
+        model=parts.model_factory,
+        optimizer=parts.optimizer_factory,
+        loss=partial(_loss, parts.train_step),
+        evaluate=partial(_evaluate, parts.eval_step),
+        train_data=lambda: parts.dataset,
+        eval_data=lambda: parts.eval_dataset,
+        schedule=parts.schedule or _constant,
+        eval_batch=parts.eval_batch_size,
+        epoch_callback=parts.epoch_callback,
+    )
+
+
+def _constant(fraction: float) -> float:
+    return 1.0
+
+
+def _loss(step: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -> Tensor:
+    loss = step(model, batch)
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return loss.reshape(())
+    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)[:60]
+    raise ValueError(
+        f"train_step must return the batch's mean loss, one number that the gradient is taken of, not {what}"
+    )
+
+
+def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    assert step is not None
+    means = step(model, batch)
+    loss, metric = means if isinstance(means, tuple) else (math.nan, means)
+    size = _samples(batch)
+    return torch.as_tensor(loss).double() * size, torch.as_tensor(metric).double() * size
+
+
+def _samples(batch: Any) -> int:
+    """Samples of a batch: the first dimension of its first tensor."""
+    if isinstance(batch, Tensor) and batch.dim():
+        return len(batch)
+    members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((count for count in map(_samples, members) if count), 0)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Stands for a data set of tensors in the pickled parts."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Parts, ready to go to ranks."""
+
+    code: bytes
+    tensors: dict[str, tuple[Tensor, ...]]
+
+    @property
+    def bytes(self) -> int:
+        """What `deliver` will write."""
+        return len(self.code) + sum(tensor.nbytes for group in self.tensors.values() for tensor in group)
+
+    def deliver(self, folder: Path) -> Callable[[], Task]:
+        """Lay the parcel down in `folder`; what is returned makes the task of it in any process."""
+        (folder / _CODE).write_bytes(self.code)
+        for name, group in self.tensors.items():
+            # A slice would bring along the whole of what it was cut from.
+            own = [t if t.nbytes == t.untyped_storage().nbytes() else t.clone() for t in (t.detach() for t in group)]
+            torch.save(own, folder / f"{name}.pt")
+        return partial(open_parcel, folder)
+
+
+def pack(parts: Parts) -> Parcel:
+    """Pickle `parts`. ValueError that names the argument that cannot be sent to another process."""
+    given = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
+    tensors = {name: source.tensors for name, source in given.items() if type(source) is TensorSource}
+    stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
+    light = replace(parts, **stands)
+    try:
+        return Parcel(cloudpickle.dumps(light), tensors)
+    except Exception as error:
+        raise ValueError(_culprit(light, error)) from error
+
+
+def _culprit(parts: Parts, error: Exception) -> str:
+    for one in fields(parts):
+        try:
+            cloudpickle.dumps(getattr(parts, one.name))
+        except Exception as reason:
+            return (
+                f"{one.name} cannot be sent to the ranks' processes ({type(reason).__name__}: {reason}); "
+                "what it uses of locks, files or connections, it must make itself when it is called"
+            )
+    return f"the task cannot be sent to the ranks' processes ({type(error).__name__}: {error})"
+
+
+def open_parcel(folder: Path) -> Task:
+    """The task of a parcel in `folder`."""
+    parts = cloudpickle.loads((folder / _CODE).read_bytes())
+    stored = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
+    loaded: dict[str, Any] = {
+        name: TensorSource(*torch.load(folder / f"{name}.pt", map_location="cpu", mmap=True))
+        for name, source in stored.items()
+        if isinstance(source, _Stored)
+    }
+    return make_task(replace(parts, **loaded))

@@ -1,0 +1,169 @@
+"""`Trainer`: everything that a run needs, checked before anything starts."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp.data.dataset import as_source
+from ddp.runtime import forkserver
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.handle import WorkerHandle
+from ddp.runtime.loop import place
+from ddp.runtime.task import Job
+from ddp.settings import function, known, make_policy, number, whole
+from ddp.trainer.handle import RunHandle
+from ddp.trainer.task import NoSamples, Parts, make_task, pack
+
+MAX_WORLD = 64
+DAY_S = 86_400.0
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class Trainer:
+    """Trains a model on several devices of equal or unequal speed, or in place where there is but one.
+
+    Args:
+        model_factory: makes the model, on the CPU; called once in every rank. Random initialisation is the same in all, as
+            torch is seeded from `seed`.
+        optimizer_factory: parameters -> optimizer; its learning rates are those at schedule 1.
+        train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
+        dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
+            together by `default_collate`), or a `ddp.runtime.task.Source`. Batches arrive on the rank's device.
+        batch_size: samples of one step of one rank.
+        epochs: passes over the data, all ranks together.
+        policy: when replicas are brought together: `sync`, `cadence`, `async`.
+        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots).
+        world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
+        seed: of every random number.
+        eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). Without gradient, in
+            evaluation mode, at the end of every epoch; needs `eval_dataset`.
+        eval_dataset: as `dataset`.
+        eval_batch_size: samples of one call of `eval_step`.
+        schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
+        lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
+        max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
+        epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
+        speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
+        device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
+        deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
+        settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
+
+    Raises ValueError that names the remedy.
+    """
+
+    def __init__(
+        self,
+        model_factory: Callable[[], nn.Module],
+        optimizer_factory: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        train_step: Callable[[nn.Module, Any], Tensor],
+        dataset: Any,
+        *,
+        batch_size: int,
+        epochs: int,
+        policy: str = "cadence",
+        backend: str = "nccl",
+        world_size: int | None = None,
+        seed: int = 0,
+        eval_step: Callable[[nn.Module, Any], Any] | None = None,
+        eval_dataset: Any = None,
+        eval_batch_size: int = 500,
+        schedule: Callable[[float], float] | None = None,
+        lr_scale_ratio: float = 1.0,
+        max_grad_norm: float | None = None,
+        epoch_callback: Callable[[int, WorkerHandle], None] | None = None,
+        speeds: Sequence[float] = (),
+        device: str = "auto",
+        deadline_s: float = 60.0,
+        **settings: Any,
+    ) -> None:
+        if (eval_step is None) != (eval_dataset is None):
+            raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
+        size = _world_size(world_size, known("device", device, DEVICES))
+        ratio = number("lr_scale_ratio", lr_scale_ratio, 0.0, remedy="0 leaves the learning rate as it is")
+        self._parts = Parts(
+            model_factory=model_factory,
+            optimizer_factory=optimizer_factory,
+            train_step=train_step,
+            dataset=as_source(dataset),
+            eval_step=eval_step,
+            eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset),
+            eval_batch_size=whole("eval_batch_size", eval_batch_size, 1),
+            schedule=schedule,
+            epoch_callback=epoch_callback,
+        )
+        _check_functions(self._parts)
+        self._job = Job(
+            task=partial(make_task, self._parts),
+            epochs=whole("epochs", epochs, 1),
+            batch_size=whole("batch_size", batch_size, 1),
+            seed=whole("seed", seed, 0, 2**31 - 1),
+            world_size=size,
+            policy=make_policy(policy, settings),
+            backend=known("backend", backend, BACKENDS),
+            scratch=Path(),  # made for each run
+            device=device,
+            speeds=_speeds(speeds, size),
+            lr_scale=1.0 + ratio * (size - 1),
+            max_grad_norm=_limit(max_grad_norm),
+            deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
+            keep_state=True,
+            preload=("ddp.trainer.task",),
+        )
+
+    def run(self) -> RunHandle:
+        """Start training and return at once. May be called again: every run begins anew.
+
+        ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
+        start others, such as a rank.
+        """
+        _refuse_in_a_rank(self._job.world_size)
+        devices = [str(place(self._job, rank)) for rank in range(self._job.world_size)]
+        if self._job.world_size == 1:
+            return RunHandle(self._job, lambda folder: self._job.task, 0, devices)
+        parcel = pack(self._parts)
+        forkserver.warm(self._job.preload)  # here, where it can be kept from Ctrl-C
+        return RunHandle(self._job, parcel.deliver, parcel.bytes, devices)
+
+
+def _world_size(asked: int | None, device: str) -> int:
+    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+    if device == "cuda" and not gpus:
+        raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
+    return min(max(gpus, 1), MAX_WORLD) if asked is None else whole("world_size", asked, 1, MAX_WORLD)
+
+
+def _check_functions(parts: Parts) -> None:
+    for name in ("model_factory", "optimizer_factory", "train_step"):
+        function(name, getattr(parts, name))
+    for name in ("eval_step", "schedule", "epoch_callback"):
+        if getattr(parts, name) is not None:
+            function(name, getattr(parts, name))
+
+
+def _limit(max_grad_norm: float | None) -> float | None:
+    return None if max_grad_norm is None else number("max_grad_norm", max_grad_norm, 1e-12, remedy="None: no limit")
+
+
+def _speeds(speeds: Sequence[float], world_size: int) -> tuple[float, ...]:
+    known_speeds = tuple(number("speeds", speed, 0.01, 1.0, remedy="0.5 makes a rank half as fast") for speed in speeds)
+    if known_speeds and len(known_speeds) != world_size:
+        raise ValueError(f"speeds has {len(known_speeds)} values for {world_size} ranks; give one for each")
+    return known_speeds
+
+
+def _refuse_in_a_rank(world_size: int) -> None:
+    process = multiprocessing.current_process()
+    if process.daemon and process.name.startswith("rank-"):
+        raise RuntimeError(
+            "training was started inside a rank of another run: a module that the model, the step or the data need starts "
+            "training when it is imported; put that under `if __name__ == '__main__':`"
+        )
+    if process.daemon and world_size > 1:
+        raise RuntimeError("a daemonic process may not start the ranks' processes; train from the main process")

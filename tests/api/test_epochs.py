@@ -1,0 +1,74 @@
+"""From records to the metrics of an epoch: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp.core.commands import Evaluate
+from ddp.core.events import Evaluated, Lost, Progress, Ready
+from ddp.trainer.epochs import EpochBook, EpochMetrics
+
+
+def play(*records: Any) -> list[list[EpochMetrics]]:
+    book = EpochBook(("cpu", "cuda:1"))
+    book.add(Ready(10.0, 0, 40, 5, "d", "cpu", "gloo"))
+    book.add(Ready(11.0, 1, 40, 5, "d", "cuda:1", "gloo"))
+    return [book.add(record) for record in records]
+
+
+def ordered(epoch: int) -> list[Evaluate]:
+    return [Evaluate(rank, epoch, rank, 2, "complete") for rank in range(2)]
+
+
+def test_an_epoch_is_given_out_with_its_last_evaluation() -> None:
+    *early, last = play(
+        Progress(12.0, 0, 0, 3, 24, 0.9, 48.0, 0.1, (("acc", 3.0, 3),)),
+        Progress(12.5, 1, 0, 1, 8, 0.9, 8.0, 0.1, (("acc", 0.0, 1), ("other", None, 1))),
+        *ordered(0),
+        Evaluated(13.0, 0, 0, 30, 60.0, 15.0, 1.0),
+        Evaluated(13.5, 1, 0, 10, 20.0, 10.0, 0.5),
+    )
+    assert not any(early)
+    (row,) = last
+    assert (row.epoch, row.samples, row.lr, row.devices) == (0, 32, 0.1, ("cpu", "cuda:1"))
+    assert (row.loss, row.eval, row.eval_loss) == (56 / 32, 25 / 40, 2.0)
+    assert row.scalars == {"acc": 0.75, "other": None}
+    assert row.per_rank_scalars == ({"acc": 1.0}, {"acc": 0.0, "other": None})
+    assert row.per_rank_batch_share == (0.75, 0.25)
+    # Ready at 11, the last evaluation began at 13, the other one stopped half of the clock for 1 s.
+    assert row.seconds == pytest.approx(1.5)
+    assert row.per_rank_throughput == (pytest.approx(24 / 1.5), pytest.approx(8 / 1.5))
+
+
+def test_epochs_come_in_order_though_a_rank_runs_ahead() -> None:
+    given = play(
+        Progress(12.0, 0, 0, 1, 8, 0.9, 8.0, 0.1),
+        Progress(12.1, 1, 0, 1, 8, 0.9, 8.0, 0.1),
+        Progress(12.2, 1, 1, 1, 8, 0.9, 8.0, 0.1),
+        *ordered(0),
+        *ordered(1),
+        Evaluated(13.0, 1, 0, 10, 1.0, 5.0, 0.1),
+        Evaluated(13.2, 1, 1, 10, 1.0, 6.0, 0.1),
+        Evaluated(13.4, 0, 0, 10, 1.0, 7.0, 0.1),
+        Evaluated(13.6, 0, 1, 10, 1.0, 8.0, 0.1),
+    )
+    assert [[row.epoch for row in rows] for rows in given] == [[]] * 9 + [[0], [1]]
+    assert given[-1][0].samples == 8
+    assert given[-1][0].eval == 14 / 20
+
+
+def test_half_an_evaluation_is_none_and_the_epoch_complete_without_the_lost_rank() -> None:
+    *_, rows = play(
+        Progress(12.0, 0, 0, 1, 8, 0.9, 8.0, 0.1),
+        *ordered(0),
+        Evaluated(13.0, 0, 0, 10, 1.0, 5.0, 0.1),
+        Lost(14.0, 1, "gone"),
+    )
+    assert [(row.epoch, row.eval, row.loss) for row in rows] == [(0, None, 1.0)]
+
+
+def test_a_loss_that_is_not_finite_is_none() -> None:
+    *_, rows = play(Progress(12.0, 0, 0, 1, 8, 0.9, None, 0.1), Evaluated(13.0, 0, 0, 0, 0.0, 0.0, 0.0))
+    assert [(row.loss, row.eval, row.eval_loss) for row in rows] == [(None, None, None)]

@@ -1,0 +1,108 @@
+"""What a user may get wrong: one line with the remedy, before any process starts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from ddp import RankFailed
+from tests.api.conftest import Make, right
+from tests.runtime import toy
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"model_factory": torch.nn.Linear(2, 2).weight}, "model_factory must be a function"),
+        ({"optimizer_factory": 3}, "optimizer_factory must be a function"),
+        ({"train_step": None}, "train_step must be a function"),
+        ({"eval_step": 3, "eval_dataset": toy.data()}, "eval_step must be a function"),
+        ({"eval_step": right}, "give both, or neither"),
+        ({"eval_dataset": toy.data()}, "give both, or neither"),
+        ({"schedule": 0.1}, "schedule must be a function"),
+        ({"epoch_callback": "x"}, "epoch_callback must be a function"),
+        ({"dataset": ()}, "must hold tensors of equal length"),
+        ({"dataset": [[1, 2], [3, 4]]}, "must hold tensors of equal length"),
+        ({"dataset": (torch.zeros(3), torch.zeros(4))}, "equal lengths, got [3, 4]"),
+        ({"dataset": torch.zeros(0, 3)}, "the data set is empty"),
+        ({"dataset": 7}, "int is no data set"),
+        ({"dataset": {1, 2}}, "set is no data set"),
+        ({"dataset": Endless()}, "give a map-style Dataset"),
+        ({"batch_size": 0}, "batch_size=0 must be a whole number of 1 or more"),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number"),
+        ({"epochs": 0}, "epochs=0 must be a whole number of 1 or more"),
+        ({"epochs": True}, "epochs=True must be a whole number"),
+        ({"seed": -1}, "seed=-1 must be a whole number from 0"),
+        ({"world_size": 0}, "world_size=0 must be a whole number from 1 to 64"),
+        ({"world_size": 65}, "world_size=65 must be a whole number from 1 to 64"),
+        ({"policy": "cadense"}, "did you mean 'cadence'"),
+        ({"policy": ["sync"]}, "unknown policy"),
+        ({"backend": "ncll"}, "did you mean 'nccl'"),
+        ({"anchr": 3}, "did you mean 'anchor'"),
+        (
+            {"policy": "sync", "anchor": 3},
+            "unknown setting of policy 'sync': 'anchor'; choose one of: (there are none)",
+        ),
+        ({"anchor": 0}, "use anchor=1 or more"),
+        ({"anchor": "ten"}, "policy=cadence: Expected `int`, got `str` for `anchor`"),
+        ({"overhead_target": 2}, "must lie between 0.01 and 0.5"),
+        ({"max_overshoot": 3}, "unknown setting of policy 'cadence': 'max_overshoot'"),
+        ({"policy": "async", "max_overshoot": -1}, "or null to derive it"),
+        ({"lr_scale_ratio": -1}, "0 leaves the learning rate as it is"),
+        ({"lr_scale_ratio": float("nan")}, "must be a finite number of 0 or more"),
+        ({"max_grad_norm": 0.0}, "None: no limit"),
+        ({"max_grad_norm": float("inf")}, "None: no limit"),
+        ({"speeds": [1.0]}, "speeds has 1 values for 2 ranks; give one for each"),
+        ({"speeds": [1.0, 0.0]}, "0.5 makes a rank half as fast"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"deadline_s": 0}, "deadline_s=0 must be a finite number"),
+        ({"eval_batch_size": 0}, "eval_batch_size=0 must be"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        make(**change)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(make: Make) -> None:
+    with pytest.raises(ValueError, match="use device='auto' or 'cpu'"):
+        make(device="cuda")
+
+
+def test_what_cannot_be_sent_to_a_process_is_named(make: Make) -> None:
+    lock = threading.Lock()
+
+    def step(model: Any, batch: Any) -> Any:
+        with lock:
+            return model(batch[0]).sum()
+
+    with pytest.raises(ValueError, match=r"train_step cannot be sent to the ranks' processes .*must make itself"):
+        make(train_step=step).run()
+    make(train_step=step, world_size=1).run().join()  # in place nothing is sent
+
+
+def test_ranks_that_begin_differently_are_told(make: Make) -> None:
+    import os
+
+    def model() -> torch.nn.Module:
+        net = toy.net(norm=False)
+        with torch.no_grad():
+            net[0].weight.fill_(os.getpid())  # type: ignore[index, union-attr, operator]
+        return net
+
+    with pytest.raises(Exception, match="begin with different parameters") as caught:
+        make(model_factory=model).run().join()
+    assert not isinstance(caught.value, RankFailed)

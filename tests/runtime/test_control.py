@@ -1,0 +1,257 @@
+"""Training control, in all modes: gradient norm, learning rate, scalars, callbacks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddp import WorkerHandle, record_scalar
+from ddp.core.errors import RankFailed
+from ddp.core.events import Progress
+from ddp.core.policies import POLICIES
+from ddp.core.summary import scalar_means, scalars_by_rank
+from ddp.data.order import order
+from ddp.runtime import loop, meter, replica, slowdown
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.rates import Rates
+from ddp.runtime.scalars import LONGEST, MOST_NAMES, Scalars
+from tests.runtime import controlled, toy
+from tests.runtime.conftest import Play
+
+CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+
+
+def by_hand(initial: dict[str, torch.Tensor], samples: int, size: int, limit: float) -> dict[str, torch.Tensor]:
+    """The training loop that one would write for one epoch on one device."""
+    setup = controlled.steep(samples)
+    inputs, targets = toy.data(samples)
+    model = setup.model()
+    model.load_state_dict(initial)
+    optimizer = setup.optimizer(model.parameters())
+    for chosen in order(3, 0, samples).split(size):
+        optimizer.zero_grad()
+        setup.loss(model, (inputs[chosen], targets[chosen])).backward()  # type: ignore[no-untyped-call]
+        assert torch.nn.utils.clip_grad_norm_(model.parameters(), limit) > limit, "else it tests nothing"
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_gradients_are_clipped_as_in_a_loop_written_by_hand(play: Play) -> None:
+    """Alone: the same bits. Averaged inside the step, they are clipped after that: the same within float tolerance."""
+    task = partial(controlled.steep, 64)
+    initial = play("sync", "nccl", partial(toy.task, lr=0.0), world_size=1, epochs=1).state()
+    alone = play("sync", "nccl", task, world_size=1, epochs=1, batch_size=16, max_grad_norm=0.5)
+    expected = by_hand(initial, 64, 16, 0.5)
+    assert all(torch.equal(value, expected[name]) for name, value in alone.state().items())
+    both = play("sync", "nccl", task, epochs=1, batch_size=8, max_grad_norm=0.5)
+    assert len(both.digests) == 1, "ranks clip to identical bits"
+    for name, value in both.state().items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("policy", "backend"), [cell for cell in CELLS if cell != ("sync", "nccl")])
+def test_every_rank_clips_its_own_steps(play: Play, policy: str, backend: str) -> None:
+    """A step moves by no more than rate x limit, and so does the average: 26 steps, all together."""
+    task = partial(controlled.steep, toy.SAMPLES, 1e4)
+    initial = play("sync", "nccl", partial(toy.task, lr=0.0), world_size=1, epochs=1).state()
+    final = play(policy, backend, task, epochs=1, max_grad_norm=0.01).state()
+    moved = sum(float((final[name] - initial[name]).detach().norm()) ** 2 for name in final) ** 0.5
+    assert 0 < moved <= 26 * 0.1 * 0.01 * 1.001
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_scalars_of_unequal_ranks_weigh_by_call(play: Play, policy: str, backend: str, world_size: int) -> None:
+    speeds = (1.0, 0.3)[:world_size]
+    played = play(policy, backend, controlled.recording, speeds=speeds, world_size=world_size, batch_size=8)
+    for epoch in range(2):
+        trained = [event for event in played.of(Progress) if event.epoch == epoch]
+        means, ranks = scalar_means(trained), scalars_by_rank(trained, world_size)
+        steps = [sum(e.steps for e in trained if e.rank == rank) for rank in range(world_size)]
+        samples = [sum(e.samples for e in trained if e.rank == rank) for rank in range(world_size)]
+        assert means["size"] == pytest.approx(toy.SAMPLES / sum(steps))
+        assert means["half"] == pytest.approx(toy.SAMPLES / sum(steps) / 2)
+        assert means["tail"] == 1.0
+        assert means["odd"] is None
+        for rank in range(world_size):
+            if steps[rank]:
+                assert ranks[rank]["size"] == pytest.approx(samples[rank] / steps[rank])
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_recording_in_an_evaluation_is_an_error_that_says_so(play: Play, world_size: int) -> None:
+    with pytest.raises(RankFailed, match="record_scalar was called outside of a train step"):
+        play("cadence", "cpu", controlled.recording_too_late, world_size=world_size)
+
+
+def test_recording_outside_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="outside of a train step"):
+        record_scalar("loss", 1.0)
+    with Scalars() as scalars:
+        caught: list[BaseException] = []
+
+        def elsewhere() -> None:
+            try:
+                record_scalar("loss", 1.0)
+            except RuntimeError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        record_scalar("loss", 1.0)
+    assert len(caught) == 1
+    assert scalars.drain() == (("loss", 1.0, 1),)
+
+
+@pytest.mark.parametrize("name", ["", "x" * (LONGEST + 1), "a\nb", "\udc80", 7, None, b"loss", ["loss"]], ids=repr)
+def test_a_hostile_name_is_refused(name: Any) -> None:
+    with Scalars() as scalars, pytest.raises(ValueError, match="a name is printable text of 1 to 100 characters"):
+        record_scalar(name, 1.0)
+    assert scalars.drain() == ()
+
+
+@pytest.mark.parametrize("value", ["3", None, b"3", [1.0], 1j, 10**400, torch.ones(2), torch.tensor(1j)], ids=repr)
+def test_a_value_that_is_no_number_is_refused(value: Any) -> None:
+    with Scalars(), pytest.raises(ValueError, match=r"'loss' is .*give one real number"):
+        record_scalar("loss", value)
+
+
+def test_names_are_bounded_over_the_whole_run() -> None:
+    with Scalars() as scalars:
+        for index in range(MOST_NAMES):
+            record_scalar(f"name {index}", index)
+            scalars.drain()
+        record_scalar("name 0", 1.0)
+        with pytest.raises(ValueError, match="one name more than the 64"):
+            record_scalar("another", 1.0)
+
+
+def test_tensors_are_taken_as_they_are_now() -> None:
+    """Also many of them, of any kind, and none that changes afterwards."""
+    with Scalars() as scalars:
+        value = torch.zeros((), dtype=torch.float64)
+        for _ in range(3000):
+            record_scalar("count", value)
+            value += 1
+        record_scalar("whole", torch.tensor([[4]]))
+        record_scalar("whole", True)
+        record_scalar("grad", torch.ones((), requires_grad=True) * 2)
+        record_scalar("half", torch.tensor(0.5, dtype=torch.bfloat16))
+        record_scalar("huge", 1e308)
+        record_scalar("huge", 1e308)
+    expected = (
+        ("count", 3000 * 2999 / 2, 3000),
+        ("grad", 2.0, 1),
+        ("half", 0.5, 1),
+        ("huge", None, 2),
+        ("whole", 5.0, 2),
+    )
+    assert scalars.drain() == expected
+    assert scalars.drain() == ()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_every_rank_is_called_back_once_an_epoch(
+    play: Play, tmp_path: Path, policy: str, backend: str, world_size: int
+) -> None:
+    played = play(policy, backend, partial(controlled.noting, tmp_path), epochs=3, world_size=world_size)
+    assert len(played.digests) == 1
+    for rank in range(world_size):
+        seen = [json.loads(line) for line in (tmp_path / f"seen-{rank}.jsonl").read_text().splitlines()]
+        epochs = [entry["epoch"] for entry in seen]
+        assert epochs == list(range(len(epochs))), "none is left out, none comes twice"
+        assert len(epochs) == 3 or world_size > 1, "only a rank that trains nothing more is not called"
+        assert [entry["same"] for entry in seen] == epochs
+        assert {(entry["rank"], entry["world_size"]) for entry in seen} == {(rank, world_size)}
+        assert {(entry["device"], entry["lr"], entry["parameters"]) for entry in seen} == {("cpu", 0.1, 110)}
+        assert (seen[0]["step"], seen[0]["version"]) == (0, 0)
+        for entry in seen:
+            mine = [e for e in played.of(Progress) if e.rank == rank and e.epoch < entry["epoch"]]
+            assert entry["step"] == sum(e.steps for e in mine)
+        versions = [entry["version"] for entry in seen]
+        assert versions == sorted(versions)
+        if world_size == 1:
+            assert versions[-1] == 0, "alone there is nothing to average"
+        elif backend == "nccl" and len(epochs) == 3:
+            assert versions[-1] >= 1, "at most one epoch is begun before the average that ends another"
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_rates_that_a_callback_sets_hold_in_that_epoch(play: Play, policy: str, backend: str, world_size: int) -> None:
+    played = play(policy, backend, controlled.rates, epochs=4, world_size=world_size, lr_scale=2.0)
+    by_epoch = [{event.lr for event in played.of(Progress) if event.epoch == epoch} for epoch in range(4)]
+    assert by_epoch[:2] == [{0.5}, {0.125}]
+    assert [pytest.approx(0.6)] == list(by_epoch[2]), "own rate x scale x the new schedule"
+    assert [pytest.approx(0.3)] == list(by_epoch[3])
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("policy", "backend"), CELLS)
+def test_a_callback_that_raises_is_a_failure_of_its_rank(
+    play: Play, policy: str, backend: str, world_size: int
+) -> None:
+    with pytest.raises(RankFailed, match=r"rank [01] failed: LookupError: no such epoch in my table") as caught:
+        play(policy, backend, controlled.failing, world_size=world_size)
+    assert "controlled.py" in caught.value.traceback
+
+
+def test_the_time_of_a_callback_is_nobodys_computing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that ticks whenever it is read, and leaps in the callback."""
+    time = 0.0
+
+    def tick() -> float:
+        nonlocal time
+        time += 1e-3
+        return time
+
+    def leap(epoch: int, worker: WorkerHandle) -> None:
+        nonlocal time
+        time += 1000.0
+
+    for module in (loop, meter, replica, slowdown):
+        monkeypatch.setattr(module, "now", tick)
+    played = play("sync", "nccl", lambda: replace(toy.task(), epoch_callback=leap), world_size=1)
+    slices = (played.job.scratch / "slices-0.jsonl").read_text().splitlines()
+    assert time > 2000
+    assert 0 < sum(event.busy_s for event in played.of(Progress)) < 2
+    assert 0 < sum(json.loads(line)["seconds"] for line in slices) < 2
+
+
+def two_groups(first: float, second: float) -> torch.optim.Optimizer:
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    return torch.optim.SGD([{"params": weights[:1], "lr": first}, {"params": weights[1:], "lr": second}])
+
+
+def test_groups_keep_their_proportion_to_the_first() -> None:
+    optimizer = two_groups(0.2, 0.02)
+    rates = Rates(optimizer, lambda fraction: 1.0 - fraction, 2.0)
+    assert (rates.apply(0.5), [group["lr"] for group in optimizer.param_groups]) == (0.2, [0.2, 0.02])
+    rates.fix(1.0)
+    rates.multiply(0.5)
+    rates.apply(0.9)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, pytest.approx(0.05)]
+    frozen = two_groups(0.0, 0.1)
+    rates = Rates(frozen, lambda fraction: 1.0, 1.0)
+    rates.fix(0.3)
+    rates.apply(0.0)
+    assert [group["lr"] for group in frozen.param_groups] == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+def test_rates_that_cannot_be_are_refused(value: float) -> None:
+    rates = Rates(two_groups(0.1, 0.1), lambda fraction: 1.0, 1.0)
+    for change in (rates.fix, rates.multiply, rates.rescale):
+        with pytest.raises(ValueError, match="must be finite and 0 or more"):
+            change(value)
+    with pytest.raises(ValueError, match="a schedule is a function"):
+        rates.follow(0.1)  # type: ignore[arg-type]
