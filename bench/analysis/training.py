@@ -48,9 +48,9 @@ def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
     trained: dict[int, list[Progress]] = defaultdict(list)
     for event in stream.progress:
         trained[event.epoch].append(event)
-    parts: dict[int, dict[int, Evaluated]] = defaultdict(dict)
+    parts: dict[int, dict[tuple[int, int], Evaluated]] = defaultdict(dict)
     for part in stream.evaluated:
-        parts[part.epoch][part.rank] = part
+        parts[part.epoch][part.rank, part.part] = part
     ticking = clock(stream)
     if ticking is None:
         return []

@@ -112,12 +112,12 @@ class Evaluated:
     at: float
     rank: int
     epoch: int
-    part: int
     samples: int
     loss_sum: float | None
     """None: it was not finite; so for the metric."""
     metric_sum: float | None
     seconds: float
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class Loop:
             samples, loss, metric = self.replica.evaluate(order.part, order.parts, self._heartbeat)
         seconds = self.meter.add("evaluate", began) - began
         self._send(
-            Evaluated(now(), self.rank, order.epoch, order.part, samples, _finite(loss), _finite(metric), seconds)
+            Evaluated(now(), self.rank, order.epoch, samples, _finite(loss), _finite(metric), seconds, order.part)
         )
 
     def _heartbeat(self) -> None:

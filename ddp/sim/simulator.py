@@ -281,7 +281,7 @@ class Simulation:
         self._tell(Averaged(self.now, index, round, 0, 0, self.costs.copy_s, 8, 0.0))
 
     def _evaluated(self, index: int, order: Evaluate) -> None:
-        self._tell(Evaluated(self.now, index, order.epoch, order.part, 1, 0.0, 1.0, self.costs.evaluate_s))
+        self._tell(Evaluated(self.now, index, order.epoch, 1, 0.0, 1.0, self.costs.evaluate_s, order.part))
 
     def _enter(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddp.core.commands import Evaluate
+from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
 from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
@@ -73,8 +73,8 @@ class EpochBook:
         self._devices = devices
         self._ready: list[float] = []
         self._trained: dict[int, list[Progress]] = defaultdict(list)
-        self._evaluated: dict[int, dict[int, Evaluated]] = defaultdict(dict)
-        """Epoch -> rank -> its part."""
+        self._evaluated: dict[int, dict[tuple[int, int], Evaluated]] = defaultdict(dict)
+        """Epoch -> (rank, part) -> what it evaluated."""
         self._parts: dict[int, int] = {}
         """Epoch -> parts that its evaluation is split into."""
         self._owed: set[tuple[int, int]] = set()
@@ -95,10 +95,10 @@ class EpochBook:
                 self._parts[record.epoch] = record.parts
                 self._owed.add((record.epoch, record.rank))
             case Evaluated():
-                self._evaluated[record.epoch][record.rank] = record
+                self._evaluated[record.epoch][record.rank, record.part] = record
                 self._owed.discard((record.epoch, record.rank))
                 return self._complete()
-            case Lost() | Failed():
+            case Lost() | Failed() | Drop():
                 self._owed = {entry for entry in self._owed if entry[1] != record.rank}
                 return self._complete()
         return []

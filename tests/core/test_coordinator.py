@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Abort, Stop, Train
+from ddp.core.commands import Abort, Join, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Evaluated, Failed, Lost, Progress, Ready, Reduced, Snapshot, Tick
 from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
+from ddp.core.policies.sync import Sync
 from ddp.core.spans import Chunk
 from ddp.core.worker import Idle, Step, Worker
 from ddp.core.world import World
@@ -25,8 +27,8 @@ def ready(rank: int, **changes: Any) -> Ready:
     return Ready(1.0, rank, **{**values, **changes})
 
 
-def play(*events: Any, world: World = WORLD) -> tuple[Coordinator, list[Any]]:
-    coordinator, issued = Coordinator.start(Cadence(), world, at=0.0), []
+def play(*events: Any, world: World = WORLD, policy: Policy | None = None) -> tuple[Coordinator, list[Any]]:
+    coordinator, issued = Coordinator.start(policy or Cadence(), world, at=0.0), []
     for event in events:
         coordinator, outputs = coordinator.update(event)
         issued += outputs
@@ -70,8 +72,16 @@ def test_silence_counts_from_the_order_that_is_owed_an_answer() -> None:
 def test_an_exchange_that_breaks_although_nobody_is_gone_ends_the_run(rounds: tuple[int, int]) -> None:
     """Else it would break again, for ever."""
     trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    again = [max(round, 2 * round + 1) for round in rounds]
     broken = [AverageFailed(3.0, rank, round, "invalid scalar type") for rank, round in enumerate(rounds)]
-    coordinator, issued = play(ready(0), ready(1), *trained, *broken)
+    broken_again = [AverageFailed(4.0, rank, round, "invalid scalar type") for rank, round in enumerate(again)]
+    policy = Cadence() if rounds == (0, 0) else Sync()
+    coordinator, issued = play(ready(0), ready(1), *trained[: 2 * (again[0] + 1)], *broken, policy=policy)
+    assert not coordinator.over, "it is tried once more"
+    assert [order.generation for order in issued if isinstance(order, Join)] == [0, 0, 1, 1]
+    coordinator, issued = play(
+        ready(0), ready(1), *trained[: 2 * (again[0] + 1)], *broken, *broken_again, policy=policy
+    )
     assert coordinator.over
     assert isinstance(issued[-1], Abort)
     assert "invalid scalar type" in issued[-1].reason
@@ -93,7 +103,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged() -> None:
     [
         Averaged(2.0, 0, 0, 1, 10, 0.1, 8, 0.0),
         Reduced(2.0, 0, 0.1, 8),
-        Evaluated(2.0, 0, 0, 1, 0.0, 1.0, 0.1),
+        Evaluated(2.0, 0, 1, 1, 0.0, 1.0, 0.1),
         Progress(2.0, 0, 0, 9, 90, 0.1, 0.0, 0.1),
         Progress(2.0, 0, 0, 1, 7, 0.1, 0.0, 0.1),
         ready(0),
