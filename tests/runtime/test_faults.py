@@ -97,7 +97,7 @@ def test_memory_that_is_not_there_is_an_error_with_its_remedy(monkeypatch: pytes
 
 
 def test_an_error_of_the_reducer_is_an_error_of_the_run(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no average today")
 
     monkeypatch.setattr(cpu, "average", broken)
