@@ -27,10 +27,11 @@ def make_policy(name: str, settings: dict[str, Any]) -> Policy:
     for key in settings.keys() - names.keys():
         raise ValueError(unknown(f"setting of policy {name!r}:", key, names))
     try:
-        made: Policy = msgspec.convert(settings, policy)  # looks at the types, too
+        checked = msgspec.convert(settings, policy)  # looks at the types, too
     except ValueError as error:
         raise ValueError(f"policy={name}: {str(error).replace(' - at `$.', ' for `')}") from None
-    return made
+    # What msgspec makes lacks the defaults in `vars`.
+    return policy(**{key: getattr(checked, key) for key in settings})
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
