@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.averaging import Averaging
+from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Job:
     """How long a rank may be silent; a collective may last half of it."""
     tolerate_loss: bool = True
     """Go on without a rank that is lost; otherwise the run fails."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
     preload: tuple[str, ...] = ()

@@ -1,0 +1,51 @@
+"""Faults on purpose: what goes wrong on which rank at which of its steps. Runtime and simulator play the same script.
+
+Knows what a fault is and how it is written; how it is done to a rank is theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+KINDS = {
+    "crash": "the process is killed",
+    "raise": "the step raises an exception",
+    "stall": "the process stands still, without an end",
+    "slow": "steps take `value` times as long from here on (2 if it is left out)",
+    "lose": "the next message to the coordinator is lost",
+}
+"""Kind -> what happens, right before the step is done."""
+_FORM = re.compile(r"(\d+)@(\d+):([a-z]+)(?:\*(\d+(?:\.\d+)?))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Before its step number `step` (0: its first one), rank `rank` meets with `kind`."""
+
+    rank: int
+    step: int
+    kind: str
+    value: float = 2.0
+    """Of `slow`: the factor."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"fault {self.kind!r} is not one of {', '.join(KINDS)}")
+        if self.rank < 0 or self.step < 0:
+            raise ValueError(f"fault {self}: rank and step count from 0")
+        if self.kind == "slow" and not self.value >= 1:
+            raise ValueError(f"fault {self}: a slow rank's steps take at least 1 times as long")
+
+    def __str__(self) -> str:
+        factor = f"*{self.value:g}" if self.kind == "slow" else ""
+        return f"{self.rank}@{self.step}:{self.kind}{factor}"
+
+
+def parse(text: str) -> Fault:
+    """`RANK@STEP:KIND`, such as `1@40:crash` or `0@10:slow*3`. Raises ValueError that shows the form."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"fault {text!r} is not of the form RANK@STEP:KIND, such as 1@40:crash or 0@10:slow*3")
+    rank, step, kind, factor = match.groups()
+    return Fault(int(rank), int(step), kind, float(factor) if factor else 2.0)
