@@ -19,7 +19,7 @@ def play(*records: Any) -> list[list[EpochMetrics]]:
 
 
 def ordered(epoch: int) -> list[Evaluate]:
-    return [Evaluate(rank, epoch, rank, 2, "complete") for rank in range(2)]
+    return [Evaluate(rank, epoch, rank, 2, False, "complete") for rank in range(2)]
 
 
 def test_an_epoch_is_given_out_with_its_last_evaluation() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.averaging import Averaging
-from ddp.core.commands import Average, Reduce
+from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Averaged, Evaluated, Reduced
 from ddp.core.policies import POLICIES
 from ddp.core.spans import Batch
@@ -71,10 +71,12 @@ def inner(loop: Loop) -> list[Tensor]:
 def collective(job: Job, rank: int, act: Act, rounds: int) -> None:
     """A rank's process of the blocking backend."""
     actor = Actor(job, rank, act)
+    members = tuple(range(job.world_size))
+    actor.backend.join(Join(rank, 0, members, False, ""))
     seen = []
     for index in range(rounds):
         samples = actor.train(index)
-        change = actor.backend.average(Average(rank, index, tuple(range(job.world_size)), ""), samples)
+        change = actor.backend.average(Average(rank, index, members, True, ""), samples)
         seen.append(actor.see(change.divergence))
     actor.backend.settle()
     seen.append(actor.see(None))
@@ -282,13 +284,14 @@ def exchanged(job: Job, rank: int) -> None:
     """A synchronous step with its exchange of gradients, then an average."""
     loop = Loop(job, rank, lambda event: None)
     backend = load(job.backend).Backend(job, rank, loop)
+    backend.join(Join(rank, 0, (0, 1), False, ""))
     loop.replica.exchange_gradients(backend.exchange)
     backend.prepare_exchange(loop.replica)
     batch = (Batch(0, 0, 8, 13), Batch(0, 8, 13, 13))[rank]
     for _ in range(3):
         loop.train(Step(batch, 0.0, last=False))
     before = loop.replica.state.digest()
-    change = backend.average(Average(rank, 0, (0, 1), ""), loop.samples)
+    change = backend.average(Average(rank, 0, (0, 1), True, ""), loop.samples)
     after = loop.replica.state.digest()
     (job.scratch / f"digests-{rank}.txt").write_text(f"{before} {after} {change.divergence}")
     backend.close()
