@@ -12,7 +12,7 @@ import msgspec
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = events.Event | events.PolicyEvent | events.Slice | commands.Command
+Record = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | commands.Command
 
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -31,6 +31,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Tick,
         events.Slice,
         events.RoundClosed,
+        events.GuardVerdict,
     )
 }
 COMMANDS: dict[str, type[Any]] = {

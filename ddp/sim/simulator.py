@@ -83,6 +83,8 @@ class _Rank:
     laid: list[Trained] = field(default_factory=list)
     """In a snapshot that is not averaged yet."""
     reported: float = 0.0
+    arrived: float = 0.0
+    """At the last collective."""
 
 
 @dataclass
@@ -194,7 +196,7 @@ class Simulation:
                 self._spend(index, took, then, action, self.now)
             case Average() if self.world.blocking:
                 self._report(index)
-                rank.busy = True
+                rank.busy, rank.arrived = True, self.now
                 self._meet((action.round, action.members), index)
             case Average():
                 self._report(index)
@@ -252,7 +254,8 @@ class Simulation:
         self._tell(Snapshot(self.now, index, order.round, len(rank.laid), samples))
 
     def _averaged(self, index: int, round: int, steps: int) -> None:
-        self._tell(Averaged(self.now, index, round, steps, 0, self.costs.wire_s, 8, 0.0))
+        seconds = self.now - self._ranks[index].arrived if self.world.blocking else self.costs.copy_s
+        self._tell(Averaged(self.now, index, round, steps, 0, seconds, 8, 0.0))
 
     def _evaluated(self, index: int, order: Evaluate) -> None:
         self._tell(Evaluated(self.now, index, order.epoch, 1, 0.0, 1.0, self.costs.evaluate_s))
