@@ -18,6 +18,8 @@ from ddp.core.speeds import SMOOTHINGS, Speed, follow
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
 """Phases and the measured windows from which on they last."""
+LAG = 2
+"""Windows granted before the first one is measured."""
 WARMUP_FACTOR = 2
 """In warm-up the anchor grows only above this many times the target: the first averages cost more than later ones."""
 MEMORY = {"probe": 5, "warmup": 5, "stable": 5, "mature": 9}
@@ -156,25 +158,36 @@ def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     return tuple(part / sum(parts) for part in parts)
 
 
-def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
-    """Follow the speeds and costs measured in a window, and elect the anchor rank."""
+def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together: bool = True) -> ElChe:
+    """Follow the speeds and costs measured in a window, and elect the anchor rank.
+
+    `together` says that every rank stood still from the end of its count to the average.
+    """
     speeds = tuple(
         follow(speed, steps, busy, settings.smoothing)
         for speed, steps, busy in zip(state.speeds, event.steps, event.busy_s, strict=True)
     )
     calibrated = state.calibrations + any(event.steps)
     state = replace(state, speeds=speeds, calibrations=calibrated)
-    state = replace(state, costs=(*state.costs, _lost(state, event))[-MEMORY[state.phase] :])
+    state = replace(state, costs=(*state.costs, _lost(state, event, together))[-MEMORY[state.phase] :])
     return replace(state, rank=_elect(state))
 
 
-def _lost(state: ElChe, event: RoundClosed) -> float:
+def _lost(state: ElChe, event: RoundClosed, together: bool) -> float:
     """Seconds of the whole cohort's work that an average cost: its own time and, weighted by speed, waiting before it.
 
     Of a rank's waiting, a step of its own at most: so much stems from whole steps and jitter and weighs less in a longer
-    window. What is beyond stems from counts that do not fit the speeds, which no window's length amends.
+    window. What is beyond stems from counts that do not fit the speeds, which no window's length amends; of the windows
+    granted before the first one was measured, all of it does.
     """
-    speeds = [(1 / speed.step_s, wait) for speed, wait in zip(state.speeds, event.wait_s, strict=True) if speed.step_s]
+    if state.calibrations <= LAG:
+        return event.sync_s
+    waits = tuple(max(event.busy_s) - busy for busy in event.busy_s) if together else event.wait_s
+    speeds = [
+        (1 / speed.step_s, wait)
+        for speed, wait, steps in zip(state.speeds, waits, event.steps, strict=True)
+        if steps and speed.step_s
+    ]
     if not speeds:
         return event.sync_s
     return event.sync_s + sum(min(wait * v, 1.0) for v, wait in speeds) / sum(v for v, _ in speeds)

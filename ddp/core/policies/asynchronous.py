@@ -29,10 +29,16 @@ class Async(WindowSettings):
         return True, 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """The overshoot, fixed or tuned; a tuned one is no longer than a window."""
+        """The overshoot, fixed or tuned; a tuned one is no longer than a window.
+
+        Where ranks block, all wait for whoever is in the middle of a step: there a tuned one holds as many steps as end
+        within one of the slowest rank, less the last.
+        """
         if self.max_overshoot is not None:
             return state.overshoot
-        return tuple(min(more, max(n, MOST)) for more, n in zip(state.overshoot, state.elche.counts, strict=True))
+        counts = state.elche.counts
+        bounds = tuple(n // min(counts) - 1 for n in counts) if state.world.blocking else counts
+        return tuple(min(more, bound) for more, bound in zip(state.overshoot, bounds, strict=True))
 
     def initial_overshoot(self, world: World) -> tuple[int, ...]:
         """The same for all."""
