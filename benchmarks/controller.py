@@ -124,5 +124,106 @@ def anchor_changes(played: Simulation, skipped: int) -> float:
     return changes / max(windows - skipped, 1)
 
 
+def followed(smoothing: str, blocking: bool, jitter: float, seed: int = 0) -> tuple[int, int]:
+    """Windows until a rank that becomes half as fast, and one that becomes fast again, has the count that fits.
+
+    Counted are windows that the rank began at its new speed and whose count is more than 15 % off, relative to rank 0.
+    """
+    case = Case((STEP_S, STEP_S, 2.5 * STEP_S), blocking, jitter, windows=50, seed=seed)
+    begin, end = 300, 520
+    policy = Cadence(smoothing=smoothing, max_anchor=10)
+    played = case.play(policy, lambda rank, step: case.cost(rank, step) * (1 + (rank == 1 and begin <= step < end)))
+    done, off = 0, [0, 0]
+    for window in closed(played):
+        slow, past = begin <= done < end, done >= end
+        share = window.steps[1] / window.steps[0] * (2 if slow else 1)
+        if (slow or past) and abs(share - 1) > 0.15:
+            off[past] += 1
+        done += window.steps[1]
+    return off[0], off[1]
+
+
+MODES: dict[str, tuple[WindowSettings, bool]] = {
+    "cadence, blocking": (Cadence(), True),
+    "cadence, not blocking": (Cadence(), False),
+    "async, not blocking": (Async(), False),
+    "async, blocking": (Async(), True),
+}
+SPREADS = (1.0, 1.2, 2.0, 4.0, 8.0)
+
+
+def regrets(policy: WindowSettings, blocking: bool, size: int, seeds: int) -> list[float]:
+    """For random speeds of all spreads."""
+    cases = [Case(drawn(size, spread, seed), blocking) for spread in SPREADS for seed in range(seeds)]
+    return [regret(case, case.play(policy)) for case in cases]
+
+
+def _regret_table() -> str:
+    rows = []
+    for size in (2, 4, 8, 16, 32, 64):
+        seeds = 4 if size < 16 else 1
+        found = [regrets(policy, blocking, size, seeds) for policy, blocking in MODES.values()]
+        rows.append([size, seeds * len(SPREADS), *(f"{mean(some):.2%} / {max(some):.2%}" for some in found)])
+    return tabulate(rows, ["ranks", "draws", *(f"{mode}: mean / worst" for mode in MODES)], tablefmt="github")
+
+
+def _smoothing_table() -> str:
+    rows = []
+    for smoothing in ("adaptive", "trust"):
+        off = [followed(smoothing, blocking, jitter) for blocking in (True, False) for jitter in (0.0, 0.2)]
+        jittery = [
+            Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=100, seed=seed)
+            for size in (2, 4, 8)
+            for seed in range(2)
+            for blocking in (True, False)
+        ]
+        played = [(case, case.play(Cadence(smoothing=smoothing))) for case in jittery]
+        rows.append(
+            [
+                smoothing,
+                max(slow for slow, _ in off),
+                max(fast for _, fast in off),
+                f"{mean(regret(case, run) for case, run in played):.2%}",
+                f"{mean(anchor_changes(run, 5) for _, run in played):.3f}",
+                f"{max(anchor_changes(run, 5) for _, run in played):.3f}",
+            ]
+        )
+    headers = [
+        "smoothing",
+        "windows off: half as fast",
+        "back again",
+        "regret at 20 % jitter",
+        "anchor changes",
+        "worst",
+    ]
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def _overhead_table() -> str:
+    rows = []
+    for wire in (0.0002, 0.002, 0.01, 0.05):
+        case = Case(drawn(4, 4.0, 0), True, wire_s=wire, windows=300, epochs=1)
+        for target in (0.02, 0.05):
+            played = case.play(Cadence(overhead_target=target))
+            share = overhead(case, played, 10)
+            rows.append([f"{wire * 1e3:g} ms", f"{target:g}", plans(played)[-1].anchor, f"{share:.4f}"])
+    return tabulate(rows, ["an average costs", "target", "anchor", "measured"], tablefmt="github")
+
+
+TABLES = {"regret": _regret_table, "smoothing": _smoothing_table, "overhead": _overhead_table}
+
+
+def main(write: bool) -> None:
+    """Print the tables, or put each between its marks in the document."""
+    text = DOCUMENT.read_text(encoding="utf-8") if write else ""
+    for name, make in TABLES.items():
+        table = make()
+        print(table, end="\n\n", flush=True)
+        marks = (f"<!-- {name} -->\n", f"\n<!-- end of {name} -->")
+        text = re.sub(f"(?s)(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", lambda _, new=table: new, text)
+    if write:
+        DOCUMENT.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    pass
+    main("--write" in sys.argv)
