@@ -150,6 +150,12 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     return state.known
 
 
+def _slowest(settings: ElCheSettings, state: ElChe) -> float:
+    """What the anchor counts steps of: the anchor rank, or the smallest of fixed parts."""
+    costs = step_costs(settings, state)
+    return max(costs) if settings.partition_ratios or state.rank is None else costs[state.rank]
+
+
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     """Exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
     parts = tuple(1 / cost for cost in step_costs(settings, state))
@@ -209,9 +215,11 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
     """Move the anchor so that what an average costs stays below the target share of a window."""
     if state.rank is None or not state.costs:
         return state
-    step_s, anchor = state.speeds[state.rank].step_s, state.anchor
-    wanted = median(state.costs) / (settings.overhead_target * step_s)
-    epoch = math.ceil(state.most / sum(step_s / cost for cost in state.known))
+    anchor, costs = state.anchor, step_costs(settings, state)
+    slowest = _slowest(settings, state)
+    seconds = max(slowest / cost * step_s for cost, step_s in zip(costs, state.known, strict=True))
+    wanted = median(state.costs) / (settings.overhead_target * seconds)
+    epoch = math.ceil(state.most / sum(slowest / cost for cost in costs))
     if wanted > anchor * (1 if state.settled else WARMUP_FACTOR):
         if may_grow:
             grown = min(math.ceil(MARGIN * wanted), 2 * anchor, settings.max_anchor, epoch)
@@ -236,7 +244,9 @@ def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
     if state.rank is None:
         return state
     costs = step_costs(settings, state)
-    new = allocate(costs, state.anchor * costs[state.rank], max(state.most, len(costs)), settings.max_batch_diff)
+    new = allocate(
+        costs, state.anchor * _slowest(settings, state), max(state.most, len(costs)), settings.max_batch_diff
+    )
     loss = 1 - rate(state.counts, costs) / rate(new, costs)
     losing = state.losing + 1 if loss > NOTICE else 0
     moved = state.anchor != before.anchor or not state.settled or state.rank != before.rank

@@ -115,7 +115,7 @@ class WindowSettings(ElCheSettings):
 
     def _planned(self, state: WindowState, reason: str) -> Plan:
         now, counts = state.elche, state.elche.counts
-        slowest = counts[now.rank] if now.rank is not None else min(counts)
+        slowest = min(counts) if self.partition_ratios or now.rank is None else counts[now.rank]
         ahead = self.ahead(state)
         if self.max_batch_diff is not None:
             ahead = tuple(
