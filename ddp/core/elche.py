@@ -151,9 +151,10 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 
 
 def _slowest(settings: ElCheSettings, state: ElChe) -> float:
-    """What the anchor counts steps of: the anchor rank, or the smallest of fixed parts."""
+    """What the anchor counts steps of: the anchor rank, or where ratios or leads are fixed the slowest by them."""
     costs = step_costs(settings, state)
-    return max(costs) if settings.partition_ratios or state.rank is None else costs[state.rank]
+    fixed = settings.partition_ratios or settings.max_batch_diff is not None
+    return max(costs) if fixed or state.rank is None else costs[state.rank]
 
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:

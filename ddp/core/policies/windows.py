@@ -115,7 +115,8 @@ class WindowSettings(ElCheSettings):
 
     def _planned(self, state: WindowState, reason: str) -> Plan:
         now, counts = state.elche, state.elche.counts
-        slowest = min(counts) if self.partition_ratios or now.rank is None else counts[now.rank]
+        fixed = self.partition_ratios or self.max_batch_diff is not None
+        slowest = min(counts) if fixed or now.rank is None else counts[now.rank]
         ahead = self.ahead(state)
         if self.max_batch_diff is not None:
             ahead = tuple(
