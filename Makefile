@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint bench baselines convergence clean install
+.PHONY: run test lint bench controller baselines convergence clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +32,10 @@ test: lint
 # Speed and memory; never part of the tests.
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only --timeout 600 $(ARGS)
+
+# The tables of docs/controller.md, in virtual time.
+controller: $(STAMP)
+	$(BIN)/python -m benchmarks.controller --write
 
 # Five solo seeds of every model, and the baseline from them.
 baselines: $(STAMP)

@@ -128,6 +128,7 @@ class Plan(Strict):
     seconds: float = Field(description="since launch, seconds")
     anchor: int = Field(description="steps of the slowest rank in a window")
     counts: list[int] = Field(description="steps in a window, by rank (0: the rank is gone)")
+    phase: str = Field(description="of the controller: probe, warmup, stable or mature; empty: it has none")
     reason: str = Field(description="why it was given")
 
 
@@ -142,14 +143,27 @@ class WindowRow(Strict):
     )
 
 
+class GuardRow(Strict):
+    """A verdict of the divergence guard other than `stable`."""
+
+    seconds: float = Field(description="since launch, seconds")
+    round: int = Field(description="number of the round that it judged last")
+    guard: str = Field(description="name of the guard")
+    verdict: Literal["suppress", "nudge"] = Field(description="windows must not grow; they shrink")
+    divergence: float = Field(description="largest of the ranks' ||own - average|| / ||average||")
+    value: float = Field(description="what the guard judges: the divergence, or its growth per step")
+    limit: float = Field(description="what `value` has exceeded, unit of `value`")
+    factor: float = Field(description="what the anchor is multiplied by; 1: it stays")
+
+
 class Elche(Strict):
     """The schedule that the policy arrived at, and how."""
 
     anchor: int = Field(description="last anchor: steps of the slowest rank in a window")
     counts: list[int] = Field(description="last counts: steps in a window, by rank")
-    plans: list[Plan] = Field(description="history of the orders that changed anchor or counts")
+    plans: list[Plan] = Field(description="history of the orders that changed anchor, counts or phase")
     windows: list[WindowRow] = Field(description="history of the windows")
-    guard: list[str] = Field(description="verdicts of the divergence guard")
+    guard: list[GuardRow] = Field(description="verdicts of the divergence guard other than `stable`")
 
 
 class Memory(Strict):

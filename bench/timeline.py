@@ -118,6 +118,9 @@ def _counters(trace: Trace, stream: Stream, run: int) -> None:
 def _marks(trace: Trace, stream: Stream, run: int) -> None:
     for at, plan in stream.plans:
         trace.mark(run, POLICY, f"anchor {plan.anchor}, counts {list(plan.counts)}", at, {"reason": plan.reason})
+    for said in stream.verdicts:
+        numbers = {"value": said.value, "limit": said.limit, "factor": said.factor}
+        trace.mark(run, POLICY, f"guard {said.guard}: {said.verdict}", said.at, numbers)
     for event in stream.faults:
         text = event.error if isinstance(event, Failed) else event.reason if isinstance(event, Lost) else "round broke"
         trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", event.at, {})

@@ -15,6 +15,7 @@ from ddp.core.events import (
     Evaluated,
     Failed,
     Finished,
+    GuardVerdict,
     Lost,
     Progress,
     Ready,
@@ -82,6 +83,7 @@ class Stream:
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """Commands carry no time: that of the event before them."""
     faults: list[Failed | Lost | AverageFailed] = field(default_factory=list)
+    verdicts: list[GuardVerdict] = field(default_factory=list)
 
     @property
     def begun(self) -> float | None:
@@ -123,6 +125,8 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.averaged.append(event)
         case RoundClosed():
             stream.closed.append(event)
+        case GuardVerdict():
+            stream.verdicts.append(event)
         case Failed() | Lost() | AverageFailed():
             stream.faults.append(event)
     if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bench.analysis.stream import Floats, Slices, Stream
-from bench.schema import Elche, Plan, Sync, WindowRow
+from bench.schema import Elche, GuardRow, Plan, Sync, WindowRow
 
 
 def sync(stream: Stream) -> Sync:
@@ -48,9 +48,15 @@ def elche(stream: Stream, launched: float) -> Elche | None:
         anchor=plans[-1][1].anchor,
         counts=list(plans[-1][1].counts),
         plans=[
-            Plan(seconds=at - launched, anchor=plan.anchor, counts=list(plan.counts), reason=plan.reason)
+            Plan(
+                seconds=at - launched,
+                anchor=plan.anchor,
+                counts=list(plan.counts),
+                phase=plan.phase,
+                reason=plan.reason,
+            )
             for (at, plan), (_, before) in zip(plans, [(0.0, None), *plans], strict=False)
-            if before is None or (plan.anchor, plan.counts) != (before.anchor, before.counts)
+            if before is None or (plan.anchor, plan.counts, plan.phase) != (before.anchor, before.counts, before.phase)
         ],
         windows=[
             WindowRow(
@@ -64,5 +70,19 @@ def elche(stream: Stream, launched: float) -> Elche | None:
             )
             for window in stream.closed
         ],
-        guard=[],
+        guard=[
+            GuardRow.model_validate(
+                {
+                    "seconds": said.at - launched,
+                    "round": said.round,
+                    "guard": said.guard,
+                    "verdict": said.verdict,
+                    "divergence": said.divergence,
+                    "value": said.value,
+                    "limit": said.limit,
+                    "factor": said.factor,
+                }
+            )
+            for said in stream.verdicts
+        ],
     )

@@ -140,6 +140,15 @@ class Plan:
     anchor: int
     """Steps of the slowest rank in a window."""
     reason: str
+    weights: tuple[float, ...] = ()
+    """Exact parts of the work that `counts` stand for; empty: the counts themselves."""
+    max_lead: int | None = None
+    """Steps by which a rank may be ahead of the slowest in a window; None: as the counts say."""
+    dispatch: str = "progressive"
+    """Which samples a rank gets: the next of the `progressive` order, those of its own slice of the epoch and then others'
+    (`partition`), or those of its own slice alone (`fixed`)."""
+    phase: str = ""
+    """Of the controller; empty: it has none."""
 
 
 RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Stop

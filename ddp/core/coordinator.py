@@ -25,6 +25,7 @@ from ddp.core.events import (
     Lost,
     Merged,
     PolicyEvent,
+    PolicyRecord,
     Progress,
     Ready,
     Reduced,
@@ -40,8 +41,8 @@ from ddp.core.world import World
 START_UP = 5
 """A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
-Output = Command | PolicyEvent | Merged
-"""Commands to obey; events for policies are among them for the record."""
+Output = Command | PolicyEvent | PolicyRecord | Merged
+"""Commands to obey; and for the record events for policies, what policies say beside their plans, and the ledger's lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,9 @@ class Coordinator:
         for output in outputs:
             issued.append(output)
             if isinstance(output, RoundClosed):
-                state, plans = self.policy.update(state, output)
-                issued += plans
-                plan = plans[-1] if plans else plan
+                state, said = self.policy.update(state, output)
+                issued += said
+                plan = next((order for order in reversed(said) if isinstance(order, Plan)), plan)
         return replace(self, policy_state=state, plan=plan), tuple(issued)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddp.core.allocation import fit, level, merge_lone
 from ddp.core.cohort import Cohort
 from ddp.core.commands import Plan, Train
-from ddp.core.elche import clamp_total, fit
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, measure
 
@@ -20,10 +20,49 @@ def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 
 def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
-    """Set the counts of the next window: the plan's, so that the rest of the epoch falls into equal windows."""
-    counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(plan.counts))
-    free = next((ledger.free for ledger in cohort.ledgers if ledger.free), cohort.world.samples)
-    return replace(cohort, window=fit(counts, -(-free // cohort.world.batch)))
+    """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows."""
+    counts = _living(cohort, plan.counts)
+    ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
+    if plan.dispatch != "fixed":
+        window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch), plan.max_lead)
+    else:
+        window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
+    return replace(cohort, window=window)
+
+
+def _living(cohort: Cohort, values: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n if state.alive else 0 for n, state in zip(values, cohort.ranks, strict=True))
+
+
+def _weights(cohort: Cohort, plan: Plan) -> tuple[float, ...]:
+    exact = plan.weights or tuple(map(float, plan.counts))
+    return tuple(w if state.alive else 0.0 for w, state in zip(exact, cohort.ranks, strict=True))
+
+
+def _open(cohort: Cohort, plan: Plan) -> Ledger:
+    """The ledger of the next epoch, its slices in proportion to the plan where every rank has its own."""
+    world = cohort.world
+    if plan.dispatch == "progressive":
+        return Ledger.shared(cohort.begun, world.samples)
+    steps = level(_weights(cohort, plan), _living(cohort, (world.steps,) * world.size), world.steps)
+    return Ledger.sliced(cohort.begun, world.samples, world.batch, steps)
+
+
+def _of_own(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
+    """Where nobody takes over another's samples: what is left of each slice, in windows no longer than the plan's.
+
+    What lost ranks leave behind is shared out in addition. Every rank with something left does some of it.
+    """
+    counts, batch = _living(cohort, plan.counts), cohort.world.batch
+    own = _living(cohort, tuple(-(-(stop - start) // batch) for start, stop in ledger.pools))
+    orphaned = ledger.steps(batch) - sum(own)
+    more = level(_weights(cohort, plan), _living(cohort, (orphaned,) * len(own)), orphaned)
+    rest = tuple(map(sum, zip(own, more, strict=True)))
+    windows = max(-(-left // n) for left, n in zip(rest, counts, strict=True) if n)
+    # A lone step tells nothing of a rank's speed but its start-up.
+    return tuple(
+        min(max(-(-left // windows), 2), left, n) if windows else n for left, n in zip(rest, counts, strict=True)
+    )
 
 
 def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
@@ -48,25 +87,65 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = cohort if cohort.window else begin_window(cohort, plan)
     while True:
+        for ledger in cohort.ledgers:
+            cohort, grants = _share_out(cohort, plan, ledger)
+            commands += grants
+        begun = cohort.begun
         cohort = _begin_epoch(cohort, plan)
-        ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None)
-        takers = [rank for rank in cohort.live if allowance(cohort, plan, rank) > 0]
-        if ledger is None or not takers:
+        if cohort.begun == begun:
             return cohort, tuple(commands)
-        counts = tuple(n if cohort.ranks[rank].alive else 0 for rank, n in enumerate(cohort.window))
-        shares = clamp_total(counts, -(-ledger.free // cohort.world.batch))
-        for rank in takers:
-            # At the end of an epoch a share may be zero steps; one step then goes to whoever asks.
-            steps = min(allowance(cohort, plan, rank), max(shares[rank], 1))
-            cohort, command = _grant(cohort, plan, rank, steps, ledger.epoch)
+
+
+def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
+    """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
+    batch, commands = cohort.world.batch, []
+    wants = tuple(_want(cohort, plan, ledger, rank) for rank in range(cohort.world.size))
+    left = ledger.steps(batch)
+    if sum(wants) > left:
+        weights = tuple(map(float, wants))
+        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
+    for rank, steps in enumerate(wants):
+        owners = _owners(cohort, plan)
+        while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
+            # A grant ends with the rank's share of the window: it reports there, though it has more to do.
+            cohort, command = _grant(cohort, plan, rank, min(steps, _share_left(cohort, rank) or steps), ledger.epoch)
             commands.append(command)
-            if not cohort.ledger(ledger.epoch).free:
-                break
+            steps -= command.chunk.steps
+    return cohort, commands
+
+
+def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int) -> int:
+    """Steps of an epoch that may be granted to `rank`.
+
+    At the end of training a rank that runs ahead leaves the others their share of the window: all are to end together.
+    """
+    batch = cohort.world.batch
+    if not cohort.ranks[rank].alive or not ledger.within_reach(rank, _owners(cohort, plan)):
+        return 0
+    want = max(allowance(cohort, plan, rank), 0)
+    if want and cohort.begun == cohort.world.epochs and plan.dispatch != "fixed":
+        others = sum(_share_left(cohort, other) for other in cohort.live if other != rank)
+        want = min(want, max(_share_left(cohort, rank), ledger.steps(batch) - others))
+    return want
+
+
+def _share_left(cohort: Cohort, rank: int) -> int:
+    """Steps of the window that `rank` has not been granted."""
+    state, current = cohort.ranks[rank], cohort.round
+    contributes = current is not None and current.stage == "collect" and rank in current.waiting
+    return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
+
+
+def _owners(cohort: Cohort, plan: Plan) -> tuple[int, ...]:
+    """Ranks whose own samples others may take over."""
+    if plan.dispatch == "progressive":
+        return ()
+    return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
 def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[Cohort, Train]:
     world = cohort.world
-    ledger, (start, stop) = cohort.ledger(epoch).take(steps * world.batch)
+    ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, _owners(cohort, plan))
     chunk = Chunk(epoch, start, stop, world.batch)
     state = cohort.ranks[rank]
     # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
@@ -85,14 +164,14 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
 
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
-    """Open the next epoch where the one before is all granted and few enough are in progress."""
+    """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
     closing = len(cohort.round.closes) if cohort.round is not None else 0
     in_progress = len(cohort.ledgers) - closing
-    exhausted = all(ledger.free == 0 for ledger in cohort.ledgers)
-    if not exhausted or in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
+    if in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
-    ledger = Ledger(cohort.begun, cohort.world.samples)
-    return replace(cohort, ledgers=(*cohort.ledgers, ledger), begun=cohort.begun + 1)
+    if not any(allowance(cohort, plan, rank) > 0 for rank in cohort.live):
+        return cohort
+    return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
 
 
 def _whole_epoch(cohort: Cohort) -> tuple[Cohort, tuple[Train, ...]]:
@@ -100,7 +179,7 @@ def _whole_epoch(cohort: Cohort) -> tuple[Cohort, tuple[Train, ...]]:
     world, epoch = cohort.world, cohort.begun
     if cohort.ledgers or epoch == world.epochs:
         return cohort, ()
-    ledger = Ledger(epoch, world.samples, cursor=world.samples)
+    ledger = Ledger(epoch, world.samples)
     return split(replace(cohort, ledgers=(ledger,), begun=epoch + 1), epoch, 0, world.samples)
 
 

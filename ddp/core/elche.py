@@ -3,23 +3,39 @@
 The slowest rank is the anchor: it runs `anchor` steps in a window, a rank that is twice as fast twice as many. Owns the
 controller alone: settings, state, and its reactions to measured windows. Knows no ledger, no round, no clock.
 
-Source: the El Che strategy of floDl (first version): adaptive smoothing, anchor tuning, counts, dead zone, clamp_total.
-Two of its rules are mended here. The dead zone of 10 % was inert below 10 steps and a permanent barrier wait above: here
-the target is kept unrounded and a change below the dead zone is applied once it has persisted for three windows. And the
-anchor, which a window of zero cost drove down for ever, is bounded by `min_anchor` on the way down.
+Source: the El Che strategy of floDl. Rules and differences: docs/controller.md.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import median
 
-ALPHA = (0.1, 0.8)
-"""Bounds of the adaptive smoothing factor: jitter is smoothed by the first, a change of speed followed by the second."""
-DEAD_ZONE = 0.1
-"""Relative change of a count that is applied at once."""
-PATIENCE = 3
-"""Windows after which a smaller change is applied as well."""
+from ddp.core.allocation import allocate, rate
+from ddp.core.events import RoundClosed
+from ddp.core.speeds import SMOOTHINGS, Speed, follow
+
+PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
+"""Phases and the measured windows from which on they last."""
+LAG = 2
+"""Windows granted before the first one is measured."""
+WARMUP_FACTOR = 2
+"""In warm-up the anchor grows only above this many times the target: the first averages cost more than later ones."""
+MEMORY = {"probe": 5, "warmup": 5, "stable": 5, "mature": 9}
+"""Averages whose costs are remembered; their median counts."""
+MARGIN = 1.1
+"""Growth goes this much beyond what the target asks for, so that jitter does not call for more at once."""
+QUIET = 3
+"""Windows below half the target after which the anchor comes down."""
+REST = 1.25
+"""How far above what the target asks for it stays then."""
+BAND, DOMINANCE = 0.15, 1.10
+"""Ranks this near to the slowest are as slow; a challenger must be this much slower than the anchor rank."""
+DEAD_ZONE, NOTICE, PATIENCE = 0.05, 0.01, 3
+"""Counts are replaced at once if they lose this part of the steps; if they lose the second, after so many windows."""
+MAX_RATIO = 64.0
+"""Ranks are taken for no more unequal than this."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +47,20 @@ class ElCheSettings:
     min_anchor: int = 0
     """Lower bound of the tuner; 0: the initial anchor."""
     max_anchor: int = 200
-    overhead_target: float = 0.10
-    """Cost of an average, as a fraction of the window's compute, above which the anchor grows."""
+    overhead_target: float = 0.02
+    """What the cohort may lose by an average, as a fraction of the window; above it the anchor grows."""
     max_batch_diff: int | None = None
-    """Most steps by which a count may exceed the slowest rank's (0: lockstep)."""
+    """Most steps by which a rank may be ahead of the slowest in a window (0: lockstep); null: no limit."""
+    smoothing: str = "adaptive"
+    """`adaptive`, or `trust`: the mean of the last 5 windows."""
+    speed_hint: tuple[float, ...] | None = None
+    """Relative speeds of all ranks to begin with; null: equal until they are measured."""
+    partition_ratios: tuple[float, ...] | None = None
+    """Fixed parts of the work, of all ranks; null: in proportion to the measured speeds."""
 
     def __post_init__(self) -> None:
+        for name in ("speed_hint", "partition_ratios"):
+            object.__setattr__(self, name, _ratios(name, getattr(self, name)))
         if self.anchor < 1:
             raise ValueError(f"anchor={self.anchor}: a window has at least one step; use anchor=1 or more")
         if self.max_anchor < self.anchor:
@@ -49,6 +73,17 @@ class ElCheSettings:
             raise ValueError(f"overhead_target={self.overhead_target} must lie between 0.01 and 0.5")
         if self.max_batch_diff is not None and self.max_batch_diff < 0:
             raise ValueError(f"max_batch_diff={self.max_batch_diff} must be 0 or more, or null for no limit")
+        if self.smoothing not in SMOOTHINGS:
+            raise ValueError(f"smoothing={self.smoothing!r} is unknown; choose one of {', '.join(SMOOTHINGS)}")
+
+
+def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """As a tuple: configuration files know lists only."""
+    if given is None:
+        return None
+    if not given or any(not (math.isfinite(x) and x > 0) for x in given):
+        raise ValueError(f"{name}={list(given)} must hold a positive number for each rank, or be null")
+    return tuple(float(x) for x in given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,96 +91,166 @@ class ElChe:
     """State of the controller. Tuples are by rank."""
 
     anchor: int
+    """What the tuner asks of the slowest rank."""
     counts: tuple[int, ...]
-    step_s: tuple[float, ...]
-    """Smoothed seconds per step; 0: not measured yet, or the rank is gone."""
-    pending: tuple[int, ...]
-    """For how many windows a change below the dead zone has been wanted."""
+    speeds: tuple[Speed, ...]
+    most: int
+    """Steps of an epoch: the longest window."""
+    calibrations: int = 0
+    """Windows measured."""
+    rank: int | None = None
+    """The anchor rank, which stands for the slowest."""
+    costs: tuple[float, ...] = ()
+    """Seconds that the last averages cost the cohort, newest last."""
+    quiet: int = 0
+    """Windows in a row in which less than half the target was lost."""
+    losing: int = 0
+    """Windows in a row in which other counts would have been noticeably better."""
+
+    @property
+    def phase(self) -> str:
+        """`probe`, `warmup`, `stable` or `mature`."""
+        return next(name for name, since in reversed(PHASES) if self.calibrations >= since)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is beyond warm-up."""
+        return self.phase in ("stable", "mature")
+
+    @property
+    def known(self) -> tuple[float, ...]:
+        """Seconds per step by rank; a rank that is not measured is taken for the slowest."""
+        slowest = max(speed.step_s for speed in self.speeds)
+        costs = tuple(speed.step_s or slowest for speed in self.speeds)
+        return tuple(max(cost, max(costs) / MAX_RATIO) for cost in costs)
 
 
-def start(settings: ElCheSettings, size: int) -> ElChe:
-    """Equal counts: nothing is known of the ranks' speeds yet."""
-    return ElChe(settings.anchor, (settings.anchor,) * size, (0.0,) * size, (0,) * size)
+def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
+    """Equal counts, as nothing is known of the ranks' speeds yet; or as hinted. Raises ValueError for a wrong length."""
+    for name in ("speed_hint", "partition_ratios"):
+        given = getattr(settings, name)
+        if given is not None and len(given) != size:
+            raise ValueError(f"{name}={list(given)} has {len(given)} entries, but there are {size} ranks")
+    state = ElChe(settings.anchor, (), (Speed(),) * size, max(most, 1))
+    costs = _inverse(settings.partition_ratios or settings.speed_hint or (1.0,) * size)
+    shortest = settings.anchor * max(costs)
+    return replace(state, counts=allocate(costs, shortest, max(most, size), settings.max_batch_diff))
 
 
-def measure(state: ElChe, steps: tuple[int, ...], busy_s: tuple[float, ...]) -> ElChe:
-    """Follow the speeds measured in a window: `steps` trained in `busy_s` seconds by each rank (0 steps: not measured)."""
-    smoothed = tuple(
-        _smooth(old, busy / n) if n and busy > 0 else old
-        for old, n, busy in zip(state.step_s, steps, busy_s, strict=True)
+def _inverse(ratios: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(1 / max(x, max(ratios) / MAX_RATIO) for x in ratios)
+
+
+def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
+    """What the counts are made for: the inverse of fixed parts, measured seconds per step, or what was hinted."""
+    if settings.partition_ratios:
+        return _inverse(settings.partition_ratios)
+    if not any(speed.step_s for speed in state.speeds):
+        return _inverse(settings.speed_hint or (1.0,) * len(state.speeds))
+    return state.known
+
+
+def _slowest(settings: ElCheSettings, state: ElChe) -> float:
+    """What the anchor counts steps of: the anchor rank, or where ratios or leads are fixed the slowest by them."""
+    costs = step_costs(settings, state)
+    fixed = settings.partition_ratios or settings.max_batch_diff is not None
+    return max(costs) if fixed or state.rank is None else costs[state.rank]
+
+
+def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
+    """Exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
+    parts = tuple(1 / cost for cost in step_costs(settings, state))
+    if settings.max_batch_diff is not None:
+        parts = tuple(map(float, state.counts))
+    return tuple(part / sum(parts) for part in parts)
+
+
+def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together: bool = True) -> ElChe:
+    """Follow the speeds and costs measured in a window, and elect the anchor rank.
+
+    `together` says that every rank stood still from the end of its count to the average.
+    """
+    speeds = tuple(
+        follow(speed, steps, busy, settings.smoothing)
+        for speed, steps, busy in zip(state.speeds, event.steps, event.busy_s, strict=True)
     )
-    return replace(state, step_s=smoothed)
+    calibrated = state.calibrations + any(event.steps)
+    state = replace(state, speeds=speeds, calibrations=calibrated)
+    state = replace(state, costs=(*state.costs, _lost(state, event, together))[-MEMORY[state.phase] :])
+    return replace(state, rank=_elect(state))
 
 
-def _smooth(old: float, new: float) -> float:
-    if old == 0:
-        return new
-    alpha = min(max(abs(new - old) / old, ALPHA[0]), ALPHA[1])
-    return alpha * new + (1 - alpha) * old
+def _lost(state: ElChe, event: RoundClosed, together: bool) -> float:
+    """Seconds of the whole cohort's work that an average cost: its own time and, weighted by speed, waiting before it.
+
+    Of a rank's waiting, a step of its own at most: so much stems from whole steps and jitter and weighs less in a longer
+    window. What is beyond stems from counts that do not fit the speeds, which no window's length amends; of the windows
+    granted before the first one was measured, all of it does.
+    """
+    if state.calibrations <= LAG:
+        return event.sync_s
+    waits = tuple(max(event.busy_s) - busy for busy in event.busy_s) if together else event.wait_s
+    speeds = [
+        (1 / speed.step_s, wait)
+        for speed, wait, steps in zip(state.speeds, waits, event.steps, strict=True)
+        if steps and speed.step_s
+    ]
+    if not speeds:
+        return event.sync_s
+    return event.sync_s + sum(min(wait * v, 1.0) for v, wait in speeds) / sum(v for v, _ in speeds)
 
 
-def tune(settings: ElCheSettings, state: ElChe, sync_s: float, window_s: float) -> ElChe:
-    """Move the anchor so that an average that costs `sync_s` stays below the target share of a window of `window_s`."""
-    if sync_s <= 0 or window_s <= 0:
+def _elect(state: ElChe) -> int | None:
+    """The lowest of the slowest ranks; who holds the office keeps it unless clearly outdone, and throughout warm-up."""
+    step_s = [speed.step_s for speed in state.speeds]
+    slowest, incumbent = max(step_s), state.rank
+    if incumbent is not None and step_s[incumbent]:
+        if not state.settled or slowest <= DOMINANCE * step_s[incumbent]:
+            return incumbent
+    elif not slowest:
+        return None
+    return next(rank for rank, cost in enumerate(step_s) if cost >= (1 - BAND) * slowest)
+
+
+def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
+    """Move the anchor so that what an average costs stays below the target share of a window."""
+    if state.rank is None or not state.costs:
         return state
-    overhead, lowest = sync_s / window_s, settings.min_anchor or settings.anchor
-    anchor = state.anchor
-    if overhead > settings.overhead_target:
-        anchor = math.ceil(anchor * overhead / settings.overhead_target)
-    elif overhead < settings.overhead_target / 2 and anchor > lowest:
-        anchor -= 1
-    return replace(state, anchor=min(max(anchor, lowest), settings.max_anchor))
+    anchor, costs = state.anchor, step_costs(settings, state)
+    slowest = _slowest(settings, state)
+    seconds = max(slowest / cost * step_s for cost, step_s in zip(costs, state.known, strict=True))
+    wanted = median(state.costs) / (settings.overhead_target * seconds)
+    epoch = math.ceil(state.most / sum(slowest / cost for cost in costs))
+    if wanted > anchor * (1 if state.settled else WARMUP_FACTOR):
+        if may_grow:
+            grown = min(math.ceil(MARGIN * wanted), 2 * anchor, settings.max_anchor, epoch)
+            anchor = max(anchor, grown)
+        return replace(state, anchor=anchor, quiet=0)
+    if not state.settled or 2 * wanted >= anchor:
+        return replace(state, quiet=0)
+    if state.quiet + 1 < QUIET:
+        return replace(state, quiet=state.quiet + 1)
+    lowest = settings.min_anchor or settings.anchor
+    rested = max(math.ceil(REST * wanted), -(-anchor // 2), lowest)
+    return replace(state, anchor=min(anchor, rested), quiet=0)
 
 
 def nudge_down(state: ElChe, factor: float) -> ElChe:
     """Shrink the anchor to `factor` of itself (0.1 to 1), to bring the replicas together more often."""
-    return replace(state, anchor=max(1, math.ceil(state.anchor * min(max(factor, 0.1), 1.0))))
+    return replace(state, anchor=max(1, math.ceil(state.anchor * min(max(factor, 0.1), 1.0))), quiet=0)
 
 
-def recount(settings: ElCheSettings, state: ElChe, most: int) -> ElChe:
-    """Counts from the anchor and the speeds: the slowest rank runs `anchor` steps, the others what fits its time.
-
-    A window holds `most` steps of all ranks together (an epoch's); the anchor does not grow where that binds.
-    """
-    slow = max(state.step_s)
-    if slow == 0:
+def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
+    """Counts for the anchor and the speeds, unless those in force do nearly as well."""
+    if state.rank is None:
         return state
-    counts, pending = [], []
-    for step_s, old, waited in zip(state.step_s, state.counts, state.pending, strict=True):
-        new = max(1, round(state.anchor * slow / step_s)) if step_s else state.anchor
-        if settings.max_batch_diff is not None:
-            new = min(new, state.anchor + settings.max_batch_diff)
-        wait = waited + 1 if new != old else 0
-        apply = abs(new - old) > DEAD_ZONE * old or wait >= PATIENCE
-        counts.append(new if apply else old)
-        pending.append(0 if apply else wait)
-    whole = sum(counts)
-    if whole > most:
-        counts = [max(1, count * most // whole) for count in counts]
-    anchor = min(state.anchor, max(1, state.anchor * most // whole)) if whole > most else state.anchor
-    return replace(state, anchor=anchor, counts=tuple(counts), pending=tuple(pending))
-
-
-def allot(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """`total` steps in proportion to `counts` (largest remainder, the larger count first)."""
-    whole = sum(counts)
-    shares = [count * total // whole for count in counts]
-    order = sorted(range(len(counts)), key=lambda r: (-(counts[r] * total % whole), -counts[r], r))
-    for rank in order[: total - sum(shares)]:
-        shares[rank] += 1
-    return tuple(shares)
-
-
-def clamp_total(counts: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """Cut `counts` down to sum to `total`, in proportion; unchanged if they sum to less."""
-    return counts if sum(counts) <= total else allot(counts, total)
-
-
-def fit(counts: tuple[int, ...], left: int) -> tuple[int, ...]:
-    """Counts of the next window, so that the `left` steps of an epoch fall into windows of equal size.
-
-    Without it the last window of an epoch is what remains: a sliver of a step or two that costs a whole average. Counts
-    only shrink, so every bound that they keep is kept.
-    """
-    windows = -(-left // sum(counts))
-    return allot(counts, -(-left // windows)) if windows else counts
+    costs = step_costs(settings, state)
+    new = allocate(
+        costs, state.anchor * _slowest(settings, state), max(state.most, len(costs)), settings.max_batch_diff
+    )
+    loss = 1 - rate(state.counts, costs) / rate(new, costs)
+    losing = state.losing + 1 if loss > NOTICE else 0
+    moved = state.anchor != before.anchor or not state.settled or state.rank != before.rank
+    if moved or loss > DEAD_ZONE or losing >= PATIENCE:
+        return replace(state, counts=new, losing=0)
+    return replace(state, losing=losing)

@@ -213,6 +213,29 @@ class Merged:
     spans: Spans
 
 
+@dataclass(frozen=True, slots=True)
+class GuardVerdict:
+    """The policy's guard is not content with how the replicas come apart. For the record: the policy has acted on it."""
+
+    at: float
+    round: int
+    """The round that it judged last."""
+    guard: str
+    """Its name in the registry."""
+    verdict: str
+    """`suppress` (windows must not grow) or `nudge` (they shrink)."""
+    divergence: float
+    """Largest of the ranks' ||own - average|| / ||average||."""
+    value: float
+    """What the guard judges: the divergence, or its growth per step."""
+    limit: float
+    """What `value` has exceeded."""
+    factor: float
+    """What the anchor is multiplied by; 1 if it stays."""
+
+
 RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
+PolicyRecord = GuardVerdict
+"""What a policy has to say beside its plans."""

@@ -6,6 +6,7 @@ Knows positions only; who trains them, when and how fast is not its business.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ddp.core.spans import Span, Spans, measure, union
 
@@ -16,33 +17,68 @@ class Ledger:
 
     epoch: int
     samples: int
-    cursor: int = 0
-    """First position that was never granted."""
+    pools: tuple[Span, ...] = ()
+    """Never granted: one pool that all share, or one for each rank. A pool may be empty (start == stop)."""
     returned: Spans = ()
-    """Granted to a rank that is lost, free again."""
+    """Granted to a rank that is lost, free again, for whoever comes."""
     merged: Spans = ()
     """Trained and in the model that all ranks share."""
+
+    @staticmethod
+    def shared(epoch: int, samples: int) -> Ledger:
+        """An epoch whose positions are granted in their order to whoever comes."""
+        return Ledger(epoch, samples, ((0, samples),))
+
+    @staticmethod
+    def sliced(epoch: int, samples: int, batch: int, steps: tuple[int, ...]) -> Ledger:
+        """An epoch of which every rank owns a slice of so many `steps` of `batch` samples; they cover it."""
+        cuts = [0]
+        for n in steps:
+            cuts.append(min(samples, cuts[-1] + n * batch))
+        assert cuts[-1] == samples, f"{steps} steps of {batch} samples do not cover {samples}"
+        return Ledger(epoch, samples, tuple(pairwise(cuts)))
 
     @property
     def free(self) -> int:
         """Samples that can be granted."""
-        return self.samples - self.cursor + measure(self.returned)
+        return sum(stop - start for start, stop in self.pools) + measure(self.returned)
+
+    def steps(self, batch: int) -> int:
+        """Batches that can be granted; a span may end with a smaller one."""
+        return sum(-(-(stop - start) // batch) for start, stop in (*self.pools, *self.returned))
 
     @property
     def complete(self) -> bool:
         """Every sample is in the model."""
         return self.merged == ((0, self.samples),)
 
-    def take(self, samples: int) -> tuple[Ledger, Span]:
-        """Grant up to `samples` consecutive positions, those given back first."""
-        assert self.free, f"epoch {self.epoch} has nothing left to grant"
+    def within_reach(self, rank: int, owners: tuple[int, ...]) -> int:
+        """Samples that can be granted to `rank`, if it may take over what is left to `owners`."""
+        own = 0 if len(self.pools) == 1 else rank
+        pools = {own, *owners} & set(range(len(self.pools)))
+        return measure(self.returned) + sum(self.pools[pool][1] - self.pools[pool][0] for pool in pools)
+
+    def take(self, rank: int, steps: int, batch: int, owners: tuple[int, ...]) -> tuple[Ledger, Span]:
+        """Grant up to `steps` consecutive batches: of what was given back, else of the rank's own pool, else from the
+        end of the largest of `owners`' pools, so that its owner goes on undisturbed."""
+        assert self.within_reach(rank, owners), f"epoch {self.epoch} has nothing left to grant to rank {rank}"
         if self.returned:
             (start, stop), *rest = self.returned
-            cut = min(stop, start + samples)
+            cut = min(stop, start + steps * batch)
             left = ((cut, stop), *rest) if cut < stop else tuple(rest)
             return replace(self, returned=left), (start, cut)
-        stop = min(self.samples, self.cursor + samples)
-        return replace(self, cursor=stop), (self.cursor, stop)
+        own = 0 if len(self.pools) == 1 else rank
+        start, stop = self.pools[own] if own < len(self.pools) else (0, 0)
+        if start < stop:
+            cut = min(stop, start + steps * batch)
+            return self._with_pool(own, (cut, stop)), (start, cut)
+        pool = max(owners, key=lambda r: self.pools[r][1] - self.pools[r][0])
+        start, stop = self.pools[pool]
+        cut = start + max(-(-(stop - start) // batch) - steps, 0) * batch
+        return self._with_pool(pool, (start, cut)), (cut, stop)
+
+    def _with_pool(self, index: int, span: Span) -> Ledger:
+        return replace(self, pools=(*self.pools[:index], span, *self.pools[index + 1 :]))
 
     def give_back(self, spans: Spans) -> Ledger:
         """Free what a lost rank had not brought into the model."""

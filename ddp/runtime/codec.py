@@ -12,7 +12,7 @@ import msgspec
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = events.Event | events.PolicyEvent | events.Slice | commands.Command
+Record = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | commands.Command
 
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -33,6 +33,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Slice,
         events.RoundClosed,
         events.Merged,
+        events.GuardVerdict,
     )
 }
 COMMANDS: dict[str, type[Any]] = {

@@ -326,7 +326,7 @@ class Simulation:
 
     def _meet(self, index: int, order: Average) -> None:
         self._report(index)
-        rank = self.ranks[index]
+        rank, arrived = self.ranks[index], self.now
 
         def everyone(members: list[int]) -> None:
             assert tuple(members) == order.members
@@ -339,7 +339,7 @@ class Simulation:
         def then() -> None:
             rank.content = rank.result
             brought = self._contribute(index, order.round)
-            self._tell(Averaged(self.now, index, order.round, *brought, self.costs.wire_s, 8, 0.0))
+            self._tell(Averaged(self.now, index, order.round, *brought, self.now - arrived, 8, 0.0))
 
         self._enter(index, everyone, then, lambda: self._broke(index, order.round))
 

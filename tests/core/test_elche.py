@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core import elche
+from ddp.core import allocation, elche
 from ddp.core.elche import ElChe, ElCheSettings
+from ddp.core.events import RoundClosed
+from ddp.core.speeds import Speed, follow
+
+
+def window(counts: tuple[int, ...], step_s: list[float], sync_s: float = 0.0) -> RoundClosed:
+    busy = tuple(n * s for n, s in zip(counts, step_s, strict=True))
+    nothing = (0.0,) * len(counts)
+    return RoundClosed(0.0, 0, counts, busy, sync_s, nothing, nothing, (False,) * len(counts))
+
+
+def turn(settings: ElCheSettings, state: ElChe, step_s: list[float], sync_s: float = 0.0) -> ElChe:
+    now = elche.measure(settings, state, window(state.counts, step_s, sync_s))
+    return elche.recount(settings, elche.tune(settings, now), state)
 
 
 def windows(settings: ElCheSettings, step_s: list[float], times: int, sync_s: float = 0.0, most: int = 10_000) -> ElChe:
-    state = elche.start(settings, len(step_s))
+    state = elche.start(settings, len(step_s), most)
     for _ in range(times):
-        busy = tuple(n * s for n, s in zip(state.counts, step_s, strict=True))
-        state = elche.measure(state, state.counts, busy)
-        state = elche.tune(settings, state, sync_s, max(busy))
-        state = elche.recount(settings, state, most)
+        state = turn(settings, state, step_s, sync_s)
     return state
 
 
 def test_the_first_window_is_equal_and_calibrates() -> None:
-    assert elche.start(ElCheSettings(), 3).counts == (10, 10, 10)
+    assert elche.start(ElCheSettings(), 3, 10_000).counts == (10, 10, 10)
     assert windows(ElCheSettings(), [0.01, 0.02, 0.04], 1).counts == (40, 20, 10)
 
 
@@ -29,48 +41,111 @@ def test_counts_follow_the_speeds() -> None:
     assert windows(ElCheSettings(anchor=4), [0.01, 0.025], 3).counts == (10, 4)
 
 
-def test_a_change_of_speed_is_followed_within_three_windows() -> None:
-    settings = ElCheSettings()
-    state = windows(settings, [0.01, 0.01], 5)
-    for _ in range(3):
-        busy = (state.counts[0] * 0.01, state.counts[1] * 0.02)
-        state = elche.recount(settings, elche.measure(state, state.counts, busy), 10_000)
-    assert abs(state.counts[0] / state.counts[1] - 2) < 0.2
+@pytest.mark.parametrize("smoothing", ["adaptive", "trust"])
+def test_phases_follow_each_other(smoothing: str) -> None:
+    phases = [windows(ElCheSettings(smoothing=smoothing), [0.01, 0.02], n).phase for n in (0, 1, 4, 5, 19, 20)]
+    assert phases == ["probe", "warmup", "warmup", "stable", "stable", "mature"]
+
+
+def test_a_hint_replaces_the_equal_windows() -> None:
+    settings = ElCheSettings(speed_hint=(1.0, 0.25))
+    assert elche.start(settings, 2, 10_000).counts == (40, 10)
+    assert windows(settings, [0.01, 0.01], 1).counts == (10, 10), "measured speeds replace the hint"
+    extreme = elche.start(ElCheSettings(anchor=1, speed_hint=(1.0, 1e-6)), 2, 10_000)
+    assert extreme.counts == (64, 1), "ranks are taken for no more unequal than 64"
+
+
+def test_fixed_ratios_stay_whatever_is_measured() -> None:
+    settings = ElCheSettings(partition_ratios=(3.0, 1.0))
+    assert windows(settings, [0.04, 0.01], 8).counts == (30, 10)
 
 
 def test_a_small_change_of_speed_is_applied_in_the_end() -> None:
     """The dead zone of the first version made a change below 10 % a barrier wait for ever."""
-    state = windows(ElCheSettings(anchor=20), [0.01, 0.0108], 6)
-    assert state.counts == (22, 20)
+    settings = ElCheSettings(anchor=25)
+    state = windows(settings, [0.01, 0.01], 6)
+    for _ in range(12):
+        state = turn(settings, state, [0.01, 0.0104])
+    assert state.counts[0] == state.counts[1] + 1
+
+
+def test_speeds_that_hardly_move_leave_the_counts_alone() -> None:
+    settings = ElCheSettings(anchor=20)
+    state = windows(settings, [0.01, 0.02], 6)
+    before = state.counts
+    for wobble in (1.01, 0.99, 1.02, 0.98):
+        state = turn(settings, state, [0.01 * wobble, 0.02])
+        assert state.counts == before
 
 
 def test_the_anchor_grows_until_the_average_is_cheap_and_not_beyond() -> None:
     settings = ElCheSettings(overhead_target=0.1)
     state = windows(settings, [0.001, 0.001], 30, sync_s=0.01)
     assert 0.01 / (state.anchor * 0.001) <= 0.1
-    assert state.anchor <= 210
+    assert state.anchor <= 120
 
 
-def test_the_anchor_comes_down_again_but_not_below_its_floor() -> None:
-    settings = ElCheSettings(anchor=10)
-    high = ElChe(50, (50, 50), (0.01, 0.01), (0, 0))
-    assert elche.tune(settings, high, 0.0001, 0.5).anchor == 49
-    for _ in range(100):
-        high = elche.tune(settings, high, 0.0001, 0.5)
-    assert high.anchor == 10
-    assert elche.nudge_down(high, 0.5).anchor == 5
+def test_in_warm_up_the_anchor_grows_only_above_twice_the_target() -> None:
+    settings = ElCheSettings(overhead_target=0.1)
+    assert windows(settings, [0.01, 0.01], 4, sync_s=0.015).anchor == 10
+    assert windows(settings, [0.01, 0.01], 5, sync_s=0.015).anchor == 17
+    assert windows(settings, [0.01, 0.01], 1, sync_s=0.025).anchor == 20, "twofold at most at a time"
+
+
+def test_a_guard_can_forbid_growth_alone() -> None:
+    settings = ElCheSettings(overhead_target=0.1)
+    state = elche.measure(settings, windows(settings, [0.01, 0.01], 6), window((10, 10), [0.01, 0.01], 0.05))
+    state = ElChe(**{**{f: getattr(state, f) for f in state.__slots__}, "costs": (0.05,)})
+    assert elche.tune(settings, state, may_grow=False).anchor == 10
+    assert elche.tune(settings, state).anchor == 20
+    assert elche.nudge_down(state, 0.5).anchor == 5
+
+
+def test_waiting_counts_up_to_a_step_and_not_before_the_counts_fit() -> None:
+    settings, state = ElCheSettings(), elche.start(ElCheSettings(), 2, 10_000)
+    for _ in range(3):
+        state = elche.measure(settings, state, window((10, 10), [0.01, 0.02], 0.001))
+    assert state.costs[:2] == (0.001, 0.001)
+    # Rank 0 has two thirds of the cohort's speed, and waited ten of its steps.
+    assert state.costs[2] == pytest.approx(0.001 + 0.01 * 2 / 3)
+
+
+def test_the_anchor_rank_is_kept_among_near_equals() -> None:
+    settings = ElCheSettings()
+    state = windows(settings, [0.010, 0.0101, 0.005], 6)
+    assert state.rank == 0, "the lowest of the slowest"
+    for _ in range(6):
+        state = turn(settings, state, [0.010, 0.0105, 0.005])
+    assert state.rank == 0
+    for _ in range(6):
+        state = turn(settings, state, [0.010, 0.02, 0.005])
+    assert state.rank == 1
+
+
+def test_a_lost_rank_is_forgotten() -> None:
+    settings = ElCheSettings()
+    state = windows(settings, [0.01, 0.04], 6)
+    for _ in range(5):
+        state = elche.measure(settings, state, window((40, 0), [0.01, 0.04]))
+    assert state.speeds[1] == Speed()
+    assert state.rank == 0
 
 
 def test_a_window_never_exceeds_an_epoch() -> None:
     state = windows(ElCheSettings(), [0.001, 0.0025], 20, sync_s=1.0, most=45)
-    assert sum(state.counts) <= 45
+    assert sum(state.counts) == 45
     assert state.anchor <= 45
 
 
-def test_a_rank_without_steps_keeps_its_speed() -> None:
-    state = windows(ElCheSettings(), [0.01, 0.02], 2)
-    after = elche.measure(state, (10, 0), (0.1, 0.0))
-    assert after.step_s[1] == state.step_s[1]
+@pytest.mark.parametrize("smoothing", ["adaptive", "trust"])
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_half_and_double_speed_are_followed(smoothing: str, factor: float) -> None:
+    speed = Speed()
+    for _ in range(6):
+        speed = follow(speed, 10, 0.1, smoothing)
+    for _ in range(2 if smoothing == "adaptive" else 5):
+        speed = follow(speed, 10, 0.1 * factor, smoothing)
+    assert speed.step_s == pytest.approx(0.01 * factor, rel=0.02)
 
 
 def test_max_batch_diff_bounds_the_lead() -> None:
@@ -78,23 +153,31 @@ def test_max_batch_diff_bounds_the_lead() -> None:
     assert windows(ElCheSettings(max_batch_diff=0), [0.01, 0.1], 3).counts == (10, 10)
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), st.integers(0, 400))
-def test_clamp_total_keeps_proportions_and_the_total(counts: list[int], total: int) -> None:
-    clamped = elche.clamp_total(tuple(counts), total)
-    assert sum(clamped) == min(total, sum(counts))
-    for old, new in zip(counts, clamped, strict=True):
-        assert abs(new - old * min(1, total / sum(counts))) < 1
+WEIGHTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=8).map(tuple)
 
 
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 500))
-def test_an_epoch_falls_into_windows_of_equal_size(counts: list[int], left: int) -> None:
+@given(WEIGHTS, st.integers(0, 400))
+def test_levelling_keeps_proportions_and_the_total(weights: tuple[float, ...], total: int) -> None:
+    steps = allocation.level(weights, (total,) * len(weights), total)
+    assert sum(steps) == total
+    # Nobody could pass a step on and end earlier: the definition of the least longest time.
+    longest = max(n / w for n, w in zip(steps, weights, strict=True))
+    assert all((n + 1) / w >= longest * (1 - 1e-9) for n, w in zip(steps, weights, strict=True))
+
+
+@given(WEIGHTS, st.integers(2, 60), st.integers(1, 500))
+def test_an_epoch_falls_into_windows_without_a_sliver(weights: tuple[float, ...], anchor: int, left: int) -> None:
+    counts = allocation.allocate(tuple(1 / w for w in weights), anchor / min(weights), max(500, len(weights)))
     sizes = []
     while left:
-        window = elche.fit(tuple(counts), left)
+        window = allocation.fit(counts, weights, left)
         assert all(new <= old for old, new in zip(counts, window, strict=True)), "bounds are kept"
-        sizes.append(min(sum(window), left))
+        for lone in (r for r, n in enumerate(window) if n == 1 < counts[r]):
+            assert not any(0 < n < counts[r] for r, n in enumerate(window) if r != lone), "another could take it"
+        sizes.append(sum(window))
         left -= sizes[-1]
-    assert max(sizes) - min(sizes) <= 1, "no sliver at the end"
+    assert left == 0
+    assert min(sizes) >= max(sizes) / 5 or len(sizes) == 1
 
 
 @given(st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=8), st.integers(1, 30), st.floats(0, 2.0))
@@ -102,7 +185,7 @@ def test_invariants(step_s: list[float], anchor: int, sync_s: float) -> None:
     settings = ElCheSettings(anchor=anchor)
     state = windows(settings, step_s, 6, sync_s=sync_s, most=500)
     assert all(count >= 1 for count in state.counts)
-    assert sum(state.counts) <= 500 + len(step_s), "but for the one step that every rank has"
+    assert sum(state.counts) <= 500
     assert 1 <= state.anchor <= settings.max_anchor
 
 
@@ -114,8 +197,10 @@ def test_invariants(step_s: list[float], anchor: int, sync_s: float) -> None:
         ({"min_anchor": 500}, "min_anchor=500"),
         ({"overhead_target": 0.9}, "overhead_target=0.9"),
         ({"max_batch_diff": -1}, "max_batch_diff=-1"),
+        ({"smoothing": "ema"}, "smoothing='ema'"),
+        ({"speed_hint": [1.0, 0.0]}, "speed_hint"),
     ],
 )
-def test_impossible_settings_are_refused(options: dict[str, float], message: str) -> None:
+def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ElCheSettings(**options)  # type: ignore[arg-type]
+        ElCheSettings(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,27 +13,44 @@ from hypothesis import strategies as st
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Evaluated, Merged, Progress
+from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
+from ddp.core.speeds import SMOOTHINGS
 from ddp.core.world import World
 from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 
-POLICY_EVENTS = ("RoundClosed", "Merged")
+POLICY_EVENTS = ("RoundClosed", "GuardVerdict", "Merged")
+
+
+RATIOS = st.lists(st.floats(0.05, 20), min_size=6, max_size=6)
 
 
 @st.composite
 def policies(draw: Any) -> Any:
+    """Hints have an entry for each of six ranks: see `suited`."""
     name = draw(st.sampled_from(sorted(POLICIES)))
     if name == "sync":
         return POLICIES[name]()
     options: dict[str, Any] = {
         "anchor": draw(st.integers(1, 12)),
         "max_batch_diff": draw(st.none() | st.integers(0, 10)),
-        "overhead_target": draw(st.sampled_from([0.05, 0.1, 0.5])),
+        "overhead_target": draw(st.sampled_from([0.02, 0.1, 0.5])),
+        "smoothing": draw(st.sampled_from(SMOOTHINGS)),
+        "speed_hint": draw(st.none() | RATIOS),
+        "partition_ratios": draw(st.none() | RATIOS),
+        "dispatch": draw(st.sampled_from(["progressive", "partition"])),
+        "guard": draw(st.sampled_from(sorted(GUARDS))),
     }
     if name == "async":
         options["max_overshoot"] = draw(st.none() | st.integers(0, 8))
     return POLICIES[name](**options)
+
+
+def suited(policy: Any, world: World) -> Any:
+    """`policy` with hints for the ranks that `world` has."""
+    hints = {name: getattr(policy, name, None) for name in ("speed_hint", "partition_ratios")}
+    return replace(policy, **{name: hint[: world.size] for name, hint in hints.items() if hint})
 
 
 @st.composite
@@ -91,7 +109,7 @@ def covered_once(played: Simulation) -> None:
 @settings(max_examples=400, deadline=None)
 @given(policies(), worlds(), costs())
 def test_every_sample_is_trained_exactly_once(policy: Any, world: World, cost: Costs) -> None:
-    played = simulate(policy, world, costs=cost)
+    played = simulate(suited(policy, world), world, costs=cost)
     assert played.status == "ok"
     covered_once(played)
     evaluated = Counter(event.epoch for _, event in played.records if isinstance(event, Evaluated))
@@ -101,7 +119,7 @@ def test_every_sample_is_trained_exactly_once(policy: Any, world: World, cost: C
 @settings(max_examples=400, deadline=None)
 @given(policies(), worlds(tolerate_loss=True), costs(), st.data())
 def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
-    whole = simulate(policy, world, costs=cost).now
+    whole = simulate(suited(policy, world), world, costs=cost).now
     doomed = data.draw(st.lists(st.integers(0, world.size - 1), unique=True, max_size=world.size - 1))
     # Not before all are ready: a cohort that never was complete fails, whoever is tolerated later.
     first = 2 * cost.latency_s
@@ -109,7 +127,7 @@ def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.
     silent = data.draw(st.integers(0, len(ends)))
     torn = data.draw(st.integers(0, 2**world.size - 1))
     played = simulate(
-        policy,
+        suited(policy, world),
         world,
         costs=cost,
         deaths=tuple(ends[silent:]),
@@ -125,7 +143,7 @@ def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.
 @settings(max_examples=200, deadline=None)
 @given(policies(), worlds(in_step=False), costs())
 def test_weights_are_those_of_what_came_in(policy: Any, world: World, cost: Costs) -> None:
-    played = simulate(policy, world, costs=cost)
+    played = simulate(suited(policy, world), world, costs=cost)
     orders = {order.round: order for _, order in played.records if isinstance(order, Reduce)}
     assert bool(orders) != world.blocking
     total = sum(sum(brought.values()) for _, brought in played.weights)
@@ -140,7 +158,7 @@ def test_weights_are_those_of_what_came_in(policy: Any, world: World, cost: Cost
 @given(policies(), worlds(), costs())
 def test_the_schedule_follows_the_samples_of_the_cohort(policy: Any, world: World, cost: Costs) -> None:
     """Law 5: what a rank takes for the samples seen is never further off than a window and what runs ahead of it."""
-    played = simulate(policy, world, costs=cost)
+    played = simulate(suited(policy, world), world, costs=cost)
     plans = [plan for _, plan in played.records if isinstance(plan, Plan)]
     window = max(sum(plan.counts) + sum(plan.ahead) for plan in plans) * world.batch
     slack = 1.5 * window * (2 if plans[0].overlap else 1)
@@ -157,7 +175,7 @@ def test_the_schedule_follows_the_samples_of_the_cohort(policy: Any, world: Worl
 @given(policies(), worlds(), costs())
 def test_work_in_flight_is_bounded(policy: Any, world: World, cost: Costs) -> None:
     """Law 8: no rank is ever granted more than its count, what it may run ahead, and the window after."""
-    played = simulate(policy, world, costs=cost)
+    played = simulate(suited(policy, world), world, costs=cost)
     held = [0] * world.size
     limit = 0
     for _, record in played.records:
@@ -177,8 +195,8 @@ def test_work_in_flight_is_bounded(policy: Any, world: World, cost: Costs) -> No
 @given(policies(), worlds(), costs())
 def test_a_recorded_run_replays(policy: Any, world: World, cost: Costs) -> None:
     """The recorded events yield the recorded commands, whoever recorded them."""
-    played = simulate(policy, world, costs=cost)
-    coordinator = Coordinator.start(policy, world, at=0.0)
+    played = simulate(suited(policy, world), world, costs=cost)
+    coordinator = Coordinator.start(suited(policy, world), world, at=0.0)
     again: list[Any] = []
     for _, record in played.records:
         if type(record).__name__ in EVENTS and type(record).__name__ not in POLICY_EVENTS:

@@ -44,6 +44,10 @@ def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
         "anchor: first → last": f"{plan.plans[0].anchor} → {plan.anchor}",
         "counts: first → last": f"{_counts(plan.plans[0].counts)} → {_counts(plan.counts)}",
         "ms per batch, by rank": " / ".join(pace),
+        "phase": plan.plans[-1].phase or NONE,
+        "guard: suppressed / nudged": " / ".join(
+            str(sum(said.verdict == verdict for said in plan.guard)) for verdict in ("suppress", "nudge")
+        ),
     }
 
 

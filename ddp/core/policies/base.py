@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ddp.core.commands import Plan
-from ddp.core.events import PolicyEvent
+from ddp.core.events import PolicyEvent, PolicyRecord
 from ddp.core.world import World
 
 
@@ -20,6 +20,6 @@ class Policy(Protocol):
         """The state and the plan to begin with."""
         ...
 
-    def update(self, state: Any, event: PolicyEvent) -> tuple[Any, tuple[Plan, ...]]:
-        """React to a window; a plan where it changes."""
+    def update(self, state: Any, event: PolicyEvent) -> tuple[Any, tuple[Plan | PolicyRecord, ...]]:
+        """React to a window; a plan where it changes, and what else is to be recorded."""
         ...

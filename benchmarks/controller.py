@@ -1,0 +1,236 @@
+"""How good the controller is, measured in virtual time. Deterministic: every number comes from a seed.
+
+`python -m benchmarks.controller` prints the tables of docs/controller.md; `--write` puts them there.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from tabulate import tabulate
+
+from ddp.core.commands import Plan
+from ddp.core.events import Averaged, RoundClosed
+from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.cadence import Cadence
+from ddp.core.policies.windows import WindowSettings
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation, simulate
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "controller.md"
+STEP_S = 0.01
+"""Of the fastest rank."""
+WIRE_S, LATENCY_S = 0.002, 0.00002
+UNCALIBRATED = 2
+"""Windows that are granted before the first one is measured."""
+
+StepCost = Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Ranks and what bringing them together costs."""
+
+    step_s: tuple[float, ...]
+    blocking: bool
+    jitter: float = 0.0
+    """A step takes up to this part more or less, evenly spread."""
+    wire_s: float = WIRE_S
+    windows: int = 40
+    """Length of the training, in windows of 10 steps of the slowest rank."""
+    epochs: int = 2
+    seed: int = 0
+
+    @property
+    def speed(self) -> float:
+        """Steps per second of ranks that never wait: the sum-of-speeds bound."""
+        return sum(1 / cost for cost in self.step_s)
+
+    def world(self) -> World:
+        """Batches of one sample, so that samples are steps."""
+        steps = round(self.windows * 10 * max(self.step_s) * self.speed / self.epochs)
+        return World(len(self.step_s), steps, 1, self.epochs, self.blocking, in_step=False, deadline_s=1e6)
+
+    def cost(self, rank: int, step: int) -> float:
+        """Seconds of a step."""
+        if not self.jitter:
+            return self.step_s[rank]
+        noise = random.Random(f"{self.seed}.{rank}.{step}").uniform(-1, 1)
+        return self.step_s[rank] * (1 + self.jitter * noise)
+
+    def play(self, policy: WindowSettings, cost: StepCost | None = None) -> Simulation:
+        """The run under `policy`."""
+        costs = Costs(
+            cost or self.cost, latency_s=LATENCY_S, wire_s=self.wire_s, reduce_s=self.wire_s, report_s=2 * STEP_S
+        )
+        return simulate(policy, self.world(), costs=costs, tick_s=1e4)
+
+
+def drawn(size: int, spread: float, seed: int) -> tuple[float, ...]:
+    """Seconds per step of `size` ranks, the slowest `spread` times as slow as the fastest, the rest anywhere between."""
+    rng = random.Random(f"{size}.{spread}.{seed}")
+    ratios = [1.0, spread, *(spread ** rng.random() for _ in range(size - 2))]
+    rng.shuffle(ratios)
+    return tuple(STEP_S * ratio for ratio in ratios)
+
+
+def closed(played: Simulation) -> list[RoundClosed]:
+    """The rounds of a run."""
+    return [record for _, record in played.records if isinstance(record, RoundClosed)]
+
+
+def plans(played: Simulation) -> list[Plan]:
+    """The plans of a run."""
+    return [record for _, record in played.records if isinstance(record, Plan)]
+
+
+def regret(case: Case, played: Simulation, skipped: int = UNCALIBRATED) -> float:
+    """Part of the time after calibration that the oracle would not have needed.
+
+    The oracle knows all speeds and gives out parts of a step: all ranks are always busy, but for the time on the wire of as
+    many averages as there were, where ranks block. The ends of epochs and of the training count.
+    """
+    rounds = closed(played)
+    begin = rounds[skipped - 1].at
+    end = max(record.at for _, record in played.records if isinstance(record, Averaged))
+    steps = sum(entry.stop > begin for entry in played.trained)
+    wire = case.wire_s * (len(rounds) - skipped) if case.blocking else 0.0
+    return 1 - (steps / case.speed + wire) / (end - begin)
+
+
+def overhead(case: Case, played: Simulation, skipped: int) -> float:
+    """Median over windows of the time of an average over the window's."""
+    shares = []
+    for window in closed(played)[skipped:]:
+        shares.append(window.sync_s / max(window.busy_s))
+    return sorted(shares)[len(shares) // 2] if shares else 0.0
+
+
+def anchor_changes(played: Simulation, skipped: int) -> float:
+    """Changes of the anchor per window, after the first `skipped`."""
+    changes, windows, anchor = 0, 0, None
+    for _, record in played.records:
+        if isinstance(record, RoundClosed):
+            windows += 1
+        elif isinstance(record, Plan):
+            changes += windows > skipped and record.anchor != anchor
+            anchor = record.anchor
+    return changes / max(windows - skipped, 1)
+
+
+def followed(smoothing: str, blocking: bool, jitter: float, seed: int = 0) -> tuple[int, int]:
+    """Windows until a rank that becomes half as fast, and one that becomes fast again, has the count that fits.
+
+    Counted are windows that the rank began at its new speed and whose count is more than 15 % off, relative to rank 0.
+    """
+    case = Case((STEP_S, STEP_S, 2.5 * STEP_S), blocking, jitter, windows=50, seed=seed)
+    begin, end = 300, 520
+    policy = Cadence(smoothing=smoothing, max_anchor=10)
+    played = case.play(policy, lambda rank, step: case.cost(rank, step) * (1 + (rank == 1 and begin <= step < end)))
+    done, off = 0, [0, 0]
+    for window in closed(played):
+        slow, past = begin <= done < end, done >= end
+        share = window.steps[1] / window.steps[0] * (2 if slow else 1)
+        if (slow or past) and abs(share - 1) > 0.15:
+            off[past] += 1
+        done += window.steps[1]
+    return off[0], off[1]
+
+
+MODES: dict[str, tuple[WindowSettings, bool]] = {
+    "cadence, blocking": (Cadence(), True),
+    "cadence, not blocking": (Cadence(), False),
+    "async, not blocking": (Async(), False),
+    "async, blocking": (Async(), True),
+}
+SPREADS = (1.0, 1.2, 2.0, 4.0, 8.0)
+
+
+def _length(size: int) -> int:
+    """Windows of a run: fewer for many ranks, whose steps are as many."""
+    return max(15, min(40, 640 // size))
+
+
+def regrets(policy: WindowSettings, blocking: bool, size: int, seeds: int) -> list[float]:
+    """For random speeds of all spreads."""
+    cases = [
+        Case(drawn(size, spread, seed), blocking, windows=_length(size)) for spread in SPREADS for seed in range(seeds)
+    ]
+    return [regret(case, case.play(policy)) for case in cases]
+
+
+def _regret_table() -> str:
+    rows = []
+    for size in (2, 4, 8, 16, 32, 64):
+        seeds = 3 if size < 16 else 1
+        found = [regrets(policy, blocking, size, seeds) for policy, blocking in MODES.values()]
+        rows.append([size, seeds * len(SPREADS), *(f"{mean(some):.2%} / {max(some):.2%}" for some in found)])
+    return tabulate(rows, ["ranks", "draws", *(f"{mode}: mean / worst" for mode in MODES)], tablefmt="github")
+
+
+def _smoothing_table() -> str:
+    rows = []
+    for smoothing in ("adaptive", "trust"):
+        off = [followed(smoothing, blocking, jitter) for blocking in (True, False) for jitter in (0.0, 0.2)]
+        jittery = [
+            Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=100, seed=seed)
+            for size in (2, 4, 8)
+            for seed in range(2)
+            for blocking in (True, False)
+        ]
+        played = [(case, case.play(Cadence(smoothing=smoothing))) for case in jittery]
+        rows.append(
+            [
+                smoothing,
+                max(slow for slow, _ in off),
+                max(fast for _, fast in off),
+                f"{mean(regret(case, run) for case, run in played):.2%}",
+                f"{mean(anchor_changes(run, 5) for _, run in played):.3f}",
+                f"{max(anchor_changes(run, 5) for _, run in played):.3f}",
+            ]
+        )
+    headers = [
+        "smoothing",
+        "windows off: half as fast",
+        "back again",
+        "regret at 20 % jitter",
+        "anchor changes",
+        "worst",
+    ]
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def _overhead_table() -> str:
+    rows = []
+    for wire in (0.0002, 0.002, 0.01, 0.05):
+        case = Case(drawn(4, 4.0, 0), True, wire_s=wire, windows=300, epochs=1)
+        for target in (0.02, 0.05):
+            played = case.play(Cadence(overhead_target=target))
+            share = overhead(case, played, 10)
+            rows.append([f"{wire * 1e3:g} ms", f"{target:g}", plans(played)[-1].anchor, f"{share:.4f}"])
+    return tabulate(rows, ["an average costs", "target", "anchor", "measured"], tablefmt="github")
+
+
+TABLES = {"regret": _regret_table, "smoothing": _smoothing_table, "overhead": _overhead_table}
+
+
+def main(write: bool) -> None:
+    """Print the tables, or put each between its marks in the document."""
+    text = DOCUMENT.read_text(encoding="utf-8") if write else ""
+    for name, make in TABLES.items():
+        table = make()
+        print(table, end="\n\n", flush=True)
+        marks = (f"<!-- {name} -->\n", f"\n<!-- end of {name} -->")
+        text = re.sub(f"(?s)(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", lambda _, new=table: new, text)
+    if write:
+        DOCUMENT.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main("--write" in sys.argv)

@@ -1,0 +1,148 @@
+"""Allocation: whole steps for ranks of unequal speed, so that a window takes as little time as its steps allow.
+
+Owns the arithmetic of counts alone: `costs` are seconds per step (or any multiple of them), by rank. Knows no controller, no
+plan and no ledger.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+STRETCH = 1.25
+"""How much longer than asked a window may be, where that makes its steps fit the ranks' speeds better."""
+FEW = 8
+"""Windows in an epoch up to which they are made equal: with more of them a shorter last one costs little."""
+TOLERANCE = 0.01
+"""Rate that is given up for windows of equal size."""
+NEAR = 16
+"""Sizes on either side of the middle that are tried where the rest of an epoch is cut in two."""
+_EPSILON = 1e-9
+
+
+def rate(counts: tuple[int, ...], costs: tuple[float, ...]) -> float:
+    """Steps per second of a window whose ranks wait for the last one."""
+    longest = max((n * cost for n, cost in zip(counts, costs, strict=True)), default=0.0)
+    return sum(counts) / longest if longest else 0.0
+
+
+def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | None = None) -> tuple[int, ...]:
+    """Counts of a window of at least `shortest` seconds and at most `STRETCH` times that, of the highest rate.
+    `most` is at least a step for every rank.
+
+    Rounding to the length asked for costs up to half a step of the slowest rank; among windows a little longer there is
+    one that nearly fits all. An epoch of `most` steps is the longest window, and few windows of an epoch are made equal.
+    With `lead` no rank does more than that many steps more than the slowest.
+    """
+    if lead is not None:
+        return _led(costs, shortest, most, lead)
+    best = _fill(costs, shortest, _best_length(costs, shortest))
+    low, high = sum(_fill(costs, shortest, shortest)), sum(_fill(costs, shortest, shortest * STRETCH))
+    weights, unbounded = tuple(1 / cost for cost in costs), (most,) * len(costs)
+    windows = max(1, most // max(low, 1))
+    equal = level(weights, unbounded, -(-most // windows))
+    if low >= most or (
+        windows <= FEW and sum(equal) <= high and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs)
+    ):
+        return _with_all(equal)
+    return best if sum(best) <= most else _with_all(level(weights, best, most))
+
+
+def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """A step for every rank, taken from those that have most."""
+    some = list(counts)
+    for rank in (r for r, n in enumerate(counts) if not n):
+        some[some.index(max(some))] -= 1
+        some[rank] = 1
+    return tuple(some)
+
+
+def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tuple[int, ...]:
+    """Shorter windows until they fit: cutting single steps off would take some ranks further ahead than `lead`."""
+    while True:
+        counts = _fill(costs, shortest, shortest)
+        counts = tuple(min(n, min(counts) + lead) for n in counts)
+        if sum(counts) <= most:
+            return counts
+        if min(counts) == 1:
+            return _with_all(level(tuple(map(float, counts)), counts, most))
+        shortest = min(shortest * most / sum(counts), (min(counts) - 1) * max(costs))
+
+
+def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int, ...]:
+    """Steps that fit into `length` seconds, one at least."""
+    slack = shortest * _EPSILON
+    return tuple(max(1, int((length + slack) / cost)) for cost in costs)
+
+
+def _best_length(costs: tuple[float, ...], shortest: float) -> float:
+    """The length from `shortest` to `STRETCH` times that with the most steps per second: where some rank ends a step."""
+    steps = _fill(costs, shortest, shortest)
+    longest = max(n * cost for n, cost in zip(steps, costs, strict=True))
+    best, length, done = sum(steps) / longest, longest, sum(steps)
+    ends: list[float] = []
+    for n, cost in zip(steps, costs, strict=True):
+        ends += [(n + 1 + i) * cost for i in range(int(STRETCH * shortest / cost) - n)]
+    for end in sorted(ends):
+        done += 1
+        if done / max(end, longest) > best * (1 + _EPSILON):
+            best, length = done / max(end, longest), end
+    return length
+
+
+def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tuple[int, ...]:
+    """`total` steps, or as many as `caps` hold, in proportion to `weights`: the most done per weight is least."""
+    total, whole = min(total, sum(caps)), sum(w for w, cap in zip(weights, caps, strict=True) if cap)
+    steps = [min(cap, int(total * w / whole)) if cap else 0 for w, cap in zip(weights, caps, strict=True)]
+    ends = [((n + 1) / weights[r], r) for r, n in enumerate(steps) if n < caps[r]]
+    heapq.heapify(ends)
+    for _ in range(total - sum(steps)):
+        _, rank = heapq.heappop(ends)
+        steps[rank] += 1
+        if steps[rank] < caps[rank]:
+            heapq.heappush(ends, ((steps[rank] + 1) / weights[rank], rank))
+    return tuple(steps)
+
+
+def merge_lone(
+    steps: tuple[int, ...], weights: tuple[float, ...], caps: tuple[int, ...], lead: int | None = None
+) -> tuple[int, ...]:
+    """Every rank 0 or at least 2 steps, where its cap is 2 or more and another rank can take the one.
+
+    A single step tells nothing of a rank's speed but its start-up. With `lead` a step stays where moving it would take a
+    rank further ahead of the slowest than that.
+    """
+    merged = list(steps)
+    for lone in sorted(range(len(steps)), key=lambda r: (weights[r], r)):
+        if merged[lone] != 1 or caps[lone] < 2:
+            continue
+        peers = [r for r, n in enumerate(merged) if r != lone and 0 < n < caps[r]]
+        if lead is not None:
+            peers = [r for r in peers if merged[r] + 1 <= lead]
+        if peers:
+            merged[lone] = 0
+            merged[min(peers, key=lambda r: ((merged[r] + 1) / weights[r], r))] += 1
+    return tuple(merged)
+
+
+def fit(counts: tuple[int, ...], weights: tuple[float, ...], left: int, lead: int | None = None) -> tuple[int, ...]:
+    """Counts of the next window, of `left` steps that an epoch still has: `counts`, or less towards its end.
+
+    The last two windows share what is left, so that no sliver of a step or two costs a whole average; where to cut is
+    chosen by the time that both take. Counts only shrink, so every bound that they keep is kept.
+    """
+    whole = sum(counts)
+    if left >= 2 * whole:
+        return counts
+    if left <= whole:
+        return merge_lone(level(weights, counts, left), weights, counts, lead)
+    middle = -(-left // 2)
+    near = min(NEAR, whole // 4, whole - middle)
+    sizes = sorted(range(middle - near, middle + near + 1), key=lambda size: abs(size - middle))
+    costs = tuple(1 / w if n else 0.0 for w, n in zip(weights, counts, strict=True))
+
+    def seconds(size: int) -> float:
+        cuts = (level(weights, counts, size), level(weights, counts, left - size))
+        return sum(max(n * cost for n, cost in zip(cut, costs, strict=True)) for cut in cuts)
+
+    size = min(sizes, key=lambda size: round(seconds(size) / seconds(middle), 9))
+    return merge_lone(level(weights, counts, size), weights, counts, lead)

@@ -1,0 +1,51 @@
+"""What a guard is: a pure function from how far the replicas were apart at an average to a verdict on the windows' length.
+
+A guard sees divergences and steps. It knows no anchor and no plan: what a verdict means is the policy's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One average, as guards see it."""
+
+    divergence: float
+    """Largest of the ranks' ||own - average|| / ||average||."""
+    k_used: int
+    """Steps of all ranks that went in."""
+    k_max: int
+    """Most steps of one rank that went in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the number it rests on."""
+
+    kind: str
+    value: float = 0.0
+    """What was judged."""
+    limit: float = 0.0
+    """What it has exceeded."""
+    factor: float = 1.0
+
+
+STABLE = Verdict("stable")
+NUDGE_FACTOR = 0.5
+
+
+class Guard(Protocol):
+    """A frozen dataclass of settings. The state is the guard's own frozen value."""
+
+    def __init__(self, threshold: float) -> None: ...
+
+    def start(self) -> Any:
+        """The state before the first average."""
+        ...
+
+    def update(self, state: Any, report: Report) -> tuple[Any, Verdict]:
+        """Judge one average."""
+        ...

@@ -1,0 +1,59 @@
+"""`growth`: judges how fast the divergence grows per step, so that its scale does not matter.
+
+Source: the growth guard (MSF guard) of floDl, with its numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, Verdict
+
+DECAY = 0.9
+NOISE_FLOOR = 1e-8
+"""A divergence below it tells nothing: the guard begins anew."""
+SUPPRESS, NUDGE = 1e-3, 1e-2
+"""Growth per step above which averages count towards either streak."""
+STREAK = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """State of the guard."""
+
+    last: float = 0.0
+    """The divergence before; 0: none."""
+    mean: float = 0.0
+    """Exponential mean of ln(divergence / the one before) / steps, not corrected for its start at zero."""
+    samples: int = 0
+    suppress: int = 0
+    nudge: int = 0
+    """Averages in a row above either limit."""
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Has no use for a threshold: growth has no scale."""
+
+    threshold: float = 0.05
+
+    def start(self) -> Trend:
+        """No divergence yet."""
+        return Trend()
+
+    def update(self, state: Trend, report: Report) -> tuple[Trend, Verdict]:
+        """After a nudge the guard begins anew: what comes next is measured on shorter windows."""
+        if report.divergence < NOISE_FLOOR or not report.k_max:
+            return Trend(), STABLE
+        if not state.last:
+            return Trend(report.divergence), STABLE
+        raw = math.log(report.divergence / state.last) / report.k_max
+        mean, samples = DECAY * state.mean + (1 - DECAY) * raw, state.samples + 1
+        growth = mean / (1 - DECAY**samples)
+        suppress = state.suppress + 1 if growth > SUPPRESS else 0
+        nudge = state.nudge + 1 if growth > NUDGE else 0
+        if nudge >= STREAK:
+            return Trend(), Verdict("nudge", growth, NUDGE, NUDGE_FACTOR)
+        after = Trend(report.divergence, mean, samples, suppress, nudge)
+        return after, Verdict("suppress", growth, SUPPRESS) if suppress >= STREAK else STABLE

@@ -1,0 +1,40 @@
+"""`level`: suppresses growth when the divergence has risen twice in a row above a threshold, nudges down when it goes on.
+
+Source: the convergence guard of floDl, which never emits a nudge: here it follows once all five remembered values rise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, Verdict
+
+RING = 5
+RISING = 3
+"""Values in a row, each above the one before, that are a trend."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Judges the divergence itself."""
+
+    threshold: float = 0.05
+    """Below it a rise means nothing."""
+
+    def start(self) -> tuple[float, ...]:
+        """The last divergences, newest last: none yet."""
+        return ()
+
+    def update(self, state: tuple[float, ...], report: Report) -> tuple[tuple[float, ...], Verdict]:
+        """After a nudge the ring is empty: what comes next is measured on shorter windows."""
+        ring = (*state, report.divergence)[-RING:]
+        if report.divergence <= self.threshold or not _rises(ring[-RISING:], RISING):
+            return ring, STABLE
+        if _rises(ring, RING):
+            return (), Verdict("nudge", report.divergence, self.threshold, NUDGE_FACTOR)
+        return ring, Verdict("suppress", report.divergence, self.threshold)
+
+
+def _rises(values: tuple[float, ...], length: int) -> bool:
+    return len(values) == length and all(before < after for before, after in pairwise(values))

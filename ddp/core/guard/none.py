@@ -1,0 +1,21 @@
+"""`none`: every average is stable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddp.core.guard.base import STABLE, Report, Verdict
+
+
+@dataclass(frozen=True)
+class Unguarded:
+    """Has no use for a threshold."""
+
+    threshold: float = 0.05
+
+    def start(self) -> None:
+        """Nothing to remember."""
+
+    def update(self, state: None, report: Report) -> tuple[None, Verdict]:
+        """Content."""
+        return None, STABLE

@@ -1,0 +1,125 @@
+"""How good the controller is, in virtual time: the thresholds of docs/controller.md. No timing of this machine."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.controller import MODES, Case, anchor_changes, closed, drawn, followed, overhead, plans, regret
+from ddp.core.commands import Plan
+from ddp.core.events import RoundClosed
+from ddp.core.policies.asynchronous import Async
+from ddp.core.policies.cadence import Cadence
+from ddp.sim import Simulation
+
+QUICK = [mode for mode in MODES if mode != "async, blocking"]
+"""Where ranks block and run ahead, all wait for whoever is in the middle of a step: see the table."""
+
+
+@pytest.mark.parametrize("mode", QUICK)
+@pytest.mark.parametrize(("size", "spread"), [(2, 8.0), (4, 1.2), (8, 8.0), (16, 2.0)])
+def test_the_oracle_would_save_two_percent_at_most(mode: str, size: int, spread: float) -> None:
+    policy, blocking = MODES[mode]
+    case = Case(drawn(size, spread, 0), blocking)
+    assert regret(case, case.play(policy)) <= 0.02
+
+
+@pytest.mark.parametrize(("size", "blocking"), [(32, True), (32, False), (64, True)])
+def test_so_for_many_ranks(size: int, blocking: bool) -> None:
+    case = Case(drawn(size, 8.0, 1), blocking, windows=640 // size, epochs=1)
+    assert regret(case, case.play(Cadence())) <= 0.02
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_half_the_speed_is_followed_within_three_windows_and_back_again(blocking: bool, jitter: float) -> None:
+    slower, faster = followed("adaptive", blocking, jitter)
+    assert slower <= 3
+    assert faster <= 3
+
+
+def test_jitter_moves_the_anchor_in_one_window_of_ten_at_most() -> None:
+    for size in (2, 4):
+        for blocking in (True, False):
+            cases = [Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=60, seed=seed) for seed in range(2)]
+            assert mean(anchor_changes(case.play(Cadence()), 5) for case in cases) <= 0.1
+
+
+@pytest.mark.parametrize("wire_s", [0.0002, 0.01, 0.03])
+def test_the_overhead_target_is_held(wire_s: float) -> None:
+    case = Case(drawn(4, 4.0, 0), blocking=True, wire_s=wire_s, windows=150, epochs=1)
+    played = case.play(Cadence(overhead_target=0.05))
+    assert overhead(case, played, skipped=10) <= 0.05
+    assert plans(played)[-1].anchor < 200
+
+
+def test_the_anchor_comes_down_after_a_slow_phase_of_the_wire_and_stays() -> None:
+    """Costs change with the round: the policy alone is played."""
+    policy = Cadence()
+    state, _ = policy.init(Case((0.01, 0.01), True).world())
+    anchors = []
+    for index in range(90):
+        counts = state.elche.counts
+        busy = tuple(n * 0.01 for n in counts)
+        wire = 0.02 if 20 <= index < 40 else 0.001
+        event = RoundClosed(0.0, index, counts, busy, wire, (0.0, 0.0), (0.0, 0.0), (False, False))
+        state, _ = policy.update(state, event)
+        anchors.append(state.elche.anchor)
+    assert anchors[15] == 10
+    assert anchors[38] >= 100
+    assert anchors[-1] == 10
+    falling = anchors[38:]
+    assert falling == sorted(falling, reverse=True), "without oscillating"
+    assert all(after >= before / 2 for before, after in pairwise(anchors))
+
+
+def starving(played: Simulation, size: int) -> float:
+    """Largest part of its time that a rank stood still between its first step and its last, after a first quarter."""
+    worst = 0.0
+    for rank in range(size):
+        mine = sorted((entry.start, entry.stop) for entry in played.trained if entry.rank == rank)
+        mine = mine[len(mine) // 4 :]
+        busy = sum(stop - start for start, stop in mine)
+        worst = max(worst, 1 - busy / (mine[-1][1] - mine[0][0]))
+    return worst
+
+
+@pytest.mark.parametrize("step_s", [(0.04, 0.1), (0.04, 0.16, 0.16)])
+@pytest.mark.parametrize("policy", [Cadence(), Async()])
+def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: Cadence | Async) -> None:
+    case = Case(step_s, blocking=False, jitter=0.1, windows=80)
+    assert starving(case.play(policy), len(step_s)) < 0.01
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 5),
+    st.sampled_from([1.0, 3.0, 8.0]),
+    st.integers(0, 99),
+    st.integers(3, 12),
+    st.none() | st.integers(0, 8),
+    st.booleans(),
+)
+def test_windows_keep_their_bounds(
+    size: int, spread: float, seed: int, anchor: int, lead: int | None, slices: bool
+) -> None:
+    case = Case(drawn(size, spread, seed), blocking=True, jitter=0.3, windows=12, seed=seed)
+    dispatch = "partition" if slices else "progressive"
+    played = case.play(Cadence(anchor=anchor, max_batch_diff=lead, dispatch=dispatch))
+    epoch = case.world().steps
+    before: Plan | None = None
+    for plan in plans(played):
+        assert size <= sum(plan.counts) <= max(epoch, size)
+        assert all(n >= 1 for n in plan.counts)
+        if lead is not None:
+            assert max(plan.counts) - min(plan.counts) <= lead
+        if before is not None:
+            assert before.anchor / 2 <= plan.anchor <= 2 * before.anchor
+        before = plan
+    for window in closed(played):
+        if lead is None and sum(window.steps) > 1:
+            assert 1 not in window.steps, "a lone step tells nothing of a rank's speed"
