@@ -127,6 +127,8 @@ class Cohort:
     """What the last of them said."""
     retries: int = 0
     """Collectives that broke in a row though no rank was lost."""
+    moved: float = 0.0
+    """When a rank last said more than that it lives."""
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""

@@ -38,6 +38,8 @@ from ddp.core.policies import Policy
 from ddp.core.recovery import evaluate_orphans, lose, recover, settle
 from ddp.core.world import World
 
+STUCK = 2
+"""Deadlines without a word but signs of life, after which a collective is stuck."""
 START_UP = 5
 """A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
@@ -124,6 +126,8 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
         if not state.alive:
             return cohort, ()  # the last words of a rank that was given up
         cohort = cohort.with_rank(event.rank, replace(state, last_seen=event.at))
+    if not isinstance(event, (Tick, Alive)):
+        cohort = replace(cohort, moved=event.at)
     match event:
         case Ready():
             return _on_ready(cohort, event)
@@ -218,6 +222,9 @@ def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     deadline, current = cohort.world.deadline_s, cohort.round
     if current is not None and current.stage == "reduce" and event.at - current.since > deadline:
         return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
+    meeting = cohort.world.blocking and bool(cohort.shares or (current is not None and current.stage == "collect"))
+    if meeting and not cohort.evaluating and event.at - cohort.moved > STUCK * deadline:
+        return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen
         if cohort.owes(rank) and silence > deadline * (1 if state.digest else START_UP):

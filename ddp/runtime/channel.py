@@ -6,6 +6,7 @@ Nothing is ever unpickled. A peer that goes away is `PeerGone`.
 from __future__ import annotations
 
 import select
+import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,6 +26,7 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._sending = threading.Lock()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), select.POLLIN)
 
@@ -33,7 +35,8 @@ class Channel:
         data = encode(message)
         assert len(data) <= LIMIT, f"a {type(message).__name__} of {len(data)} bytes"
         try:
-            self.connection.send_bytes(data)
+            with self._sending:
+                self.connection.send_bytes(data)
         except OSError as error:
             raise PeerGone from error
 

@@ -15,10 +15,12 @@ from typing import Any
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Share, Stop, Train
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
+from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, Change, ExchangeBroken, load
 from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
+from ddp.runtime.heart import Heart
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Job
 
@@ -52,6 +54,7 @@ class Rank:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
+        self._heart = Heart(job.deadline_s / 5, lambda: channel.send(Alive(now(), rank)))
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
 
     def run(self) -> None:
@@ -88,7 +91,8 @@ class Rank:
                 done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
                 self._channel.send(done)
             case Join():
-                backend.join(action)
+                with self._heart:
+                    backend.join(action)
                 self._channel.send(Alive(now(), rank))
             case Share():
                 backend.share(action.round)
@@ -114,7 +118,7 @@ class Rank:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
             if shared and self._loop.replica.exchange is None:
-                self._loop.replica.exchange_gradients(self._backend.exchange)
+                self._loop.replica.exchange_gradients(self._exchange)
                 self._backend.prepare_exchange(self._loop.replica)
             self._worker = self._worker.receive(order)
 
@@ -126,7 +130,14 @@ class Rank:
             steps, samples = loop.contribute()
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
             return
-        self._contributed(order.round, backend.average(order, loop.samples))
+        with self._heart:
+            change = backend.average(order, loop.samples)
+        self._contributed(order.round, change)
+
+    def _exchange(self, batch: Batch) -> None:
+        """Average the gradients of a step."""
+        with self._heart:
+            self._backend.exchange(batch)
 
     def _contributed(self, round: int, change: Change) -> None:
         steps, samples = self._loop.contribute()

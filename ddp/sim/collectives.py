@@ -31,10 +31,12 @@ class Collectives:
         self,
         after: Callable[..., None],
         wire_s: float,
-        timeout_s: float,
+        beat_s: float,
+        beat: Callable[[int], None],
         torn: Callable[[int], bool],
     ) -> None:
-        self._after, self._wire_s, self._timeout_s, self._torn = after, wire_s, timeout_s, torn
+        self._after, self._wire_s, self._torn = after, wire_s, torn
+        self._beat_s, self._beat = beat_s, beat
         self._members: dict[int, tuple[int, ...]] = {}
         self._broken: set[int] = set()
         self._meetings: dict[Key, _Meeting] = {}
@@ -59,7 +61,7 @@ class Collectives:
             everyone(sorted(meeting.here))
             self._after(self._wire_s, self._land, key)
         else:
-            self._after(self._timeout_s, self._expire, key)
+            self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def die(self, rank: int) -> None:
         """The process of `rank` is gone: its groups notice."""
@@ -74,10 +76,10 @@ class Collectives:
             else:
                 then()
 
-    def _expire(self, key: Key) -> None:
-        meeting = self._meetings.get(key)
-        if meeting is not None and not meeting.flying:
-            self.tear(key[0])
+    def _wait(self, key: Key, rank: int, meeting: _Meeting) -> None:
+        if self._meetings.get(key) is meeting and not meeting.flying:
+            self._beat(rank)
+            self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def tear(self, generation: int) -> None:
         """The group is broken: who waits in it is told, who is on the wire may be lucky."""

@@ -72,5 +72,7 @@ class Rank:
     reported: float = 0.0
     group: tuple[int, tuple[int, ...]] | None = None
     """(generation, members)."""
+    joining: int = -1
+    """Generation of the group that it waits to be complete."""
     met: int = 0
     """Collectives that it entered with its group."""

@@ -73,8 +73,8 @@ class Simulation:
         self.ranks = [Rank() for _ in range(self.world.size)]
         self._average = 0
         self._shared: dict[int, int] = {}
-        timeout = self.world.deadline_s / 2
-        self._collectives = Collectives(self._after, self.costs.wire_s, timeout, self.torn)
+        beat_s = self.world.deadline_s / 5
+        self._collectives = Collectives(self._after, self.costs.wire_s, beat_s, self._beat, self.torn)
         self.coordinator = Coordinator.start(self.policy, self.world, at=0.0)
 
     def run(self) -> Simulation:
@@ -315,7 +315,10 @@ class Simulation:
             self._collectives.tear(rank.group[0])
         rank.group, rank.met = (order.generation, order.members), 0
 
+        rank.joining = order.generation
+
         def then() -> None:
+            rank.joining = -1
             self._tell(Alive(self.now, index))
 
         def broke() -> None:
@@ -323,6 +326,15 @@ class Simulation:
             then()
 
         self._enter(index, lambda members: None, then, broke)
+        self._after(self.world.deadline_s / 2, self._unjoined, index, order.generation)
+
+    def _unjoined(self, index: int, generation: int) -> None:
+        if self.ranks[index].alive and self.ranks[index].joining == generation:
+            self._collectives.tear(generation)
+
+    def _beat(self, index: int) -> None:
+        if self.ranks[index].alive:
+            self._tell(Alive(self.now, index))
 
     def _meet(self, index: int, order: Average) -> None:
         self._report(index)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ddp.runtime.replica import Replica
 
 FACTS = Facts(blocking=True, in_step=True)
+DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
 
@@ -47,7 +48,8 @@ class Backend:
         own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= job.world_size
         self.transport = "nccl" if own_gpu else "gloo"
         self._job, self._rank, self._loop, self._seq = job, rank, loop, 0
-        # Ranks that wait in a collective must speak before they are taken for the one that is silent.
+        # On gloo a peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a
+        # slow one waits as long as it takes. On NCCL nobody is woken.
         self._timeout = timedelta(seconds=job.deadline_s / 2)
         self._gradients: FlatGradients | None = None
         if own_gpu:  # a collective that is too late raises, instead of ending the process
@@ -83,6 +85,8 @@ class Backend:
                 world_size=len(order.members),
                 timeout=self._timeout,
             )
+            if self.transport == "gloo":
+                dist.distributed_c10d._set_pg_timeout(DAY, dist.group.WORLD)
         self._loop.meter.add("join", began)
 
     def _leave(self) -> None:
