@@ -68,21 +68,6 @@ def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tup
         shortest = min(shortest * most / sum(counts), (min(counts) - 1) * max(costs))
 
 
-def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """A step for every rank, taken from those that have most."""
-    some = list(counts)
-    for rank in (r for r, n in enumerate(counts) if not n):
-        some[some.index(max(some))] -= 1
-        some[rank] = 1
-    return tuple(some)
-
-
-def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tuple[int, ...]:
-    counts = _fill(costs, shortest, shortest)
-    counts = tuple(min(n, min(counts) + lead) for n in counts)
-    return counts if sum(counts) <= most else _with_all(level(tuple(map(float, counts)), counts, most))
-
-
 def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int, ...]:
     """Steps that fit into `length` seconds, one at least."""
     slack = shortest * _EPSILON
