@@ -20,6 +20,7 @@ from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
 from ddp.core.policies import Policy
+from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
@@ -70,6 +71,9 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     config = replace(config, cluster=replace(config.cluster, speeds=_speeds(config.cluster.speeds, world_size)))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
+    if world_size > 1:
+        # Settings that have an entry for each rank are refused here, not in the run.
+        policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
     resolved = _resolve(config, recipe, policy, world_size)
     lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
     cell = cell_hash(resolved, recipe)

@@ -154,7 +154,7 @@ SPREADS = (1.0, 1.2, 2.0, 4.0, 8.0)
 
 def _length(size: int) -> int:
     """Windows of a run: fewer for many ranks, whose steps are as many."""
-    return max(15, min(40, 640 // size))
+    return max(15, min(40, 240 // size))
 
 
 def regrets(policy: WindowSettings, blocking: bool, size: int, seeds: int) -> list[float]:
@@ -168,7 +168,7 @@ def regrets(policy: WindowSettings, blocking: bool, size: int, seeds: int) -> li
 def _regret_table() -> str:
     rows = []
     for size in (2, 4, 8, 16, 32, 64):
-        seeds = 3 if size < 16 else 1
+        seeds = 2 if size < 8 else 1
         found = [regrets(policy, blocking, size, seeds) for policy, blocking in MODES.values()]
         rows.append([size, seeds * len(SPREADS), *(f"{mean(some):.2%} / {max(some):.2%}" for some in found)])
     return tabulate(rows, ["ranks", "draws", *(f"{mode}: mean / worst" for mode in MODES)], tablefmt="github")

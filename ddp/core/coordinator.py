@@ -121,13 +121,9 @@ class Coordinator:
 
 def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
     """Enter an event into the books."""
-    if not isinstance(event, (Reduced, Tick)):
-        state = cohort.ranks[event.rank]
-        if not state.alive:
-            return cohort, ()  # the last words of a rank that was given up
-        cohort = cohort.with_rank(event.rank, replace(state, last_seen=event.at))
-    if not isinstance(event, (Tick, Alive)):
-        cohort = replace(cohort, moved=event.at)
+    if not isinstance(event, (Reduced, Tick)) and not cohort.ranks[event.rank].alive:
+        return cohort, ()  # the last words of a rank that was given up
+    cohort = _heard(cohort, event)
     match event:
         case Ready():
             return _on_ready(cohort, event)
@@ -155,6 +151,13 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return lose(cohort, event.rank, event.at, event.reason)
         case Tick():
             return _on_tick(cohort, event)
+
+
+def _heard(cohort: Cohort, event: Event) -> Cohort:
+    """Note who spoke, and when something last moved."""
+    if not isinstance(event, (Reduced, Tick)):
+        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
+    return cohort if isinstance(event, (Tick, Alive)) else replace(cohort, moved=event.at)
 
 
 def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]:
