@@ -24,6 +24,7 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._ticked = now()
         self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
 
@@ -87,7 +88,7 @@ class Ranks:
         self._processes[rank].kill()  # works on a stopped process as well
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has happened; waits up to `timeout_s` for the first thing, then says that time has passed."""
+        """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed."""
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
         events: list[Event] = []
         for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
@@ -97,7 +98,11 @@ class Ranks:
                 rank = by_connection[ready]  # type: ignore[index]
                 if rank in self._channels:
                     events += self._hear(rank)
-        return events or [Tick(now())]
+        at = now()
+        if at - self._ticked >= timeout_s:
+            self._ticked = at
+            events.append(Tick(at))
+        return events
 
     def _take_reduced(self) -> Reduced:
         self._wake.recv_bytes()

@@ -86,7 +86,8 @@ class Backend:
                 timeout=self._timeout,
             )
             if self.transport == "gloo":
-                dist.distributed_c10d._set_pg_timeout(DAY, dist.group.WORLD)
+                # The older name is for torch before 2.12 or so.
+                getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(DAY, dist.group.WORLD)
         self._loop.meter.add("join", began)
 
     def _leave(self) -> None:
