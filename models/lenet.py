@@ -1,8 +1,8 @@
 """`lenet`: LeNet-5 with batch norm and ReLU on handwritten digits.
 
-Deviations from the paper (LeCun et al. 1998), the first four being the published set-up's own: ReLU for scaled tanh; batch
-norm after each convolution; Adam at a constant rate; a linear layer with cross-entropy for the radial basis functions with
-their loss. And: max pooling without parameters for trainable subsampling; every map of the second convolution sees all of
+Deviations from the paper (LeCun et al. 1998), the first three being the published set-up's own: ReLU for scaled tanh; batch
+norm after each convolution; Adam at a constant rate. And: a linear layer with cross-entropy for the radial basis functions
+with their loss; max pooling without parameters for trainable subsampling; every map of the second convolution sees all of
 the first one's; convolutions without bias, since batch norm brings it; PyTorch's initial values; 28x28 pixels padded by the
 first convolution for images of 32x32. The published set-up leaves the widths open: the paper's are used.
 """
