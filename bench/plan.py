@@ -19,6 +19,7 @@ import models
 from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
+from ddp.core.faults import Fault, parse
 from ddp.core.policies import Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -67,7 +68,8 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
     _check_cluster(config, world_size, machine)
-    config = replace(config, cluster=replace(config.cluster, speeds=_speeds(config.cluster.speeds, world_size)))
+    speeds, faults = _speeds(config.cluster.speeds, world_size), _faults(config.cluster.faults, world_size)
+    config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     resolved = _resolve(config, recipe, policy, world_size)
@@ -88,6 +90,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         lr=recipe.lr,
         lr_scale=lr_scale,
         speeds=tuple(config.cluster.speeds),
+        faults=faults,
         metric=setup.metric,
         higher_is_better=setup.higher_is_better,
         target=recipe.target,
@@ -132,7 +135,12 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
-    cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
+    cell["cluster"] = {
+        key: value
+        for key, value in resolved["cluster"].items()
+        # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
+        if key != "deadline_s" and (key, value) not in (("faults", []), ("tolerate_loss", True))
+    }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -153,6 +161,8 @@ def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, reci
         lr_scale=spec.lr_scale,
         max_grad_norm=train.get("max_grad_norm"),
         deadline_s=cluster["deadline_s"],
+        tolerate_loss=cluster["tolerate_loss"],
+        faults=spec.faults,
         preload=(models.MODELS[spec.model],),
     )
 
@@ -218,6 +228,17 @@ def _speeds(speeds: list[float], world_size: int) -> list[float]:
     return speeds if any(speed != 1 for speed in speeds) else []
 
 
+def _faults(texts: list[str], world_size: int) -> tuple[Fault, ...]:
+    """The script, read and checked."""
+    faults = tuple(parse(text) for text in texts)
+    if faults and world_size == 1:
+        raise ValueError("cluster.faults with one rank, which trains in this very process: use world_size=2 or more")
+    for fault in faults:
+        if fault.rank >= world_size:
+            raise ValueError(f"cluster.faults: {fault} is for rank {fault.rank}, but ranks are 0 to {world_size - 1}")
+    return tuple(sorted(faults, key=lambda fault: (fault.step, fault.rank, fault.kind)))
+
+
 def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
     said: list[str] = []
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= world_size
@@ -228,4 +249,6 @@ def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, .
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    if config.cluster.faults:
+        said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
     return tuple(said)

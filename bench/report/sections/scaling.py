@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.cells import Workload
-from bench.report.compare import Rival, rivals
+from bench.report.compare import Rival, dagger, rivals
 from bench.report.page import NONE, Page, fixed, percent, table
 
 
@@ -21,12 +21,14 @@ def section(page: Page) -> str:
             parts += [
                 f"### {page.title(workload)}",
                 table([_row(rival) for rival in shown]),
+                dagger(shown),
                 _figure(page, workload, shown),
             ]
     intro = (
         "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
         "(with emulated speeds: their sum). *Speed-up / ideal* needs N free cores to reach 100 %; *efficiency* is held "
-        "against the speed that the ranks had in the same run, oversubscribed or not."
+        "against the speed that the ranks had in the same run, oversubscribed or not; *steady* leaves out the "
+        "controller's calibration and the end."
     )
     return "\n\n".join(["## Scaling", intro, *(part for part in parts if part)]) if parts else ""
 
@@ -40,7 +42,7 @@ def ideal(rival: Rival) -> float:
 def _row(rival: Rival) -> dict[str, str]:
     cell, speedup = rival.cell, rival.speedup
     return {
-        "mode": cell.label,
+        "mode": cell.marked,
         "ranks": str(cell.about.world_size),
         "n": str(cell.speed.n),
         "samples/s": fixed(cell.speed, 0),
@@ -48,12 +50,14 @@ def _row(rival: Rival) -> dict[str, str]:
         "ideal": f"{ideal(rival):g}",
         "speed-up / ideal": f"{100 * speedup / ideal(rival):.0f} %" if speedup is not None else NONE,
         "efficiency": percent(rival.efficiency),
+        "steady": percent(rival.steady, 1),
     }
 
 
 def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
-    """Bars by world size; emulated devices are in the table only."""
-    drawn = [rival for rival in shown if not rival.cell.about.emulated_speeds and rival.speedup is not None]
+    """Bars by world size; emulated devices and cohorts that shrank are in the table only."""
+    whole = [rival for rival in shown if not rival.cell.about.emulated_speeds and not rival.cell.bereft]
+    drawn = [rival for rival in whole if rival.speedup is not None]
     if not any(rival.cell.about.world_size > 1 for rival in drawn):
         return ""
     modes = sorted({rival.cell.about.mode for rival in drawn}, key=lambda mode: (mode != "solo", mode))
@@ -107,6 +111,7 @@ def _data(drawn: list[Rival]) -> pd.DataFrame:
                 "speedup": rival.speedup,
                 "ideal": ideal(rival),
                 "efficiency": rival.efficiency.mean,
+                "steady": rival.steady.mean,
             }
             for rival in drawn
         ]
