@@ -19,12 +19,11 @@ import models
 from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
-from ddp.core.faults import Fault, parse
 from ddp.core.policies import Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
-from ddp.settings import known, make_policy
+from ddp.settings import known, make_policy, script
 from ddp.suggest import unknown
 from models.setup import Recipe, Setup
 
@@ -68,7 +67,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
     _check_cluster(config, world_size, machine)
-    speeds, faults = _speeds(config.cluster.speeds, world_size), _faults(config.cluster.faults, world_size)
+    speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
@@ -226,17 +225,6 @@ def _speeds(speeds: list[float], world_size: int) -> list[float]:
     """One rank is the first of the devices described; devices that are all as fast as they can be are not emulated."""
     speeds = speeds[:world_size]
     return speeds if any(speed != 1 for speed in speeds) else []
-
-
-def _faults(texts: list[str], world_size: int) -> tuple[Fault, ...]:
-    """The script, read and checked."""
-    faults = tuple(parse(text) for text in texts)
-    if faults and world_size == 1:
-        raise ValueError("cluster.faults with one rank, which trains in this very process: use world_size=2 or more")
-    for fault in faults:
-        if fault.rank >= world_size:
-            raise ValueError(f"cluster.faults: {fault} is for rank {fault.rank}, but ranks are 0 to {world_size - 1}")
-    return tuple(sorted(faults, key=lambda fault: (fault.step, fault.rank, fault.kind)))
 
 
 def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
