@@ -94,9 +94,9 @@ class Steady(Strict):
     samples_per_s: float = Field(description="sum over ranks of samples / seconds of its stretch, samples per second")
     bound: float = Field(
         description="sum over ranks of samples / busy seconds, in the same stretch: what the ranks would do alone, samples "
-        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these where nothing "
-        "lies between: the loop's own bookkeeping, which a rank alone has as well. What is around a collective, a snapshot "
-        "or an evaluation, it would not have: not busy"
+        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these (or of "
+        "evaluation) where nothing lies between: the loop's own bookkeeping, which a rank alone has as well. What lies "
+        "around a collective, a snapshot or a wait it would not have: not busy"
     )
     efficiency: float = Field(description="samples_per_s / bound, fraction")
     waiting_or_communicating: list[float | None] = Field(

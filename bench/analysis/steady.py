@@ -98,9 +98,10 @@ def _measure(stream: Stream, rank: int, begin: float, end: float) -> _Rank | Non
 
 
 def _times(slices: Slices, rank: int, begin: float, end: float) -> dict[str, float]:
-    """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of work.
+    """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank does alone.
 
-    A loop that does nothing but train goes from the end of a step right to the next one: what lies between is its own.
+    A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
+    its own.
     """
     mine = np.flatnonzero((slices.rank == rank) & (slices.stop > begin) & (slices.start < end))
     mine = mine[np.argsort(slices.start[mine], kind="stable")]
@@ -108,6 +109,7 @@ def _times(slices: Slices, rank: int, begin: float, end: float) -> dict[str, flo
     category = np.array([CATEGORY[kind] for kind in slices.kind[mine].tolist()], np.str_)
     times = {str(name): float((stop - start)[category == name].sum()) for name in set(category.tolist())}
     work = np.isin(category, WORK)
-    between = np.maximum(start[1:] - stop[:-1], 0.0)[work[1:] & work[:-1]]
+    own = work | np.isin(category, STOPPED)
+    between = np.maximum(start[1:] - stop[:-1], 0.0)[own[1:] & own[:-1]]
     times["busy"] = float((stop - start)[work].sum() + between.sum())
     return times
