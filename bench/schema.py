@@ -86,8 +86,8 @@ class Steady(Strict):
     """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
 
     The stretch begins with the end of the first epoch and of the fifth round (averaging inside steps: of the first epoch;
-    after a lost rank: of the fifth round, or second, that follows) and ends when the first rank has trained its last sample,
-    with the last round before. Each rank is measured between its own reports nearest to these times.
+    after a lost rank: of the fifth round, or of the first report of each rank, that follows) and ends when the first rank
+    has trained its last sample, with the last round before. Each rank is measured between its own reports nearest to it.
     """
 
     seconds: float = Field(description="length of the stretch, mean over ranks, seconds")

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from tabulate import tabulate
 
+from bench.analysis.faults import notes
 from bench.exitcodes import Exit
 from bench.schema import Metrics, RankTime, Steady
 
@@ -42,13 +43,15 @@ def show_run(console: Console, cell: Cell) -> None:
     t = m.time_s
     parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
     _line(console, "time", f"{t.total:.1f} s: {parts}")
+    lost = {fault.rank for fault in m.faults}
     for rank, spent in enumerate(m.breakdown):
-        _line(console, f"rank {rank}", _breakdown(spent))
+        _line(console, f"rank {rank}", f"{'lost:  ' if rank in lost else ''}{_breakdown(spent)}")
     for fault in m.faults:
         who = "" if fault.rank is None else f"rank {fault.rank}, "
         _line(console, "fault", f"{who}{fault.seconds:.1f} s after launch: {fault.text}; {fault.action}".rstrip("; "))
     for warning in m.warnings:
-        _line(console, "note", warning)
+        if warning not in notes(m.faults):  # told above
+            _line(console, "note", warning)
     _line(console, "results", str(cell.folder))
 
 

@@ -75,9 +75,9 @@ def _stretch(stream: Stream, live: list[int]) -> tuple[float, float] | None:
         begin = max(begin, rounds[ROUNDS - 1])
         inside = [at for at in rounds if begin <= at <= end]
         return (begin, inside[-1]) if len(inside) > LEAST_ROUNDS else None
-    # Inside steps nothing has to settle; a lost rank leaves its mark on the step in which it is lost, and on the next.
-    after = [event.at for event in reports if event.at > settled + 1.0] if stream.drops else []
-    begin = max(begin, after[0] if after else begin)
+    # Inside steps nothing has to settle; after a loss, the first report of a rank still covers it.
+    for rank in live if stream.drops else ():
+        begin = max(begin, min((e.at for e in reports if e.rank == rank and e.at > settled), default=end))
     return (begin, end) if begin < end else None
 
 

@@ -18,8 +18,8 @@ def section(page: Page) -> str:
     if not rows:
         return f"## Ledger\n\n{ledger}" if ledger else ""
     intro = (
-        "*Seconds* are since launch, when the fault was noticed. *On purpose* would be in the label of the mode: a fault "
-        "that is not there came by itself."
+        "*Seconds* are since launch, when the fault was noticed. Faults that were made on purpose are in the label of the "
+        "mode, as rank@its step:kind."
     )
     return "\n\n".join(part for part in ["## Faults", intro, table(rows, left=6), ledger] if part)
 

@@ -55,9 +55,8 @@ def _row(rival: Rival) -> dict[str, str]:
 
 
 def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
-    """Bars by world size; emulated devices and cohorts that shrank are in the table only."""
-    whole = [rival for rival in shown if not rival.cell.about.emulated_speeds and not rival.cell.bereft]
-    drawn = [rival for rival in whole if rival.speedup is not None]
+    """Bars by world size; emulated devices, scripted faults and cohorts that shrank are in the table only."""
+    drawn = [rival for rival in shown if rival.speedup is not None and not _distorted(rival)]
     if not any(rival.cell.about.world_size > 1 for rival in drawn):
         return ""
     modes = sorted({rival.cell.about.mode for rival in drawn}, key=lambda mode: (mode != "solo", mode))
@@ -78,6 +77,11 @@ def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
     figure.suptitle(page.title(workload), x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Speed-up over solo and efficiency of {page.title(workload)} by mode on {', '.join(map(str, sizes))} ranks"
     return page.figure(figure, page.slug("scaling", workload), _data(drawn), alt)
+
+
+def _distorted(rival: Rival) -> bool:
+    about = rival.cell.about
+    return bool(about.emulated_speeds or about.scripted_faults or rival.cell.bereft)
 
 
 def _bars(axes: Axes, page: Page, drawn: list[Rival], modes: list[str], sizes: list[int], heights: list[float]) -> None:
