@@ -11,6 +11,7 @@ import pytest
 from bench import cli
 from bench.reproduce import command
 from bench.runfolder import find_runs
+from models import MODELS
 from tests.bench import fake_engine
 
 SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
@@ -70,7 +71,7 @@ def test_a_single_run_runs_again_and_a_sweep_does_not(quiet, capsys):
 
 def test_a_sweep_is_a_cell_each(bench, capsys, tmp_path):
     assert bench("-m", "model=glob(*)", "mode=solo,nccl_sync", "train.epochs=2") == 0
-    assert len(folders()) == 4
+    assert len(folders()) == 2 * len(MODELS)
     said = capsys.readouterr().out
     assert said.count("verdict") == 1
     assert "reports/runs/report.md" in said
