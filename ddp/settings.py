@@ -62,7 +62,7 @@ def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
     if isinstance(faults, str):
         raise ValueError(f"faults={faults!r} must be a list of faults, such as [{faults!r}]")
-    read = sorted((parse(text) for text in faults), key=lambda fault: (fault.step, fault.rank, fault.kind))
+    read = sorted((parse(str(text)) for text in faults), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
         raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
     for fault in read:
