@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.analysis import faults
 from bench.analysis.breakdown import breakdown, seconds_in, walls
+from bench.analysis.ledger import ledger
 from bench.analysis.stream import Stream, sort
 from bench.analysis.syncing import elche, sync
 from bench.analysis.training import Finite, epochs, target, throughput, train_seconds
-from bench.schema import SCHEMA_VERSION, Epoch, Fault, Final, Memory, Metrics, Time
+from bench.schema import SCHEMA_VERSION, Epoch, Final, Memory, Metrics, Time
 from bench.spec import RunSpec
-from ddp.core.events import Failed, Lost
 from ddp.runtime.codec import Record
 
 
@@ -36,13 +37,16 @@ def analyze(
     rows = epochs(stream, spec.world_size, finite)
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    notes = [*spec.warnings, *warnings, *_notes(stream)]
+    found = faults.faults(stream, launched, spec.world_size)
+    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream)]
     said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     return Metrics.model_validate(
         _identity(spec, stream)
         | said
         | _measured(spec, stream, launched, ended)
         | {
+            "faults": found,
+            "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),
             "target": target(rows, spec.target, spec.higher_is_better),
@@ -52,7 +56,7 @@ def analyze(
 
 
 def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> dict[str, Any]:
-    """Where the time went, what it cost, what broke."""
+    """Where the time went, what it cost."""
     wall, trained = walls(stream, spec.world_size), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
@@ -62,7 +66,6 @@ def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> d
         "sync": sync(stream),
         "elche": elche(stream, launched),
         "memory": _memory(spec.world_size, stream),
-        "faults": _faults(stream, launched),
     }
 
 
@@ -76,6 +79,7 @@ def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
         "transport": ready[0].transport if ready else None,
         "devices": [event.device for event in ready],
         "emulated_speeds": list(spec.speeds),
+        "scripted_faults": [str(fault) for fault in spec.faults],
         "epochs_planned": spec.epochs,
         "parameters": ready[0].parameters if ready else None,
         "steps": sum(event.steps for event in stream.progress),
@@ -126,18 +130,3 @@ def _memory(world_size: int, stream: Stream) -> Memory:
         peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
         peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
     )
-
-
-def _faults(stream: Stream, launched: float) -> list[Fault]:
-    faults = []
-    for event in stream.faults:
-        if isinstance(event, Failed):
-            kind, text = "failed", event.error
-        elif isinstance(event, Lost):
-            kind, text = "lost", event.reason
-        else:
-            kind, text = "average_failed", f"round {event.round} could not be completed"
-        faults.append(
-            Fault.model_validate({"seconds": event.at - launched, "rank": event.rank, "kind": kind, "text": text})
-        )
-    return faults

@@ -60,7 +60,7 @@ class Cell:
     """The runs of one configuration, by seed."""
 
     label: str
-    """Mode, world size and emulated speeds; unique within its workload."""
+    """Mode, world size, emulated speeds and scripted faults; unique within its workload."""
     workload: Workload
     runs: tuple[Run, ...]
     name: str
@@ -80,6 +80,16 @@ class Cell:
     def is_solo(self) -> bool:
         """Whether it is the reference: one rank, no engine around it."""
         return self.about.engine == "solo"
+
+    @property
+    def bereft(self) -> list[Metrics]:
+        """Metrics of the runs that finished without a rank that they had lost."""
+        return [m for m in self.ok if any(fault.rank is not None for fault in m.faults)]
+
+    @property
+    def marked(self) -> str:
+        """The label, with a dagger where a finished run lost a rank: its figures are those of a cohort that shrank."""
+        return f"{self.label} †" if self.bereft else self.label
 
     @property
     def status(self) -> str:
@@ -127,11 +137,13 @@ def _label(m: Metrics) -> str:
     if m.engine == "solo" and not m.emulated_speeds:
         return m.mode
     speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
-    return f"{m.mode} ×{m.world_size}{speeds}"
+    script = f" with {', '.join(m.scripted_faults)}" if m.scripted_faults else ""
+    return f"{m.mode} ×{m.world_size}{speeds}{script}"
 
 
 def _order(m: Metrics) -> tuple[object, ...]:
-    return (*Workload.of(m), m.engine != "solo", m.world_size, bool(m.emulated_speeds), m.mode, m.config_hash)
+    distorted = (bool(m.emulated_speeds), m.scripted_faults)
+    return (*Workload.of(m), m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
 
 
 def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:

@@ -60,6 +60,10 @@ class ClusterConfig:
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     deadline_s: float = 60.0
     """How long a rank may be silent before it counts as lost."""
+    tolerate_loss: bool = True
+    """Go on without a rank that is lost; otherwise the run fails."""
+    faults: list[str] = field(default_factory=list)
+    """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash`; kinds are those of `ddp.core.faults`."""
 
 
 @dataclass

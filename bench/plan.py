@@ -24,7 +24,7 @@ from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
-from ddp.settings import known, make_policy
+from ddp.settings import known, make_policy, script
 from ddp.suggest import unknown
 from models.setup import Recipe, Setup
 
@@ -68,7 +68,8 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
     _check_cluster(config, world_size, machine)
-    config = replace(config, cluster=replace(config.cluster, speeds=_speeds(config.cluster.speeds, world_size)))
+    speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
+    config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
@@ -92,6 +93,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         lr=recipe.lr,
         lr_scale=lr_scale,
         speeds=tuple(config.cluster.speeds),
+        faults=faults,
         metric=setup.metric,
         higher_is_better=setup.higher_is_better,
         target=recipe.target,
@@ -136,7 +138,12 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
-    cell["cluster"] = {key: value for key, value in resolved["cluster"].items() if key != "deadline_s"}
+    cell["cluster"] = {
+        key: value
+        for key, value in resolved["cluster"].items()
+        # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
+        if key != "deadline_s" and (key, value) not in (("faults", []), ("tolerate_loss", True))
+    }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -157,6 +164,8 @@ def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, reci
         lr_scale=spec.lr_scale,
         max_grad_norm=train.get("max_grad_norm"),
         deadline_s=cluster["deadline_s"],
+        tolerate_loss=cluster["tolerate_loss"],
+        faults=spec.faults,
         preload=(models.MODELS[spec.model],),
     )
 
@@ -232,4 +241,6 @@ def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, .
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    if config.cluster.faults:
+        said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
     return tuple(said)

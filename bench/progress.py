@@ -17,8 +17,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from bench.spec import RunSpec
-from ddp.core.commands import Evaluate, Plan
-from ddp.core.events import Evaluated, Lost, Progress, Ready
+from ddp.core.commands import Drop, Evaluate, Plan
+from ddp.core.events import Evaluated, Failed, Progress, Ready
 from ddp.runtime.codec import Record
 
 
@@ -44,6 +44,9 @@ class Scoreboard:
     epochs: defaultdict[int, EpochScore] = field(default_factory=lambda: defaultdict(EpochScore))
     samples: int = 0
     plan: Plan | None = None
+    failed: dict[int, Failed] = field(default_factory=dict)
+    """Rank -> its last words."""
+    lost: set[int] = field(default_factory=set)
     began: float = 0.0
     """When the last rank was ready."""
     now: float = 0.0
@@ -68,8 +71,10 @@ class Scoreboard:
                 self.epochs[record.epoch].parts = record.parts
             case Evaluated():
                 return self._evaluated(record)
-            case Lost():
-                return f"rank {record.rank} is lost: {record.reason}"
+            case Failed():
+                self.failed.setdefault(record.rank, record)
+            case Drop():
+                return self._dropped(record)
         return None
 
     @property
@@ -95,6 +100,13 @@ class Scoreboard:
         ranks = f"{self.spec.world_size} rank{'s' * (self.spec.world_size > 1)}"
         through = "" if first.transport == "none" else f", averaging through {first.transport}"
         return f"{ranks} on {devices}{through}; {first.parameters:,} parameters, {first.samples:,} samples per epoch"
+
+    def _dropped(self, record: Drop) -> str:
+        self.lost.add(record.rank)
+        left = [str(rank) for rank in range(self.spec.world_size) if rank not in self.lost]
+        others = f"rank{'s' * (len(left) > 1)} {', '.join(left)}"
+        seconds = self.now - self.began
+        return f"rank {record.rank} is lost after {seconds:.1f} s: {record.reason}; going on with {others}"
 
     def _evaluated(self, record: Evaluated) -> str | None:
         epoch = self.epochs[record.epoch]
@@ -144,7 +156,10 @@ class Monitor:
         if on:
             self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-        self._log.write(f"{line}\n")
+        self._write(line)
+
+    def _write(self, text: str) -> None:
+        self._log.write(f"{text}\n")
         self._log.flush()
 
     def update(self, record: Record, at: float) -> None:
@@ -152,7 +167,9 @@ class Monitor:
         board = self._board
         line = board.update(record, at)
         if line is not None:
-            self.say(line)
+            self.say(line, style="red" if isinstance(record, Drop) else None)
+        if isinstance(record, Drop) and record.rank in board.failed:
+            self._write(board.failed[record.rank].traceback.rstrip())  # too long for the eye
         if isinstance(record, Progress):
             facts = f"{board.rate:,.0f} samples/s  {board.schedule}"
             self._bars.update(self._bar, completed=board.samples, total=board.total, facts=facts)

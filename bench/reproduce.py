@@ -25,9 +25,17 @@ def command(runs: Sequence[Run]) -> str:
     words += [f"train.{name}={train[name]:g}" for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
     if m.emulated_speeds:
         words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
+    words += _faults(run)
     words += _policy(run.config.get("policy"))
     words += _changed("averaging", run.config.get("averaging"), Averaging())
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def _faults(run: Run) -> list[str]:
+    """The fault script, with the deadline that it was met with; and whether the run was to go on."""
+    cluster, script = run.config.get("cluster", {}), run.metrics.scripted_faults
+    words = [f"'cluster.faults=[{','.join(script)}]'", f"cluster.deadline_s={cluster.get('deadline_s', 60.0):g}"]
+    return (words if script else []) + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
 
 
 def _policy(settings: Any) -> list[str]:

@@ -77,19 +77,52 @@ class Time(Strict):
     checkpoint: float = Field(description="writing checkpoints, mean over ranks, seconds; part of `train`")
     shutdown: float = Field(description="from the last rank finished to the end, seconds")
     rank_wall: list[float] = Field(
-        description="by rank, from ready to finished (or its last record, if cut short), which `breakdown` divides, seconds"
+        description="by rank, from ready to finished (or its last record, if cut short; of a lost rank, its last measured "
+        "slice), which `breakdown` divides, seconds"
+    )
+
+
+class Steady(Strict):
+    """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
+
+    The stretch begins with the end of the first epoch and of the fifth round (averaging inside steps: of the first epoch;
+    after a lost rank: of the fifth round, or of the first report of each rank, that follows) and ends when the first rank
+    has trained its last sample, with the last round before. Each rank is measured between its own reports nearest to it.
+    """
+
+    seconds: float = Field(description="length of the stretch, mean over ranks, seconds")
+    samples_per_s: float = Field(description="sum over ranks of samples / seconds of its stretch, samples per second")
+    bound: float = Field(
+        description="sum over ranks of samples / busy seconds, in the same stretch: what the ranks would do alone, samples "
+        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these (or of "
+        "evaluation) where nothing lies between: the loop's own bookkeeping, which a rank alone has as well. What lies "
+        "around a collective, a snapshot or a wait it would not have: not busy"
+    )
+    efficiency: float = Field(description="samples_per_s / bound, fraction")
+    waiting_or_communicating: list[float | None] = Field(
+        description="by rank, fraction of its stretch spent waiting for others or for orders, on the wire, and copying "
+        "snapshots; null: the rank was lost"
     )
 
 
 class Throughput(Strict):
-    """Training speed over `time_s.train`."""
+    """Training speed over `time_s.train`. What a lost rank trained and others trained again counts once."""
 
     samples_per_s: float | None = Field(description="samples trained by all ranks / training time, samples per second")
     per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
     efficiency: float | None = Field(
         description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
-        "speed that the same ranks would have in this run if they never waited nor communicated"
+        "speed that the same ranks would have in this run if they never waited nor communicated; a lost rank enters the "
+        "sum with the part of the training time until its last record"
     )
+    steady: Steady | None = Field(
+        default=None, description="the same at steady state; null: the run is too short to have one"
+    )
+
+    @property
+    def steady_efficiency(self) -> float | None:
+        """Efficiency at steady state, where there is one."""
+        return None if self.steady is None else self.steady.efficiency
 
 
 class RankTime(Strict):
@@ -174,12 +207,37 @@ class Memory(Strict):
 
 
 class Fault(Strict):
-    """Something that went wrong in a rank."""
+    """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
 
-    seconds: float = Field(description="since launch, seconds")
-    rank: int = Field(description="number of the rank")
-    kind: Literal["failed", "lost", "average_failed"] = Field(description="it raised; it is gone; its averaging failed")
-    text: str = Field(description="one line")
+    seconds: float = Field(description="since launch, when it was noticed, seconds")
+    rank: int | None = Field(description="number of the rank; null: a collective of several")
+    kind: Literal["failed", "lost", "silent", "dropped", "average_failed"] = Field(
+        description="it raised; its process is gone; it was silent beyond the deadline; it was given up for another "
+        "reason; a collective could not be completed"
+    )
+    text: str = Field(description="what happened, one line")
+    action: str = Field(default="", description="what was done, one line; empty: nothing is recorded")
+
+
+class LedgerRow(Strict):
+    """Which samples of an epoch are in the model."""
+
+    epoch: int = Field(description="number of the epoch, from 0")
+    samples: int = Field(description="different samples in the model")
+    repeated: int = Field(description="samples that are in it once too often, each time counted")
+    by_rank: list[int] = Field(description="samples that each rank brought in")
+
+
+class Ledger(Strict):
+    """The proof that every sample was trained exactly once: what each rank brought into the shared model."""
+
+    source: Literal["merged", "counted"] = Field(
+        description="merged: from the positions of the samples, as recorded with every average; counted: one rank, "
+        "which records how many it trained, not which: positions follow from its loop"
+    )
+    samples: int | None = Field(description="samples of an epoch; null: no rank became ready")
+    epochs: list[LedgerRow] = Field(description="epochs of which anything is in the model")
+    exactly_once: bool = Field(description="every sample of every planned epoch is in the model exactly once")
 
 
 class Metrics(Strict):
@@ -202,6 +260,9 @@ class Metrics(Strict):
     emulated_speeds: list[float] = Field(
         description="emulated relative speed, by rank; empty: no slow device was emulated"
     )
+    scripted_faults: list[str] = Field(
+        default_factory=list, description="what went wrong on purpose, RANK@STEP:KIND; empty: nothing"
+    )
     seed: int = Field(description="of every random number of the run")
     epochs_planned: int = Field(description="epochs that the run was to train")
     batch_size: int = Field(description="samples of one step of one rank")
@@ -212,7 +273,7 @@ class Metrics(Strict):
     git: dict[str, JsonValue] = Field(description="state of the source")
     env: dict[str, JsonValue] = Field(description="machine and versions")
     steps: int = Field(description="batches trained by all ranks")
-    samples: int = Field(description="samples trained by all ranks")
+    samples: int = Field(description="samples trained by all ranks, those trained again after a loss counted again")
     epochs: list[Epoch] = Field(description="epochs of which anything was trained")
     final: Final
     target: Target
@@ -223,7 +284,8 @@ class Metrics(Strict):
     elche: Elche | None = Field(description="null: the run had no schedule")
     memory: Memory
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
-    faults: list[Fault]
+    faults: list[Fault] = Field(description="in the order in which they were noticed")
+    ledger: Ledger | None = Field(default=None, description="null: the result is from before it was kept")
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp.core.faults import Fault
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -42,6 +44,8 @@ class RunSpec:
     """Starts with `w<world_size>-s<seed>-`."""
     config_hash: str
     """Hash of the resolved configuration without the seed: the cell."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose."""
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration; enough to run it again, exactly."""
     warnings: tuple[str, ...] = ()

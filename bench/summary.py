@@ -12,8 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from tabulate import tabulate
 
+from bench.analysis.faults import notes
 from bench.exitcodes import Exit
-from bench.schema import Metrics, RankTime
+from bench.schema import Metrics, RankTime, Steady
 
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
@@ -37,13 +38,20 @@ def show_run(console: Console, cell: Cell) -> None:
     console.print()
     _line(console, m.final.eval_metric, f"{_number(m.final.eval, '.4f')}  ({_target(m)})")
     _line(console, "speed", _speed(m))
+    if m.throughput.steady is not None and m.world_size > 1:
+        _line(console, "steady", _steady(m.throughput.steady))
     t = m.time_s
     parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
     _line(console, "time", f"{t.total:.1f} s: {parts}")
+    lost = {fault.rank for fault in m.faults}
     for rank, spent in enumerate(m.breakdown):
-        _line(console, f"rank {rank}", _breakdown(spent))
+        _line(console, f"rank {rank}", f"{'lost:  ' if rank in lost else ''}{_breakdown(spent)}")
+    for fault in m.faults:
+        who = "" if fault.rank is None else f"rank {fault.rank}, "
+        _line(console, "fault", f"{who}{fault.seconds:.1f} s after launch: {fault.text}; {fault.action}".rstrip("; "))
     for warning in m.warnings:
-        _line(console, "note", warning)
+        if warning not in notes(m.faults):  # told above
+            _line(console, "note", warning)
     _line(console, "results", str(cell.folder))
 
 
@@ -64,12 +72,13 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
                 _number(m.final.eval, ".4f"),
                 _number(m.throughput.samples_per_s, ",.0f"),
                 _number(m.throughput.efficiency, ".2f"),
+                _number(m.throughput.steady_efficiency, ".3f"),
                 f"{m.time_s.total:.1f}",
             ]
         )
-    headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "seconds"]
+    headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "steady", "seconds"]
     table = tabulate(
-        rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", *["right"] * 4)
+        rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", *["right"] * 5)
     )
     console.print()
     console.print(table, markup=False, soft_wrap=True)
@@ -128,6 +137,15 @@ def _speed(m: Metrics) -> str:
     efficiency = m.throughput.efficiency
     bound = "" if efficiency is None else f", {efficiency:.0%} of what the ranks could do without waiting and averaging"
     return f"{m.throughput.samples_per_s:,.0f} samples/s{ranks}{bound}"
+
+
+def _steady(steady: Steady) -> str:
+    """Speed without the beginning, the end and evaluation."""
+    apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
+    return (
+        f"{steady.samples_per_s:,.0f} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
+        f"alone ({steady.bound:,.0f}); waiting or communicating {apart}"
+    )
 
 
 def _breakdown(spent: RankTime) -> str:

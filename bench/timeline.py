@@ -19,7 +19,8 @@ from bench.runfolder import write_text
 from bench.spec import RunSpec
 from bench.timeline_figure import draw
 from bench.trace import Trace
-from ddp.core.events import Failed, Lost
+from ddp.core.commands import Abort, Drop, Join
+from ddp.core.events import AverageFailed, Failed
 from ddp.runtime.codec import Record
 
 PHASE, COMPUTE, COMM, WAIT, POLICY = range(5)
@@ -121,9 +122,14 @@ def _marks(trace: Trace, stream: Stream, run: int) -> None:
     for said in stream.verdicts:
         numbers = {"value": said.value, "limit": said.limit, "factor": said.factor}
         trace.mark(run, POLICY, f"guard {said.guard}: {said.verdict}", said.at, numbers)
-    for event in stream.faults:
-        text = event.error if isinstance(event, Failed) else event.reason if isinstance(event, Lost) else "round broke"
-        trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", event.at, {})
+    for at, event in stream.trouble:
+        if isinstance(event, Abort):
+            trace.mark(run, PHASE, f"run ended: {event.reason}", at, {})
+        elif not isinstance(event, Join):
+            text = event.error if isinstance(event, (Failed, AverageFailed)) else event.reason
+            trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", at, {})
+            if isinstance(event, Drop):
+                trace.mark(run, PHASE, f"went on without rank {event.rank}", at, {"reason": event.reason})
     windows = [(w.at, w.round) for w in stream.closed]
     begun = stream.begun
     if begun is not None:

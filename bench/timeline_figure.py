@@ -85,6 +85,17 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream, launched: f
             outline = (np.repeat(edges - launched, 2)[1:-1], np.repeat(top, 2), np.repeat(floor, 2))
             axes.fill_between(*outline, color=COLOURS[name], lw=0)
             floor = top
+    for rank, at in stream.drops.items():
+        if rank in ranks:
+            axes.plot([at - launched] * 2, np.array([-0.45, 0.45]) + ranks.index(rank), color="#cc0000", lw=1.6)
+            axes.annotate(
+                "lost",
+                (at - launched, ranks.index(rank)),
+                (3, 0),
+                textcoords="offset points",
+                color="#cc0000",
+                va="center",
+            )
     axes.set_xlim(begin - launched, end - launched)
     slot = (end - begin) / BINS
     axes.set_title(f"Whole run: shares of time in slots of {_duration(slot)}; blank: not measured")

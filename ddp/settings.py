@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
+from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES, Policy
 from ddp.suggest import unknown
 
@@ -55,6 +56,19 @@ def function(name: str, value: Any) -> None:
     """ValueError unless `value` can be called."""
     if not callable(value):
         raise ValueError(f"{name} must be a function, not {_shown(value)}")
+
+
+def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
+    """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
+    if isinstance(faults, str):
+        raise ValueError(f"faults={faults!r} must be a list of faults, such as [{faults!r}]")
+    read = sorted((parse(str(text)) for text in faults), key=lambda fault: (fault.step, fault.rank, fault.kind))
+    if read and world_size == 1:
+        raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
+    for fault in read:
+        if fault.rank >= world_size:
+            raise ValueError(f"fault {fault} is for rank {fault.rank}, but ranks are 0 to {world_size - 1}")
+    return tuple(read)
 
 
 def _shown(value: Any) -> str:

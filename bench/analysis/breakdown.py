@@ -52,6 +52,10 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
 
 
 def _end(stream: Stream, rank: int) -> float:
+    """When the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not known."""
+    measured = stream.slices.stop[stream.slices.rank == rank]
+    if rank in stream.drops and measured.size:
+        return float(measured.max())
     return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
 
 

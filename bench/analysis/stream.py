@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp.core.commands import Evaluate, Plan
+from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan
 from ddp.core.events import (
     Averaged,
     AverageFailed,
@@ -17,6 +17,7 @@ from ddp.core.events import (
     Finished,
     GuardVerdict,
     Lost,
+    Merged,
     Progress,
     Ready,
     RoundClosed,
@@ -25,6 +26,7 @@ from ddp.core.events import (
 from ddp.runtime.codec import Record
 
 Floats = NDArray[np.float64]
+Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,12 @@ class Stream:
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """Commands carry no time: that of the event before them."""
-    faults: list[Failed | Lost | AverageFailed] = field(default_factory=list)
     verdicts: list[GuardVerdict] = field(default_factory=list)
+    merged: list[Merged] = field(default_factory=list)
+    trouble: list[tuple[float, Trouble]] = field(default_factory=list)
+    """Faults, what was done about them, and the new groups that were formed, in their order."""
+    drops: dict[int, float] = field(default_factory=dict)
+    """Rank -> when the run began to go on without it. What it says later is not heard."""
 
     @property
     def begun(self) -> float | None:
@@ -105,9 +111,14 @@ def sort(records: Sequence[Record], launched: float) -> Stream:
             stream.plans.append((now, record))
         elif isinstance(record, Evaluate):
             stream.parts[record.epoch] = record.parts
+        elif isinstance(record, Drop | Abort | Join):
+            stream.trouble.append((now, record))
+            if isinstance(record, Drop):
+                stream.drops[record.rank] = now
         elif hasattr(record, "at"):
             now = record.at
-            _enter(stream, record)
+            if getattr(record, "rank", None) not in stream.drops or isinstance(record, Merged):
+                _enter(stream, record)
     return stream
 
 
@@ -127,8 +138,10 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.closed.append(event)
         case GuardVerdict():
             stream.verdicts.append(event)
+        case Merged():
+            stream.merged.append(event)
         case Failed() | Lost() | AverageFailed():
-            stream.faults.append(event)
+            stream.trouble.append((event.at, event))
     if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):
         _seen(stream, event.rank, event.at)
 

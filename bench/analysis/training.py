@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+from bench.analysis.steady import steady
 from bench.analysis.stream import Stream
 from bench.schema import Epoch, Target, Throughput
 from ddp.core.events import Evaluated, Progress
+from ddp.core.spans import measure
 from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
 
@@ -110,10 +112,27 @@ def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
         busy[event.rank] += event.busy_s
     if seconds <= 0:
         return Throughput(samples_per_s=None, per_rank=[0.0] * world_size, efficiency=None)
-    bound = sum(n / s for n, s in zip(samples, busy, strict=True) if s > 0)
+    there = [_there(stream, rank, seconds) / seconds for rank in range(world_size)]
+    bound = sum(n / s * t for n, s, t in zip(samples, busy, there, strict=True) if s > 0)
+    for rank in stream.drops:
+        samples[rank] = min(samples[rank], _kept(stream, rank))
     rate = sum(samples) / seconds
     return Throughput(
         samples_per_s=rate,
         per_rank=[n / seconds for n in samples],
         efficiency=rate / bound if bound > 0 else None,
+        steady=steady(stream, world_size),
     )
+
+
+def _there(stream: Stream, rank: int, seconds: float) -> float:
+    """Seconds of training during which the rank was there; `seconds` if it was not lost."""
+    ticking = clock(stream)
+    if rank not in stream.drops or ticking is None:
+        return seconds
+    return min(ticking.at(stream.last_at[rank]), seconds)
+
+
+def _kept(stream: Stream, rank: int) -> int:
+    """Samples of the rank that came into the model."""
+    return sum(measure(event.spans) for event in stream.merged if event.rank == rank)

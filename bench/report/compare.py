@@ -34,6 +34,19 @@ class Rival:
         """Share of the sum-of-speeds bound, measured in the same runs."""
         return self.cell.sample(lambda m: m.throughput.efficiency)
 
+    @property
+    def steady(self) -> Sample:
+        """The same at steady state, over the runs that have one."""
+        return self.cell.sample(lambda m: m.throughput.steady_efficiency)
+
+
+DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."
+
+
+def dagger(found: list[Rival]) -> str:
+    """The legend of the mark, where it is needed."""
+    return DAGGER if any(rival.cell.bereft for rival in found) else ""
+
 
 def rivals(found: list[Cell]) -> list[Rival]:
     """The cells of one workload, each with the reference."""

@@ -88,9 +88,9 @@ def fixed(sample: Sample, decimals: int, factor: float = 1.0, unit: str = "") ->
     return f"{factor * sample.mean:,.{decimals}f}{spread}{unit}"
 
 
-def percent(sample: Sample) -> str:
+def percent(sample: Sample, decimals: int = 0) -> str:
     """The mean of a fraction as a percentage."""
-    return fixed(Sample(sample.n, sample.mean, None), 0, 100.0, " %")
+    return fixed(Sample(sample.n, sample.mean, None), decimals, 100.0, " %")
 
 
 def listed(items: Iterable[str]) -> str:

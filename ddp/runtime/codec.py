@@ -12,7 +12,7 @@ import msgspec
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | commands.Command
+Record = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Merged | commands.Command
 
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls

@@ -53,7 +53,8 @@ class Loop:
             torch.cuda.set_device(self.device)
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
-        self.replica = Replica(job, self.device, self.meter, Slowdown(speed))
+        self.slowdown = Slowdown(speed)
+        self.replica = Replica(job, self.device, self.meter, self.slowdown)
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0

@@ -14,8 +14,8 @@ from ddp.runtime.clock import now
 if TYPE_CHECKING:
     import torch
 
-KEEP_S = 1.0
-"""Slices are written out at least this often, seconds."""
+KEEP_S = 0.1
+"""Slices are written out at least this often, seconds: what a killed rank did since is not known."""
 
 
 class Meter:

@@ -18,10 +18,11 @@ from ddp.core.rounds import IN_STEP
 from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, Change, ExchangeBroken, load
-from ddp.runtime.channel import Channel, PeerGone
+from ddp.runtime.channel import PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.heart import Heart
 from ddp.runtime.loop import Loop
+from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.task import Job
 
 
@@ -29,7 +30,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    channel = Channel(connection)
+    channel = LossyChannel(connection)
     try:
         Rank(job, rank, channel).run()
     except PeerGone:
@@ -50,12 +51,13 @@ def _clean(text: str, most: int) -> str:
 class Rank:
     """The loop of one rank around the worker's state machine."""
 
-    def __init__(self, job: Job, rank: int, channel: Channel) -> None:
+    def __init__(self, job: Job, rank: int, channel: LossyChannel) -> None:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
         self._heart = Heart(job.deadline_s / 5, lambda: channel.send(Alive(now(), rank)))
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
+        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose)
 
     def run(self) -> None:
         """Obey until told to stop."""
@@ -80,6 +82,8 @@ class Rank:
         loop, backend, rank = self._loop, self._backend, self._rank
         match action:
             case Step():
+                if self._mishaps is not None:
+                    self._mishaps.meet(loop.total_steps)
                 loop.train(action)
             case Idle():
                 self._wait()

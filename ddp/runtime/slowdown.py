@@ -15,6 +15,10 @@ class Slowdown:
         self._factor = 1.0 / speed - 1.0
         self._owed = 0.0
 
+    def slow_down(self, factor: float) -> None:
+        """From now on a step takes `factor` (1 or more) times as long as until now."""
+        self._factor = (1.0 + self._factor) * factor - 1.0
+
     def pay(self, busy_s: float, meter: Meter) -> float:
         """After `busy_s` seconds of real work; returns now."""
         at = now()

@@ -17,7 +17,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
 from ddp.runtime.task import Job
-from ddp.settings import function, known, make_policy, number, whole
+from ddp.settings import function, known, make_policy, number, script, whole
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -53,6 +53,9 @@ class Trainer:
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
         device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
         deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
+        tolerate_loss: go on without a rank that is lost, whose unfinished samples others train; otherwise the run fails.
+        faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. `docs/faults.md` has
+            the kinds.
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
     Raises ValueError that names the remedy.
@@ -81,6 +84,8 @@ class Trainer:
         speeds: Sequence[float] = (),
         device: str = "auto",
         deadline_s: float = 60.0,
+        tolerate_loss: bool = True,
+        faults: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
@@ -113,6 +118,8 @@ class Trainer:
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=_limit(max_grad_norm),
             deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
+            tolerate_loss=tolerate_loss,
+            faults=script(faults, size),
             keep_state=True,
             preload=("ddp.trainer.task",),
         )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from ddp.core.events import Evaluated, Finished, Progress, Ready, Slice
+from ddp.core.events import Evaluated, Finished, Merged, Progress, Ready, Slice
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record, encode
 from ddp.runtime.task import Job
@@ -21,7 +21,7 @@ runs: list[Job] = []
 def run(job: Job, emit: Callable[[Record, float], None]) -> None:
     runs.append(job)
 
-    def say(record: Ready | Progress | Evaluated | Finished) -> None:
+    def say(record: Ready | Progress | Merged | Evaluated | Finished) -> None:
         emit(record, record.at)
 
     ranks = range(job.world_size)
@@ -37,6 +37,7 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
             with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
                 file.write(line + b"\n")
             say(Progress(now(), rank, epoch, 2, share, 0.001, share / (epoch + 1), 0.1))
+            say(Merged(now(), rank, epoch, ((rank * share, (rank + 1) * share),)))
         say(Evaluated(now(), 0, epoch, 10, 5.0, 8.0 + epoch / job.epochs, 0.0001))
     for rank in ranks:
         say(Finished(now(), rank, "d1", 1 << 20, 0))

@@ -112,8 +112,9 @@ def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[
     """A whole run: `windows` windows of `steps` steps in each epoch; in-step averaging for policy `sync`."""
     world, in_step = spec.world_size, spec.policy == "sync"
     tape = Tape(spec, step_s or (0.01,) * world)
+    samples = windows * steps * spec.batch_size * world
     for rank in range(world):
-        tape.add(tape.now[rank], events.Ready(tape.now[rank], rank, 1000, 500, "same", "cpu", "gloo"))
+        tape.add(tape.now[rank], events.Ready(tape.now[rank], rank, samples, 500, "same", "cpu", "gloo"))
     if spec.policy:
         plan = commands.Plan((steps,) * world, (0,) * world, False, 1, in_step, steps, "to begin with")
         tape.add(max(tape.now), plan)
@@ -121,7 +122,7 @@ def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[
     for epoch in range(spec.epochs):
         for window in range(windows):
             number = epoch * windows + window
-            trained += _window(tape, epoch, number, steps, in_step, trained)
+            trained += _window(tape, epoch, number, windows, steps, in_step, trained)
         for rank in range(world):
             _evaluate(tape, rank, epoch, trained)
     for rank in range(world):
@@ -129,7 +130,7 @@ def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[
     return tape.sorted()
 
 
-def _window(tape: Tape, epoch: int, number: int, steps: int, in_step: bool, trained: int) -> int:
+def _window(tape: Tape, epoch: int, number: int, windows: int, steps: int, in_step: bool, trained: int) -> int:
     spec = tape.spec
     world, size = spec.world_size, spec.batch_size
     busy = [0.0] * world
@@ -142,6 +143,9 @@ def _window(tape: Tape, epoch: int, number: int, steps: int, in_step: bool, trai
     for rank in range(world):
         at = tape.now[rank]
         tape.add(at, events.Progress(at, rank, epoch, steps, steps * size, busy[rank], loss * steps * size, spec.lr))
+        if world > 1:
+            first = (trained + rank * steps * size) % (windows * steps * size * world)
+            tape.add(at, events.Merged(at, rank, epoch, ((first, first + steps * size),)))
     if spec.policy and not in_step:
         tape.meet(number, 2000)
         for rank in range(world):

@@ -28,6 +28,10 @@ SETUP = Setup(
 BASE = Config(model=Choice("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
 
 
+NAME = "w2-s0-32f87656"
+"""Run id of `BASE` since there are plans. What is added later must not rename the cells that do not use it."""
+
+
 def planned(gpus=0, **changes):
     return plan(replace(BASE, **changes), SETUP, ("digits", "mnist"), Machine(cores=2, gpus=gpus))
 
@@ -113,6 +117,8 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"model": Choice("resnet_graph")},
         {"cluster": ClusterConfig(speeds=[1.0, 0.4])},
         {"cluster": ClusterConfig(device="cpu")},
+        {"cluster": ClusterConfig(faults=["1@40:crash"])},
+        {"cluster": ClusterConfig(tolerate_loss=False)},
     ],
     ids=str,
 )
@@ -155,6 +161,10 @@ def test_saying_the_default_is_saying_nothing():
         ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
         ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
         ({"cluster": ClusterConfig(deadline_s=0.0)}, "above 0"),
+        ({"cluster": ClusterConfig(faults=["2@40:crash"])}, "ranks are 0 to 1"),
+        ({"cluster": ClusterConfig(faults=["1@40"])}, "of the form RANK@STEP:KIND"),
+        ({"cluster": ClusterConfig(faults=["1@40:vanish"])}, "is not one of crash, raise"),
+        ({"cluster": ClusterConfig(faults=["0@4:crash"]), "world_size": 1}, "use world_size=2 or more"),
     ],
     ids=str,
 )
@@ -171,3 +181,17 @@ def test_a_reader_is_told_of_what_distorts():
     emulated = planned(cluster=ClusterConfig(speeds=[1.0, 0.4])).spec
     assert "1/0.4" in emulated.warnings[0]
     assert emulated.speeds == (1.0, 0.4)
+
+
+def test_a_fault_script_reaches_the_job_in_order_and_every_output():
+    run = planned(cluster=ClusterConfig(faults=["1@40:crash", "0@10:slow*3.0"], tolerate_loss=False))
+    assert [str(fault) for fault in run.job.faults] == ["0@10:slow*3", "1@40:crash"]
+    assert not run.job.tolerate_loss
+    assert run.spec.warnings == ("faults on purpose: 0@10:slow*3, 1@40:crash (rank@its step:kind)",)
+    other = planned(cluster=ClusterConfig(faults=["0@10:slow*3", "1@40:crash"], tolerate_loss=False))
+    assert other.spec.run_id == run.spec.run_id
+
+
+def test_without_faults_cells_keep_their_names():
+    assert planned().spec.config_hash == planned(cluster=ClusterConfig(faults=[], tolerate_loss=True)).spec.config_hash
+    assert planned().spec.run_id == NAME

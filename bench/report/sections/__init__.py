@@ -12,6 +12,7 @@ from bench.report.sections import (
     curves,
     elche,
     environment,
+    faults,
     scaling,
     timeline,
 )
@@ -21,6 +22,7 @@ SECTIONS: dict[str, Callable[[Page], str]] = {
     "comparison": comparison.section,
     "curves": curves.section,
     "scaling": scaling.section,
+    "faults": faults.section,
     "breakdown": breakdown.section,
     "elche": elche.section,
     "timeline": timeline.section,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from bench.analysis.faults import notes
 from bench.cells import Workload
 from bench.report.compare import Rival, gap, rivals
 from bench.report.page import NONE, Page, listed, number, plural, table
+from bench.schema import Fault, Metrics
 from bench.validate import Verdict
 
 _DIGITS = re.compile(r"\d[\d.,]*")
@@ -33,8 +35,18 @@ def _problems(page: Page) -> str:
             m = run.metrics
             if m.status != "ok":
                 lines.append(f"- {m.status}: {m.model} {cell.label}, seed {m.seed}: {m.error or 'no reason recorded'}")
-            lines += [f"- fault: {m.model} {cell.label}, seed {m.seed}, rank {f.rank}: {f.text}" for f in m.faults]
+            lines += [f"- fault: {m.model} {cell.label}, seed {m.seed}: {_fault(fault)}" for fault in m.faults]
     return "\n".join(["## Problems\n", *lines]) if lines else ""
+
+
+def _told(metrics: Metrics, warning: str) -> bool:
+    """Whether the page says so elsewhere: losses among the problems, scripts in the labels."""
+    return warning in notes(metrics.faults) or bool(metrics.scripted_faults and warning.startswith("faults on purpose"))
+
+
+def _fault(fault: Fault) -> str:
+    who = "" if fault.rank is None else f"rank {fault.rank}, "
+    return f"{who}{fault.text}" + (f"; {fault.action}" if fault.action else "")
 
 
 def _verdicts(page: Page) -> str:
@@ -85,9 +97,14 @@ def _warnings(page: Page) -> str:
     """Warnings of the runs, each once whatever the numbers in it, with the number of runs that carry it."""
     runs = [run.metrics for cell in page.cells for run in cell.runs]
     alike: dict[str, list[str]] = defaultdict(list)
-    for warning in (warning for metrics in runs for warning in metrics.warnings):
+    for warning in (warning for metrics in runs for warning in metrics.warnings if not _told(metrics, warning)):
         alike[_DIGITS.sub("#", warning)].append(warning)
     lines = [f"- {_spoken(texts)} ({plural(len(texts), 'run')})" for texts in alike.values()]
+    scripted = sum(bool(metrics.scripted_faults) for metrics in runs)
+    if scripted:
+        lines.insert(
+            0, f"- **Faults were made on purpose** in {scripted} of {plural(len(runs), 'run')}: see the labels."
+        )
     emulated = sum(bool(metrics.emulated_speeds) for metrics in runs)
     if emulated:
         lines.insert(

@@ -26,9 +26,9 @@ def section(page: Page) -> str:
         if len(rows):
             parts += [f"### {page.title(workload)}", _figure(page, workload, rows), _table(rows)]
     intro = (
-        "Shares of each rank's wall time from ready to finished, mean over the n finished runs. *comm* runs from the last "
-        "arrival at a collective to its end and includes copying snapshots; *wait* is waiting for others or for orders; "
-        "*other* is what no measured slice covers."
+        "Shares of each rank's wall time from ready to finished (of a lost rank: to its last measured slice), mean over the "
+        "n finished runs. *comm* runs from the last arrival at a collective to its end and includes copying snapshots; "
+        "*wait* is waiting for others or for orders; *other* is what no measured slice covers."
     )
     return "\n\n".join(["## Where the time went", intro, *parts]) if parts else ""
 

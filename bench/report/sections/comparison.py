@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.report.compare import Rival, gap, rivals
+from bench.report.compare import Rival, dagger, gap, rivals
 from bench.report.page import NONE, Page, fixed, number, percent, table
 from bench.schema import Metrics
 
@@ -13,15 +13,17 @@ def section(page: Page) -> str:
     for workload, found in page.workloads.items():
         ranked = sorted(rivals(found), key=_rank)
         rows = [_row(rival) for rival in ranked]
-        parts.append(f"### {page.title(workload)}\n\n{table(rows, left=2)}")
+        parts += [f"### {page.title(workload)}", table(rows, left=2), dagger(ranked)]
     if not parts:
         return ""
     legend = (
         "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
         "solo's. *Efficiency*: samples per second over the sum of what the ranks would do if they never waited nor "
-        "communicated, measured in the same run. *Waiting*: share of the ranks' wall time."
+        "communicated, measured in the same run; *steady*: the same between the controller's calibration and the last "
+        "round, where what a rank's loop does between its steps is its own work (– if the run is too short). *Waiting*: "
+        "share of the ranks' wall time."
     )
-    return "\n\n".join(["## Comparison", legend, *parts])
+    return "\n\n".join(["## Comparison", legend, *(part for part in parts if part)])
 
 
 def _rank(rival: Rival) -> tuple[bool, float, str]:
@@ -36,7 +38,7 @@ def _row(rival: Rival) -> dict[str, str]:
     sync_ms = cell.sample(lambda m: m.sync.ms_p50)
     syncs = cell.sample(lambda m: float(m.sync.count))
     return {
-        "mode": f"**{cell.label}**" if cell.is_solo else cell.label,
+        "mode": f"**{cell.label}**" if cell.is_solo else cell.marked,
         "status": cell.status,
         "n": str(len(cell.ok)),
         f"final {metric}": fixed(cell.eval, 4),
@@ -44,6 +46,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "samples/s": fixed(cell.speed, 0),
         "× solo": f"{rival.speedup:.2f}" if rival.speedup is not None else NONE,
         "efficiency": percent(rival.efficiency),
+        "steady": percent(rival.steady, 1),
         "syncs": number(syncs.mean, 6) if syncs.mean else NONE,
         "sync ms p50": number(sync_ms.mean),
         "waiting": percent(cell.sample(_waiting)),

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.cells import Workload
-from bench.report.compare import Rival, rivals
+from bench.report.compare import Rival, dagger, rivals
 from bench.report.page import NONE, Page, fixed, percent, table
 
 
@@ -21,12 +21,14 @@ def section(page: Page) -> str:
             parts += [
                 f"### {page.title(workload)}",
                 table([_row(rival) for rival in shown]),
+                dagger(shown),
                 _figure(page, workload, shown),
             ]
     intro = (
         "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
         "(with emulated speeds: their sum). *Speed-up / ideal* needs N free cores to reach 100 %; *efficiency* is held "
-        "against the speed that the ranks had in the same run, oversubscribed or not."
+        "against the speed that the ranks had in the same run, oversubscribed or not; *steady* leaves out the "
+        "controller's calibration and the end."
     )
     return "\n\n".join(["## Scaling", intro, *(part for part in parts if part)]) if parts else ""
 
@@ -40,7 +42,7 @@ def ideal(rival: Rival) -> float:
 def _row(rival: Rival) -> dict[str, str]:
     cell, speedup = rival.cell, rival.speedup
     return {
-        "mode": cell.label,
+        "mode": cell.marked,
         "ranks": str(cell.about.world_size),
         "n": str(cell.speed.n),
         "samples/s": fixed(cell.speed, 0),
@@ -48,12 +50,13 @@ def _row(rival: Rival) -> dict[str, str]:
         "ideal": f"{ideal(rival):g}",
         "speed-up / ideal": f"{100 * speedup / ideal(rival):.0f} %" if speedup is not None else NONE,
         "efficiency": percent(rival.efficiency),
+        "steady": percent(rival.steady, 1),
     }
 
 
 def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
-    """Bars by world size; emulated devices are in the table only."""
-    drawn = [rival for rival in shown if not rival.cell.about.emulated_speeds and rival.speedup is not None]
+    """Bars by world size; emulated devices, scripted faults and cohorts that shrank are in the table only."""
+    drawn = [rival for rival in shown if rival.speedup is not None and not _distorted(rival)]
     if not any(rival.cell.about.world_size > 1 for rival in drawn):
         return ""
     modes = sorted({rival.cell.about.mode for rival in drawn}, key=lambda mode: (mode != "solo", mode))
@@ -74,6 +77,11 @@ def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
     figure.suptitle(page.title(workload), x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Speed-up over solo and efficiency of {page.title(workload)} by mode on {', '.join(map(str, sizes))} ranks"
     return page.figure(figure, page.slug("scaling", workload), _data(drawn), alt)
+
+
+def _distorted(rival: Rival) -> bool:
+    about = rival.cell.about
+    return bool(about.emulated_speeds or about.scripted_faults or rival.cell.bereft)
 
 
 def _bars(axes: Axes, page: Page, drawn: list[Rival], modes: list[str], sizes: list[int], heights: list[float]) -> None:
@@ -107,6 +115,7 @@ def _data(drawn: list[Rival]) -> pd.DataFrame:
                 "speedup": rival.speedup,
                 "ideal": ideal(rival),
                 "efficiency": rival.efficiency.mean,
+                "steady": rival.steady.mean,
             }
             for rival in drawn
         ]

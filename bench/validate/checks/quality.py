@@ -44,6 +44,8 @@ def _judge(cell: Cell, entry: Entry, name: str) -> Verdict:
     why = f"{DEVIATIONS:g} sd" if margin > FLOOR else f"the floor, over {DEVIATIONS:g} sd = {DEVIATIONS * base.sd:.4f}"
     word = "equal" if abs(behind) < 5e-5 else f"{'worse' if behind > 0 else 'better'} by {abs(behind):.4f}"
     line = f"{metric} {_shown(run)}, solo {_shown(base)}: {word}, margin {margin:.4f} ({why})"
+    if cell.bereft:
+        line += f"; without a rank that was lost in {len(cell.bereft)} of {len(cell.ok)}"
     if behind <= margin:
         return Verdict("PASS", "quality", name, line, Exit.OK)
     return Verdict("FAIL", "quality", name, f"{line}; reproduce: {command(cell.runs)}", Exit.REGRESSION)

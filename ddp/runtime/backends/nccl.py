@@ -37,6 +37,8 @@ FACTS = Facts(blocking=True, in_step=True)
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
+SEQ = 1_000_000_000
+"""Collectives of a group are numbered from a multiple of this."""
 
 
 class Backend:
@@ -77,6 +79,7 @@ class Backend:
         began = now()
         self._leave()
         self._members = order.members
+        self._seq = order.generation * SEQ  # members may have left the older group at different collectives
         with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
             dist.init_process_group(
                 self.transport,
@@ -228,6 +231,7 @@ class Backend:
                     size += bucket.numel() * bucket.element_size()
         except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
             self._leave()
+            self._loop.meter.add("wait", began)
             raise ExchangeBroken(str(error)) from error
         if not size:
             return 0.0, 0

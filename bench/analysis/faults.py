@@ -1,0 +1,120 @@
+"""What went wrong and what was done about it: one line for each lost rank, and for each break that cost no rank.
+
+A collective breaks on every rank that is in it. Where it broke because a rank was lost, that is part of the loss.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bench.analysis.stream import Stream, Trouble
+from bench.schema import Fault
+from ddp.core.commands import Abort, Drop, Join
+from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.spans import measure
+
+IN_STEP = -1
+"""Round of a collective inside a step."""
+_SILENT = re.compile(r"silent for [\d.]+ s")
+_OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
+
+
+def faults(stream: Stream, launched: float, world_size: int) -> list[Fault]:
+    """In the order in which they were noticed; `launched` in seconds on the clock of the records."""
+    found = _Faults(launched, world_size)
+    for at, record in stream.trouble:
+        found.add(at, record)
+    found.end_break()
+    return [
+        row.model_copy(update={"action": row.action + _again(stream, row.rank)}) if row.rank in found.dropped else row
+        for row in found.rows
+    ]
+
+
+def notes(rows: list[Fault]) -> list[str]:
+    """Warnings: what a reader of the figures of such a run must know."""
+    return [
+        f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
+        for row in rows
+        if row.action.startswith(_WENT_ON)
+    ]
+
+
+_WENT_ON = "went on with"
+
+
+class _Faults:
+    """Folds records into rows."""
+
+    def __init__(self, launched: float, world_size: int) -> None:
+        self._launched = launched
+        self._live = list(range(world_size))
+        self._said: dict[int, tuple[float, Failed | Lost]] = {}
+        """Last words of ranks, until it is clear what comes of them."""
+        self._broken: list[AverageFailed] = []
+        """Of the collective that broke last, until a new group is formed."""
+        self._cost_a_rank = False
+        self.rows: list[Fault] = []
+        self.dropped: set[int] = set()
+
+    def add(self, at: float, record: Trouble) -> None:
+        match record:
+            case Failed() | Lost():
+                self._said.setdefault(record.rank, (at, record))
+                # Whether the run goes on without it, the next command says; if there is none, this row stands.
+                self._row(at, record.rank, _kind(record), _text(record))
+            case AverageFailed():
+                self._broken.append(record)
+            case Drop():
+                self._live.remove(record.rank)
+                self.dropped.add(record.rank)
+                self._cost_a_rank = True
+                self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
+            case Abort():
+                if found := _OF_RANK.fullmatch(record.reason):
+                    self._settle(at, int(found[1]), found[2], "ended the run")
+            case Join():
+                self.end_break()
+
+    def _settle(self, at: float, rank: int, reason: str, action: str) -> None:
+        """Enter what was done about a rank, which may not have said anything itself."""
+        if rank not in self._said:
+            self._row(at, rank, "silent" if _SILENT.match(reason) else "dropped", reason)
+        index = next(i for i, row in enumerate(self.rows) if row.rank == rank)
+        self.rows[index] = self.rows[index].model_copy(update={"action": action})
+
+    def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
+        row = {"seconds": at - self._launched, "rank": rank, "kind": kind, "text": text, "action": action}
+        self.rows.append(Fault.model_validate(row))
+
+    def end_break(self) -> None:
+        """A new group is formed, or the run is over: a break that cost no rank is a row of its own."""
+        broken, self._broken = self._broken, []
+        cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
+        if not broken or cost_a_rank:
+            return
+        first = broken[0]
+        what = "an exchange of gradients" if first.round == IN_STEP else f"round {first.round}"
+        on = _ranks(sorted({event.rank for event in broken}))
+        self._row(first.at, None, "average_failed", f"{what} broke on {on}: {first.error}", "was done again")
+
+
+def _kind(event: Failed | Lost) -> str:
+    return "failed" if isinstance(event, Failed) else "lost"
+
+
+def _text(event: Failed | Lost) -> str:
+    return event.error if isinstance(event, Failed) else event.reason
+
+
+def _ranks(ranks: list[int]) -> str:
+    """`rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def _again(stream: Stream, rank: int | None) -> str:
+    """How much of what a lost rank trained others had to train again."""
+    trained = sum(event.samples for event in stream.progress if event.rank == rank)
+    kept = sum(measure(event.spans) for event in stream.merged if event.rank == rank)
+    return f"; {trained - kept:,} of its samples were trained again" if trained > kept else ""

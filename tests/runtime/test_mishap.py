@@ -1,0 +1,105 @@
+"""Faults on purpose, in real processes: what the script says happens, and the run goes on without whom it lost."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import suppress
+from multiprocessing import Pipe
+
+import pytest
+
+from ddp.core.commands import Drop
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Alive, Failed, Finished, Merged
+from ddp.core.faults import Fault, parse
+from ddp.core.spans import union
+from ddp.runtime.channel import Channel
+from ddp.runtime.mishap import LossyChannel, Mishaps, mishaps
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played
+
+BACKENDS = [("cadence", "cpu"), ("cadence", "nccl")]
+CAUSES = {
+    "crash": "killed by signal 9",
+    "raise": "RuntimeError: the fault script says so: 1@7:raise",
+    "stall": "silent for",
+}
+
+
+def scripted(play: Play, policy: str, backend: str, *faults: str, **fields: object) -> Played:
+    script = tuple(parse(text) for text in faults)
+    defaults = {"world_size": 3, "deadline_s": 2.0, "epochs": 3, "options": toy.short_windows(policy)}
+    return play(policy, backend, faults=script, **{**defaults, **fields})
+
+
+def trained_once(played: Played) -> bool:
+    """Every sample of every epoch is in the model once; `union` refuses one that is there twice."""
+    for epoch in range(played.job.epochs):
+        spans = [span for line in played.of(Merged) if line.epoch == epoch for span in line.spans]
+        if union((), tuple(spans)) != ((0, toy.SAMPLES),):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+@pytest.mark.parametrize(("policy", "backend"), [*BACKENDS, ("sync", "nccl")])
+def test_a_rank_is_lost_as_the_script_says(play: Play, policy: str, backend: str, kind: str) -> None:
+    played = scripted(play, policy, backend, f"1@7:{kind}")
+    (drop,) = played.of(Drop)
+    assert drop.rank == 1
+    assert CAUSES[kind] in drop.reason
+    assert [event.rank for event in played.of(Failed)] == [1] * (kind == "raise")
+    assert sorted(event.rank for event in played.of(Finished)) == [0, 2]
+    assert trained_once(played)
+
+
+@pytest.mark.parametrize(("policy", "backend"), [*BACKENDS, ("sync", "nccl"), ("async", "cpu")])
+def test_a_slow_rank_is_not_taken_for_a_lost_one(play: Play, policy: str, backend: str) -> None:
+    played = scripted(play, policy, backend, "1@3:slow*20", deadline_s=5.0)
+    assert played.of(Drop) == []
+    assert len(played.of(Finished)) == 3
+    assert trained_once(played)
+
+
+@pytest.mark.parametrize(("policy", "backend"), BACKENDS)
+def test_two_ranks_are_lost_one_after_the_other(play: Play, policy: str, backend: str) -> None:
+    played = scripted(play, policy, backend, "1@5:crash", "2@12:raise")
+    assert [drop.rank for drop in played.of(Drop)] == [1, 2]
+    assert trained_once(played)
+
+
+@pytest.mark.parametrize(("policy", "backend"), BACKENDS)
+def test_a_lost_message_ends_in_bounded_time(play: Play, policy: str, backend: str) -> None:
+    """What was not heard of is missed: its rank is given up, or it is at odds with the protocol, which ends the run."""
+    with suppress(ProtocolError):
+        played = scripted(play, policy, backend, "1@7:lose")
+        assert {drop.rank for drop in played.of(Drop)} <= {1}
+        assert trained_once(played)
+
+
+def test_a_lost_message_does_not_arrive_and_the_next_one_does() -> None:
+    ours, theirs = Pipe()
+    channel, other = LossyChannel(ours), Channel(theirs)
+    channel.lose()
+    for at in (1.0, 2.0):
+        channel.send(Alive(at, 0))
+    assert other.receive(1.0) == [Alive(2.0, 0)]
+
+
+def test_each_fault_happens_once_before_its_step() -> None:
+    happened: list[object] = []
+    faults = (Fault(1, 3, "slow", 4.0), Fault(1, 3, "lose"), Fault(0, 3, "crash"))
+    script = mishaps(faults, 1, happened.append, lambda: happened.append("lost"))
+    assert script is not None
+    for step in (2, 3, 3, 4):  # an exchange that breaks has its step done again
+        script.meet(step)
+    assert happened == [4.0, "lost"]
+    assert mishaps(faults, 2, happened.append, lambda: None) is None
+
+
+@pytest.mark.parametrize(("kind", "number"), [("crash", signal.SIGKILL), ("stall", signal.SIGSTOP)])
+def test_signals_go_to_the_process_itself(monkeypatch: pytest.MonkeyPatch, kind: str, number: int) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, signum: sent.append(signum))
+    Mishaps([Fault(0, 0, kind)], lambda factor: None, lambda: None).meet(0)
+    assert sent == [number]
