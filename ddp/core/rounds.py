@@ -197,7 +197,9 @@ def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
         return cohort, ()
     if cohort.shares:
         return replace(cohort, round=None), ()  # the cohort agrees on its state, which `recovery` has asked for
-    if current.stage == "collect" and not cohort.world.blocking and current.contributions:
+    if current.stage == "collect" and not cohort.world.blocking:
+        if not any(entry.samples for entry in current.contributions):
+            return _give_up(cohort), ()  # whoever had trained is lost: there is nothing to weigh
         members = tuple(entry.rank for entry in current.contributions)
         samples = tuple(entry.samples for entry in current.contributions)
         cohort = replace(cohort, round=replace(current, stage="reduce", since=at))
