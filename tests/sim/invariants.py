@@ -92,7 +92,8 @@ class Invariants:
                 continue
             end = order.seen + order.pace * measure(rest(order.chunk))
             assert cohort.samples <= order.seen
-            assert end <= cohort.samples + 3 * self.reach * world.batch
+            # What is granted: up to three windows before this one; and what others do beside it.
+            assert end <= cohort.samples + 5 * self.reach * world.batch
 
     def bounded(self, played: Simulation) -> None:
         """Law 8: no rank is granted more than its bound; who is gone and owes something is found by the deadline."""
