@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 from ddp.core.cohort import Cohort
 from ddp.core.commands import Plan, Reduce, Train
@@ -145,8 +144,3 @@ def weights_are_the_contributions(played: Simulation) -> None:
         assert entry.samples == sum(measure(spans) for _, spans in entry.trained)
         if not played.coordinator.cohort.shares:
             assert entry.samples == dict(played.weights)[current.index][entry.rank]
-
-
-def watched(policy: Any, world: Any, **options: Any) -> Simulation:
-    """Play a simulation with every law checked at every event."""
-    return Simulation(policy, world, watch=Invariants(), **options).run()

@@ -15,8 +15,8 @@ from ddp.sim import Costs
 
 
 @st.composite
-def policies(draw: Any) -> Any:
-    name = draw(st.sampled_from(sorted(POLICIES)))
+def policies(draw: Any, only: str = "") -> Any:
+    name = only or draw(st.sampled_from(sorted(POLICIES)))
     if name == "sync":
         return POLICIES[name]()
     options: dict[str, Any] = {
@@ -65,13 +65,11 @@ def worlds(draw: Any, **fixed: Any) -> World:
 
 
 @st.composite
-def small_worlds(draw: Any) -> World:
+def small_worlds(draw: Any, blocking: bool, in_step: bool) -> World:
     """A few dozen steps: what goes wrong does so within some windows."""
     size, batch = draw(st.integers(2, 4)), draw(st.integers(1, 7))
     steps, epochs = draw(st.integers(2, 20)), draw(st.integers(1, 3))
     samples = max(steps * batch - draw(st.integers(0, batch - 1)), 1)
-    blocking = draw(st.booleans())
-    in_step = blocking and draw(st.booleans())
     return World(size, samples, batch, epochs, blocking, in_step, deadline_s=5.0, tolerate_loss=True)
 
 

@@ -6,11 +6,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ddp.core.commands import Abort, Drop
-from ddp.core.faults import Fault
+from ddp.core.faults import KINDS, Fault
+from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation
 from tests.sim.invariants import Invariants
@@ -64,9 +65,42 @@ def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow
     return played
 
 
-def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> Simulation:
+def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> None:
+    """One schedule; one in which no fault came to pass does not count."""
     script = data.draw(scripts(world))
     blow = data.draw(second_blows(world, script))
     played = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)))
     assume(played.struck)
-    return played
+    STRUCK.update(fault.kind for _, fault in played.struck)
+    STRUCK["schedules"] += 1
+
+
+EACH = 1200
+"""Schedules for each policy on each backend: over 10,000 in all."""
+STRUCK: Counter[str] = Counter()
+"""Schedules played, and faults of each kind that came to pass in them."""
+SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None:
+    fixed = {"blocking": backend != "snapshots", "in_step": backend == "in_step"}
+
+    @settings(max_examples=EACH, deadline=None, suppress_health_check=SLOW)
+    @given(policies(name), small_worlds(**fixed), costs(), st.data())
+    def schedules(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
+        campaign(data, policy, world, cost)
+
+    before = STRUCK.copy()
+    schedules()
+    struck = STRUCK - before
+    assert struck["schedules"] >= EACH
+    assert all(struck[kind] >= EACH // 20 for kind in KINDS), "faults of all kinds came to pass"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@given(policies(), worlds(tolerate_loss=True), costs(), st.data())
+def test_faults_in_long_runs(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
+    campaign(data, policy, world, cost)
