@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Abort, Drop, Join, Reduce, Stop, Train
+from ddp.core.commands import Abort, Drop, Join, Reduce, Share, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -274,3 +274,18 @@ def test_a_scripted_fault_is_named_and_its_samples_are_done_by_others(kind: str,
     assert sum(stop - start for start, stop in spans) == 90
     limit = 9 + 3 * world.deadline_s  # all steps by one rank, and the deadlines of a collective and of a silence
     assert played.now < limit + 5
+
+
+def test_a_survivor_whose_report_of_steps_in_common_is_lost_does_not_have_them_trained_again() -> None:
+    """Found in review: the rest of the epoch is cut where the reports end; when the other ranks with the truth are gone."""
+    world = three(samples=90, in_step=True)
+    readies = [ready(rank, samples=90) for rank in range(3)]
+    trained = [Progress(2.0, rank, 0, 2, 20, 0.1, 0.0, 0.1) for rank in (0, 2)]  # rank 1's is lost
+    broken = [AverageFailed(3.0, rank, -1, "a member is gone", 2) for rank in (1, 0)]
+    gone = Lost(2.5, 2, "killed")
+    coordinator, issued = play(*readies, *trained, gone, *broken, world=world, policy=Sync())
+    assert [order.rank for order in issued if isinstance(order, Drop)] == [2, 1]
+    again = [order.chunk for order in issued if isinstance(order, Train)][3:]
+    assert [(chunk.start, chunk.stop) for chunk in again] == [(60, 90)]
+    assert not any(isinstance(order, Share) for order in issued), "nobody takes an old state for a newer one"
+    assert not coordinator.over
