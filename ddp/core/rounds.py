@@ -119,8 +119,7 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
 
 def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
     """A collective broke on a rank; what to do is known once all have answered, or are lost."""
-    if event.steps not in (None, cohort.ranks[event.rank].steps):
-        reported = cohort.ranks[event.rank].steps
+    if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
         raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
     cohort = replace(cohort, broken=(*cohort.broken, event.rank), cause=event.error)
     if event.round == IN_STEP:
