@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ddp.core.errors import ProtocolError
 from ddp.core.ledger import Ledger
-from ddp.core.spans import Chunk, Spans, union
+from ddp.core.spans import Chunk, Spans, measure, union
 from ddp.core.world import World
 
 Trained = tuple[tuple[int, Spans], ...]
@@ -34,6 +35,8 @@ class RankState:
     """The three since its last contribution; inside steps: of the grant in progress."""
     before: int = 0
     """Steps of `queue` that come before the order to average."""
+    after: int = -1
+    """The last round that it brought its training into."""
 
     @property
     def queued(self) -> int:
@@ -168,6 +171,33 @@ class Cohort:
         """No sample of `epoch` is free or being trained; all are trained, in the model or on their way into it."""
         pending = any(chunk.epoch == epoch for rank in self.ranks for chunk in rank.queue)
         return not pending and self.ledger(epoch).free == 0
+
+
+def book(cohort: Cohort, rank: int, steps: int) -> Cohort:
+    """Enter that `rank` has done the next `steps` of what it was granted. Raises ProtocolError if it was granted less."""
+    state = cohort.ranks[rank]
+    if steps > state.queued:
+        raise ProtocolError(f"rank {rank} says that it did {steps} steps more, it was granted {state.queue}")
+    queue, trained, samples, left = list(state.queue), state.trained, 0, steps
+    while left:
+        chunk = queue.pop(0)
+        done = min(left, chunk.steps)
+        spans = chunk.spans(done)
+        samples += measure(spans)
+        if not cohort.shares:  # else it is known at the end of the grant what went into every replica
+            trained = add(trained, chunk.epoch, spans)
+        if done < chunk.steps:
+            queue.insert(0, chunk.advance(done))
+        left -= done
+    state = replace(
+        state,
+        queue=tuple(queue),
+        trained=trained,
+        steps=state.steps + steps,
+        samples=state.samples + samples,
+        before=max(state.before - steps, 0),
+    )
+    return replace(cohort.with_rank(rank, state), samples=cohort.samples + samples)
 
 
 def add(trained: Trained, epoch: int, spans: Spans) -> Trained:

@@ -7,10 +7,11 @@ It holds no opinion on when replicas should meet: that is the policy's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from ddp.core import rounds
-from ddp.core.cohort import Cohort, RankState, add
+from ddp.core.cohort import Cohort, RankState, book
 from ddp.core.commands import Abort, Command, Plan, RankCommand, Stop
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
@@ -35,7 +36,7 @@ from ddp.core.events import (
     Tick,
 )
 from ddp.core.policies import Policy
-from ddp.core.recovery import evaluate_orphans, lose, recover, settle
+from ddp.core.recovery import distrust, evaluate_orphans, lose, recover, settle
 from ddp.core.world import World
 
 STUCK = 2
@@ -65,10 +66,19 @@ class Coordinator:
         return Coordinator(policy, Cohort(world, tuple(RankState(last_seen=at) for _ in range(world.size))))
 
     def update(self, event: Event) -> tuple[Coordinator, tuple[Output, ...]]:
-        """React to one event. Raises ProtocolError for one that the state does not know, naming both."""
+        """React to one event.
+
+        Raises ProtocolError for one that the state does not know, naming both; where losses are tolerated, the rank that
+        it is from is given up instead.
+        """
         if self.over:
             return self, ()
-        cohort, outputs = _book(self.cohort, event)
+        try:
+            cohort, outputs = _book(self.cohort, event)
+        except ProtocolError as error:
+            if isinstance(event, (Reduced, Tick)) or not self.cohort.world.tolerate_loss:
+                raise
+            cohort, outputs = distrust(self.cohort, event, str(error))
         return replace(self, cohort=cohort)._decide(event.at, outputs)
 
     def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -179,33 +189,19 @@ def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]
 
 
 def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output, ...]]:
-    state, left = cohort.ranks[event.rank], event.steps
-    queue, trained, samples = list(state.queue), state.trained, 0
-    while left:
-        if not queue or queue[0].epoch != event.epoch:
-            raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
-        chunk = queue.pop(0)
-        steps = min(left, chunk.steps)
-        spans = chunk.spans(steps)
-        samples += sum(stop - start for start, stop in spans)
-        if not cohort.shares:
-            trained = add(trained, event.epoch, spans)
-        if steps < chunk.steps:
-            queue.insert(0, chunk.advance(steps))
-        left -= steps
-    if samples != event.samples:
-        raise ProtocolError(f"rank {event.rank} was granted {samples} samples in these steps: {event}")
-    state = replace(
-        state,
-        queue=tuple(queue),
-        trained=trained,
-        steps=state.steps + event.steps,
-        samples=state.samples + samples,
-        busy_s=state.busy_s + event.busy_s,
-        before=max(state.before - event.steps, 0),
-    )
-    retries = 0 if cohort.shares else cohort.retries
-    cohort = replace(cohort.with_rank(event.rank, state), samples=cohort.samples + samples, retries=retries)
+    state, before = cohort.ranks[event.rank], cohort.samples
+    granted = takewhile(lambda chunk: chunk.epoch == event.epoch, state.queue)
+    if event.steps > sum(chunk.steps for chunk in granted):
+        raise ProtocolError(f"{event} reports more than rank {event.rank} was granted: {state.queue}")
+    if event.after not in (None, state.after):
+        raise ProtocolError(f"rank {event.rank} never said that it was done with round {event.after}: {event}")
+    cohort = book(cohort, event.rank, event.steps)
+    if cohort.samples - before != event.samples:
+        raise ProtocolError(f"rank {event.rank} was granted {cohort.samples - before} samples in these steps: {event}")
+    state = cohort.ranks[event.rank]
+    cohort = cohort.with_rank(event.rank, replace(state, busy_s=state.busy_s + event.busy_s))
+    if cohort.shares:
+        cohort = replace(cohort, retries=0)
     if event.loss_sum is None:
         return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)
     return cohort, ()

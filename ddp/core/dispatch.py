@@ -152,10 +152,12 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
     reach = [steps + more for steps, more in zip(cohort.window, plan.ahead, strict=True)]
     pace = sum(reach[r] for r in cohort.live) / reach[rank]
     ahead = sum(measure(queued.spans(queued.steps)) for queued in state.queue)
+    # What is queued was granted under another window, of which this rank's part may have been larger by far.
+    most = sum(reach[r] + cohort.ranks[r].queued for r in cohort.live) * world.batch
     command = Train(
         rank,
         chunk,
-        seen=cohort.samples + round(pace * ahead),
+        seen=min(cohort.samples + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start)),
         pace=pace,
         reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window",
     )

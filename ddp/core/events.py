@@ -43,6 +43,9 @@ class Progress:
     """Learning rate of the last step."""
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """What the steps recorded: (name, sum over the calls, number of calls); a sum of None was not finite."""
+    after: int | None = None
+    """The last round that the rank brought its training into before these steps (-1: none yet; None: it does not say).
+    Tells the coordinator of a contribution that it never heard of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class AverageFailed:
     rank: int
     round: int
     error: str
+    steps: int | None = None
+    """Steps that the rank has trained since its last contribution; inside steps: of its grant. None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

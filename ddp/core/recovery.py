@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddp.core.cohort import Cohort, Round
+from ddp.core.cohort import Cohort, Round, book
 from ddp.core.commands import Abort, Command, Drop, Evaluate, Join, Share, Train
 from ddp.core.dispatch import split
+from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.rounds import RETRIES, Output, merge, on_lost, order_evaluations
 
 
@@ -35,6 +36,20 @@ def lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tup
     )
     cohort, outputs = on_lost(cohort, rank, at)
     return cohort, (Drop(rank, reason), *outputs)
+
+
+def distrust(cohort: Cohort, event: RankEvent | Lost, error: str) -> tuple[Cohort, tuple[Output, ...]]:
+    """What a rank says does not fit what is known of it, most likely because a message is lost: go on without it."""
+    rank, current = event.rank, cohort.round
+    if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:
+        # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
+        # until then nothing else is believed. If that is what was lost, the books hold what it brought in.
+        if not isinstance(event, (Averaged, AverageFailed)) or event.round != current.index:
+            return cohort, ()
+        missing = (event.steps or 0) - cohort.ranks[rank].steps
+        if 0 < missing <= cohort.ranks[rank].queued:
+            cohort = book(cohort, rank, missing)
+    return lose(cohort, rank, event.at, error)
 
 
 def recover(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:

@@ -33,6 +33,8 @@ def due(cohort: Cohort, plan: Plan) -> str:
         return "the window is granted" if any(state.steps or state.queue for state in live) else ""
     if not any(state.steps for state in live):
         return ""
+    if cohort.retries:
+        return "the last one broke"
     if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
         return f"epoch {cohort.ledgers[0].epoch} is trained"
     if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
@@ -41,8 +43,12 @@ def due(cohort: Cohort, plan: Plan) -> str:
 
 
 def in_turn(cohort: Cohort, plan: Plan) -> bool:
-    """Whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it."""
-    return cohort.world.blocking and not any(plan.ahead)
+    """Whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it.
+
+    Not where the last one broke though nobody is lost. All stand still then, and what broke it may have been the wait for
+    a slow rank: with a window before it, the next one might break of the same.
+    """
+    return cohort.world.blocking and not any(plan.ahead) and not cohort.retries
 
 
 def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
@@ -113,6 +119,8 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
 
 def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
     """A collective broke on a rank; what to do is known once all have answered, or are lost."""
+    if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
+        raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
     cohort = replace(cohort, broken=(*cohort.broken, event.rank), cause=event.error)
     if event.round == IN_STEP:
         return cohort, ()
@@ -168,7 +176,7 @@ def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
         )
     entry = Contribution(rank, state.trained, state.steps, state.samples, state.busy_s)
     current = replace(current.without(rank), contributions=(*current.contributions, entry))
-    return replace(cohort, round=current).with_rank(rank, state.contribute())
+    return replace(cohort, round=current).with_rank(rank, replace(state.contribute(), after=current.index))
 
 
 def _caught_up(cohort: Cohort, rank: int) -> Cohort:
@@ -176,7 +184,8 @@ def _caught_up(cohort: Cohort, rank: int) -> Cohort:
     ahead = max(cohort.ranks[r].steps for r in cohort.live)
     state = cohort.ranks[rank]
     queue = tuple(chunk.advance(ahead - state.steps) for chunk in state.queue)
-    return cohort.with_rank(rank, replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps)))
+    state = replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps), after=cohort.rounds - 1)
+    return cohort.with_rank(rank, state)
 
 
 def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
@@ -187,7 +196,9 @@ def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
         return cohort, ()
     if cohort.shares:
         return replace(cohort, round=None), ()  # the cohort agrees on its state, which `recovery` has asked for
-    if current.stage == "collect" and not cohort.world.blocking and current.contributions:
+    if current.stage == "collect" and not cohort.world.blocking:
+        if not any(entry.samples for entry in current.contributions):
+            return _give_up(cohort), ()  # whoever had trained is lost: there is nothing to weigh
         members = tuple(entry.rank for entry in current.contributions)
         samples = tuple(entry.samples for entry in current.contributions)
         cohort = replace(cohort, round=replace(current, stage="reduce", since=at))

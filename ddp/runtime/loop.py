@@ -58,6 +58,8 @@ class Loop:
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
+        self.after = -1
+        """The round of that contribution."""
         self.total_steps = 0
         """Steps since the start."""
         self.version = 0
@@ -113,14 +115,15 @@ class Loop:
                 pending.loss_sum(),
                 self.replica.lr,
                 self.replica.scalars.drain(),
+                self.after,
             )
         )
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
 
-    def contribute(self) -> tuple[int, int]:
-        """(steps, samples) since the last contribution, which begins anew."""
-        contribution = (self.steps, self.samples)
+    def contribute(self, round: int) -> tuple[int, int]:
+        """(steps, samples) since the last contribution, which begins anew after `round`."""
+        contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution
 

@@ -131,7 +131,7 @@ class Rank:
         loop.report()
         if not backend.facts.blocking:
             backend.snapshot()
-            steps, samples = loop.contribute()
+            steps, samples = loop.contribute(order.round)
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
             return
         with self._heart:
@@ -144,7 +144,7 @@ class Rank:
             self._backend.exchange(batch)
 
     def _contributed(self, round: int, change: Change) -> None:
-        steps, samples = self._loop.contribute()
+        steps, samples = self._loop.contribute(round)
         self._loop.version += 1
         done = Averaged(now(), self._rank, round, steps, samples, change.seconds, change.bytes, change.divergence)
         self._channel.send(done)
@@ -154,7 +154,8 @@ class Rank:
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()
-            self._loop.report()
+        self._loop.report()
         round = action.round if isinstance(action, Average) else IN_STEP
+        steps = before.offset if self._loop.replica.exchange is not None else self._loop.steps
         self._worker = self._worker.broke()
-        self._channel.send(AverageFailed(now(), self._rank, round, _clean(str(error), 2_000)))
+        self._channel.send(AverageFailed(now(), self._rank, round, _clean(str(error), 2_000), steps))

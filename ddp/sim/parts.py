@@ -60,6 +60,12 @@ class Rank:
     steps: int = 0
     samples: int = 0
     """The two since the last contribution."""
+    after: int = -1
+    """The round of that."""
+    slow: float = 1.0
+    """Its steps take so many times as long."""
+    mute: int = 0
+    """So many of its next messages are lost."""
     content: int = 0
     """Whose steps are in this replica, as bits: the oracle that the ledger is held against."""
     result: int = 0

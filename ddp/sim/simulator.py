@@ -21,15 +21,18 @@ from ddp.core.events import (
     AverageFailed,
     Evaluated,
     Event,
+    Failed,
     Finished,
     Lost,
     Progress,
+    RankEvent,
     Ready,
     Reduced,
     Shared,
     Snapshot,
     Tick,
 )
+from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Idle, Step, Worker
@@ -53,6 +56,8 @@ class Simulation:
     """(time, rank): the rank is gone from then on, and its end is noticed."""
     stalls: tuple[tuple[float, int], ...] = ()
     """(time, rank): the rank does and says nothing from then on; only its silence tells."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong at which step of which rank."""
     torn: Callable[[int], bool] = _never
     """rank -> whether a collective that is on the wire while another member dies breaks on it."""
     watch: Callable[[Simulation], None] | None = None
@@ -66,11 +71,16 @@ class Simulation:
     """All steps of all ranks, in the order of their ends."""
     weights: list[tuple[int, dict[int, int]]] = field(default_factory=list)
     """(round, samples that each rank brought in), as the ranks know it."""
+    struck: list[tuple[float, Fault]] = field(default_factory=list)
+    """(time, fault): those of `faults` that came to pass; the others were for steps that were never taken."""
 
     def __post_init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
         self.ranks = [Rank() for _ in range(self.world.size)]
+        self._script: dict[tuple[int, int], list[Fault]] = {}
+        for fault in self.faults:
+            self._script.setdefault((fault.rank, fault.step), []).append(fault)
         self._average = 0
         self._shared: dict[int, int] = {}
         beat_s = self.world.deadline_s / 5
@@ -80,8 +90,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
         for rank in range(self.world.size):
-            samples = self.world.samples
-            self._tell(Ready(self.now, rank, samples, 1, "same", "virtual", "virtual"))
+            self._tell(Ready(self.now, rank, self.world.samples, 1, "same", "virtual", "virtual"))
         for at, rank in self.deaths:
             self._at(at, self._die, rank)
         for at, rank in self.stalls:
@@ -96,6 +105,10 @@ class Simulation:
             raise TimeoutError(f"nothing happens after {self.now} s: {self.coordinator.cohort}")
         return self
 
+    def kill(self, rank: int, delay: float) -> None:
+        """Have `rank` die `delay` seconds from now; for a `watch` that waits for its moment."""
+        self._after(delay, self._die, rank)
+
     def contained(self, rank: int) -> list[Trained]:
         """The steps that are in the replica of `rank`."""
         bits = self.ranks[rank].content
@@ -107,8 +120,12 @@ class Simulation:
     def _after(self, delay: float, happen: Callable[..., None], *args: Any) -> None:
         self._at(self.now + delay, happen, *args)
 
-    def _tell(self, event: Event) -> None:
-        self._after(self.costs.latency_s, self._coordinate, event)
+    def _tell(self, event: RankEvent) -> None:
+        rank = self.ranks[event.rank]
+        if rank.mute:
+            rank.mute -= 1
+        else:
+            self._after(self.costs.latency_s, self._coordinate, event)
 
     def _coordinate(self, event: Event) -> None:
         event = replace(event, at=self.now)
@@ -143,10 +160,28 @@ class Simulation:
 
     def _die(self, rank: int) -> None:
         self._end(rank)
-        self._tell(Lost(self.now, rank, "killed by the script"))
+        self._after(self.costs.latency_s, self._coordinate, Lost(self.now, rank, "killed by the script"))
 
     def _stall(self, rank: int) -> None:
         self.ranks[rank].alive = False
+
+    def _strike(self, index: int) -> None:
+        """What the script has in store for the step that `index` is about to do."""
+        rank = self.ranks[index]
+        for fault in self._script.pop((index, rank.done), ()):
+            self.struck.append((self.now, fault))
+            match fault.kind:
+                case "crash":
+                    self._die(index)
+                case "raise":
+                    self._tell(Failed(self.now, index, "raised by the script", ""))
+                    self._die(index)
+                case "stall":
+                    self._stall(index)
+                case "slow":
+                    rank.slow = fault.value
+                case "lose":
+                    rank.mute += 1
 
     def _deliver(self, order: Any) -> None:
         self.ranks[order.rank].inbox.append(order)
@@ -161,12 +196,16 @@ class Simulation:
         rank.inbox.clear()
         before = rank.machine
         rank.machine, action = before.act()
+        if isinstance(action, Step):
+            self._strike(index)
+            if not rank.alive:
+                return
         costs = self.costs
         match action:
             case Idle():
                 return
             case Step():
-                took = costs.step_s(index, rank.done) if action.batch.samples else 0.0
+                took = rank.slow * costs.step_s(index, rank.done) if action.batch.samples else 0.0
                 plan = self.coordinator.plan
                 in_step = plan is not None and plan.in_step
                 then = partial(self._exchange, before) if in_step else self._stepped
@@ -204,7 +243,7 @@ class Simulation:
             then(index, *args)
             self._act(index)
 
-    def _tell_of(self, index: int, event: Event) -> None:
+    def _tell_of(self, index: int, event: RankEvent) -> None:
         self._tell(event)
 
     def _stepped(self, index: int, step: Step, start: float) -> None:
@@ -257,7 +296,7 @@ class Simulation:
             entries = list(group)
             samples = sum(entry.batch.samples for entry in entries)
             busy = sum(entry.stop - entry.start for entry in entries)
-            self._tell(Progress(self.now, index, epoch, len(entries), samples, busy, 0.0, 0.0))
+            self._tell(Progress(self.now, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
         rank.pending, rank.reported = [], self.now
 
     def _lay_down(self, index: int, order: Average) -> None:
@@ -271,7 +310,7 @@ class Simulation:
         if not self.weights or self.weights[-1][0] != round:
             self.weights.append((round, {}))
         self.weights[-1][1][index] = rank.samples
-        rank.steps = rank.samples = 0
+        rank.steps, rank.samples, rank.after = 0, 0, round
         return brought
 
     def _applied(self, index: int, round: int) -> None:
@@ -362,11 +401,13 @@ class Simulation:
             self._collectives.tear(rank.group[0])  # whoever still waits in it is not to wait in vain
         rank.group = None
         rank.machine = rank.machine.broke()
-        self._tell(AverageFailed(self.now, index, round, "a member is gone"))
+        steps = rank.machine.offset if round == IN_STEP else rank.steps
+        self._tell(AverageFailed(self.now, index, round, "a member is gone", steps))
 
     def _adopted(self, index: int, round: int) -> None:
         rank = self.ranks[index]
         rank.content = rank.result = self._shared[round]
+        rank.after = round
         brought = (0, 0) if self._in_step else self._contribute(index, round)
         self._tell(Averaged(self.now, index, round, *brought, self.costs.copy_s, 8, 0.0))
 

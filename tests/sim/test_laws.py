@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter, defaultdict
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -13,78 +11,13 @@ from hypothesis import strategies as st
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Evaluated, Merged, Progress
-from ddp.core.guard import GUARDS
-from ddp.core.policies import POLICIES
-from ddp.core.speeds import SMOOTHINGS
 from ddp.core.world import World
 from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
+from tests.sim.invariants import Invariants
+from tests.sim.strategies import costs, policies, suited, worlds
 
 POLICY_EVENTS = ("RoundClosed", "GuardVerdict", "Merged")
-
-
-RATIOS = st.lists(st.floats(0.05, 20), min_size=6, max_size=6)
-
-
-@st.composite
-def policies(draw: Any) -> Any:
-    """Hints have an entry for each of six ranks: see `suited`."""
-    name = draw(st.sampled_from(sorted(POLICIES)))
-    if name == "sync":
-        return POLICIES[name]()
-    options: dict[str, Any] = {
-        "anchor": draw(st.integers(1, 12)),
-        "max_batch_diff": draw(st.none() | st.integers(0, 10)),
-        "overhead_target": draw(st.sampled_from([0.02, 0.1, 0.5])),
-        "smoothing": draw(st.sampled_from(SMOOTHINGS)),
-        "speed_hint": draw(st.none() | RATIOS),
-        "partition_ratios": draw(st.none() | RATIOS),
-        "dispatch": draw(st.sampled_from(["progressive", "partition"])),
-        "guard": draw(st.sampled_from(sorted(GUARDS))),
-    }
-    if name == "async":
-        options["max_overshoot"] = draw(st.none() | st.integers(0, 8))
-    return POLICIES[name](**options)
-
-
-def suited(policy: Any, world: World) -> Any:
-    """`policy` with hints for the ranks that `world` has."""
-    hints = {name: getattr(policy, name, None) for name in ("speed_hint", "partition_ratios")}
-    return replace(policy, **{name: hint[: world.size] for name, hint in hints.items() if hint})
-
-
-@st.composite
-def costs(draw: Any) -> Costs:
-    speeds = draw(st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.25, 0.1]), min_size=6, max_size=6))
-    seed, jitter = draw(st.integers(0, 1000)), draw(st.sampled_from([0.0, 0.2, 3.0]))
-
-    def step_s(rank: int, step: int) -> float:
-        return 0.01 / speeds[rank] * (1 + jitter * random.Random(f"{seed}.{rank}.{step}").random())
-
-    return Costs(
-        step_s,
-        latency_s=draw(st.sampled_from([0.0, 0.001, 0.05])),
-        wire_s=draw(st.sampled_from([0.0, 0.002, 0.1, 0.3])),
-        reduce_s=draw(st.sampled_from([0.0, 0.02, 0.1, 0.3])),
-        copy_s=draw(st.sampled_from([0.0, 0.001])),
-        evaluate_s=draw(st.sampled_from([0.0, 0.05])),
-        report_s=draw(st.sampled_from([0.0, 0.02, 1.0])),
-    )
-
-
-@st.composite
-def worlds(draw: Any, **fixed: Any) -> World:
-    blocking = draw(st.booleans())
-    values = {
-        "size": draw(st.integers(2, 6)),
-        "samples": draw(st.integers(1, 400)),
-        "batch": draw(st.integers(1, 40)),
-        "epochs": draw(st.integers(1, 3)),
-        "blocking": blocking,
-        "in_step": blocking and draw(st.booleans()),
-        "deadline_s": 5.0,
-    }
-    return World(**{**values, **fixed})
 
 
 def covered_once(played: Simulation) -> None:
@@ -109,7 +42,7 @@ def covered_once(played: Simulation) -> None:
 @settings(max_examples=400, deadline=None)
 @given(policies(), worlds(), costs())
 def test_every_sample_is_trained_exactly_once(policy: Any, world: World, cost: Costs) -> None:
-    played = simulate(suited(policy, world), world, costs=cost)
+    played = simulate(suited(policy, world), world, costs=cost, watch=Invariants())
     assert played.status == "ok"
     covered_once(played)
     evaluated = Counter(event.epoch for _, event in played.records if isinstance(event, Evaluated))
@@ -133,6 +66,7 @@ def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.
         deaths=tuple(ends[silent:]),
         stalls=tuple(ends[:silent]),
         torn=lambda rank: bool(torn >> rank & 1),
+        watch=Invariants(),
     )
     assert played.status == "ok"
     covered_once(played)

@@ -1,0 +1,145 @@
+"""The laws as they must hold after every single event, against facts that the core knows nothing of."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+from ddp.core.cohort import Cohort
+from ddp.core.commands import Plan, Reduce, Train
+from ddp.core.events import Merged
+from ddp.core.spans import Chunk, Span, Spans, measure, union
+from ddp.sim import Simulation
+
+
+@lru_cache(maxsize=4096)
+def rest(chunk: Chunk) -> Spans:
+    return chunk.spans(chunk.steps)
+
+
+@lru_cache(maxsize=4096)
+def whole(chunk: Chunk) -> Spans:
+    return rest(Chunk(chunk.epoch, chunk.start, chunk.stop, chunk.batch, chunk.part, chunk.parts))
+
+
+class Invariants:
+    """To be called as the `watch` of a simulation."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.read = 0
+        self.merged: dict[int, Spans] = {}
+        self.in_model = 0
+        self.reach = 0
+        self.limits: list[int] = []
+        self.heard: dict[int, float] = {}
+
+    def __call__(self, played: Simulation) -> None:
+        self.events += 1
+        if played.status != "ok":
+            return
+        cohort = played.coordinator.cohort
+        trains = self.follow(played)
+        exactly_once(cohort, self.merged)
+        weights_are_the_contributions(played)
+        self.samples_are_what_was_trained(cohort)
+        self.learning_rate_is_bounded(played, trains)
+        self.bounded(played)
+
+    def follow(self, played: Simulation) -> list[Train]:
+        """Read the records that are new."""
+        trains: list[Train] = []
+        for _, record in played.records[self.read :]:
+            match record:
+                case Merged():
+                    self.merged[record.epoch] = union(self.merged.get(record.epoch, ()), record.spans)
+                    self.in_model += measure(record.spans)
+                case Plan():
+                    reach = [count + ahead for count, ahead in zip(record.counts, record.ahead, strict=True)]
+                    self.reach = max(self.reach, sum(reach))
+                    limits = [3 * c + 2 * a for c, a in zip(record.counts, record.ahead, strict=True)]
+                    self.limits = [max(pair) for pair in zip(limits, self.limits or limits, strict=True)]
+                case Train():
+                    trains.append(record)
+                case Reduce():
+                    laid = dict(played.weights)[record.round]
+                    brought = dict(zip(record.members, record.samples, strict=True))
+                    assert all(laid[rank] == samples for rank, samples in brought.items()), "law 2"
+                    assert sum(brought.values()) > 0, "law 2: nobody brought anything"
+            rank = getattr(record, "rank", None)
+            if rank is not None:
+                self.heard[rank] = played.now
+        self.read = len(played.records)
+        return trains
+
+    def samples_are_what_was_trained(self, cohort: Cohort) -> None:
+        """Law 5: what counts as seen by the cohort is in the model, or on its way into it."""
+        if cohort.shares:
+            on_its_way = sum(measure(whole(chunk)) for _, chunk in cohort.shares)
+            assert self.in_model <= cohort.samples <= self.in_model + on_its_way
+            return
+        entries = cohort.round.contributions if cohort.round is not None else ()
+        pending = [trained for state in (*cohort.ranks, *entries) for trained in state.trained]
+        assert cohort.samples == self.in_model + sum(measure(spans) for _, spans in pending)
+
+    def learning_rate_is_bounded(self, played: Simulation, trains: list[Train]) -> None:
+        """Law 5: no grant takes the schedule further than what the cohort may train until it is through."""
+        cohort, world = played.coordinator.cohort, played.world
+        for order in trains:
+            if order.chunk.parts > 1 or cohort.shares:
+                assert order.seen == cohort.samples
+                continue
+            end = order.seen + order.pace * measure(rest(order.chunk))
+            assert cohort.samples <= order.seen
+            # What is granted: up to three windows before this one; and what others do beside it.
+            assert end <= cohort.samples + 5 * self.reach * world.batch
+
+    def bounded(self, played: Simulation) -> None:
+        """Law 8: no rank is granted more than its bound; who is gone and owes something is found by the deadline."""
+        cohort, world = played.coordinator.cohort, played.world
+        for rank in cohort.live:
+            state, known = cohort.ranks[rank], played.ranks[rank]
+            if self.limits:
+                limit = world.steps if cohort.shares else self.limits[rank]
+                assert state.queued <= limit
+                assert len(known.machine.lane) + len(known.machine.orders) + len(known.inbox) <= limit + 8
+            if not known.alive and cohort.owes(rank) and state.digest:
+                assert played.now - self.heard[rank] <= world.deadline_s + 2 * played.tick_s
+        assert len(cohort.evaluating) <= world.size * world.epochs
+
+
+def exactly_once(cohort: Cohort, recorded: dict[int, Spans]) -> None:
+    """Law 1: every sample of an epoch in progress is free, granted, trained or in the model, and one of these only."""
+    parts: dict[int, list[Span]] = {ledger.epoch: [] for ledger in cohort.ledgers}
+    for ledger in cohort.ledgers:
+        assert recorded.get(ledger.epoch, ()) == ledger.merged, "the record proves it"
+        parts[ledger.epoch] += [*ledger.returned, *ledger.merged]
+        parts[ledger.epoch] += [(start, stop) for start, stop in ledger.pools if start < stop]
+    if cohort.shares:
+        for _, chunk in cohort.shares:
+            parts[chunk.epoch] += whole(chunk)
+    entries = cohort.round.contributions if cohort.round is not None else ()
+    for state in cohort.ranks:
+        for chunk in () if cohort.shares else state.queue:
+            parts[chunk.epoch] += rest(chunk)
+    for holder in (*cohort.ranks, *entries):
+        for epoch, spans in holder.trained:
+            parts[epoch] += spans
+    for epoch, spans in parts.items():
+        spans.sort()
+        assert spans[0][0] == 0, f"epoch {epoch}: {spans}"
+        assert spans[-1][1] == cohort.world.samples, f"epoch {epoch}: {spans}"
+        assert all(one[1] == next[0] for one, next in pairwise(spans)), f"epoch {epoch}: {spans}"
+    for epoch in range(cohort.begun):
+        if epoch not in parts:
+            assert recorded[epoch] == ((0, cohort.world.samples),), f"epoch {epoch} was closed unfinished"
+
+
+def weights_are_the_contributions(played: Simulation) -> None:
+    """Law 2: what the books say that a rank brought into the round in flight is what it brought."""
+    current = played.coordinator.cohort.round
+    for entry in current.contributions if current is not None else ():
+        assert current is not None
+        assert entry.samples == sum(measure(spans) for _, spans in entry.trained)
+        if not played.coordinator.cohort.shares:
+            assert entry.samples == dict(played.weights)[current.index][entry.rank]

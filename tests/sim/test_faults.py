@@ -1,0 +1,107 @@
+"""Random schedules with faults, every law checked at every event: no sample lost or trained twice, whoever is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ddp.core.commands import Abort, Drop
+from ddp.core.faults import KINDS, Fault
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation
+from tests.sim.invariants import Invariants
+from tests.sim.strategies import FATAL, costs, policies, scripts, second_blows, small_worlds, suited, worlds
+from tests.sim.test_laws import covered_once
+
+Blow = tuple[int, type, int, float] | None
+
+
+class Moment(Invariants):
+    """Checks the laws, and has a rank die at the moment of an order."""
+
+    def __init__(self, blow: Blow) -> None:
+        super().__init__()
+        self.blow = blow
+        self.killed: set[int] = set()
+
+    def __call__(self, played: Simulation) -> None:
+        new = played.records[self.read :]
+        super().__call__(played)
+        if self.blow is None:
+            return
+        rank, kind, left, delay = self.blow
+        for _, record in new:
+            if isinstance(record, kind) and rank in (getattr(record, "rank", rank), -1):
+                if not left:
+                    played.kill(rank, delay)
+                    self.killed.add(rank)
+                    self.blow = None
+                    return
+                left -= 1
+        self.blow = (rank, kind, left, delay)
+
+
+def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow: Blow, torn: int) -> Simulation:
+    """Play it and check all that must hold of it, at every event and in the end."""
+    watch = Moment(blow)
+    # All work done by one rank at its slowest, every batch for itself, and a few deadlines for every loss.
+    steps = world.epochs * (world.steps + 1) * world.size
+    slowest = max(cost.step_s(rank, step) for rank in range(world.size) for step in range(3)) * 4 * 4
+    limit = steps * (slowest + 1.0) + 4 * world.deadline_s * (1 + 2 * len(script))
+    played = Simulation(
+        policy, world, cost, faults=script, torn=lambda rank: bool(torn >> rank & 1), watch=watch, limit_s=limit
+    ).run()
+    assert played.status == "ok", [record for _, record in played.records if isinstance(record, (Abort, Drop))]
+    covered_once(played)
+    doomed = {fault.rank for _, fault in played.struck if fault.kind in FATAL} | watch.killed
+    lost = {rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive}
+    assert lost <= doomed, "no rank is given up while it works, however slow"
+    assert lost == {record.rank for _, record in played.records if isinstance(record, Drop)}, "the lost are named"
+    return played
+
+
+def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> None:
+    """One schedule; one in which no fault came to pass does not count."""
+    policy = suited(policy, world)
+    script = data.draw(scripts(world))
+    blow = data.draw(second_blows(world, script))
+    played = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)))
+    assume(played.struck)
+    STRUCK.update(fault.kind for _, fault in played.struck)
+    STRUCK["schedules"] += 1
+
+
+EACH = 1200
+"""Schedules for each policy on each backend: over 10,000 in all."""
+STRUCK: Counter[str] = Counter()
+"""Schedules played, and faults of each kind that came to pass in them."""
+SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None:
+    fixed = {"blocking": backend != "snapshots", "in_step": backend == "in_step"}
+
+    @settings(max_examples=EACH, deadline=None, suppress_health_check=SLOW)
+    @given(policies(name), small_worlds(**fixed), costs(), st.data())
+    def schedules(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
+        campaign(data, policy, world, cost)
+
+    before = STRUCK.copy()
+    schedules()
+    struck = STRUCK - before
+    assert struck["schedules"] >= EACH
+    assert all(struck[kind] >= EACH // 20 for kind in KINDS), "faults of all kinds came to pass"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@given(policies(), worlds(tolerate_loss=True), costs(), st.data())
+def test_faults_in_long_runs(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
+    campaign(data, policy, world, cost)
