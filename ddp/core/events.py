@@ -121,6 +121,18 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """A rank has laid down its part of a checkpoint, or could not."""
+
+    at: float
+    rank: int
+    index: int
+    files: tuple[tuple[str, int, str], ...]
+    """(name, bytes, sha256) of each."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
     """A sign of life from a rank in a long piece of work."""
 
@@ -213,6 +225,6 @@ class Merged:
     spans: Spans
 
 
-RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Alive | Finished | Failed
+RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
