@@ -169,10 +169,8 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return cohort, ()
         case Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
-        case Failed():
-            return lose(cohort, event.rank, event.at, event.error)
-        case Lost():
-            return lose(cohort, event.rank, event.at, event.reason)
+        case Failed(error=reason) | Lost(reason=reason):
+            return lose(cohort, event.rank, event.at, reason)
         case Tick():
             return _on_tick(cohort, event)
 

@@ -225,6 +225,8 @@ class Merged:
     spans: Spans
 
 
-RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
+RankEvent = (
+    Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
+)
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed

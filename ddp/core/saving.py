@@ -17,7 +17,7 @@ from ddp.core.world import World
 
 
 def begin(cohort: Cohort, plan: Plan, at: float, turn: bool) -> tuple[Cohort, tuple[Save, ...]]:
-    """Order all live ranks to save the model, if it is time: behind the round in flight, or as it is while all stand still."""
+    """Order all live ranks to save the model, if it is time: behind the round in flight, or while all stand still."""
     settings, world = cohort.world.checkpoints, cohort.world
     if settings is None or cohort.saving is not None or cohort.broken:
         return cohort, ()

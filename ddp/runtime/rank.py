@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Share, Stop, Train
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share, Stop, Train
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
@@ -53,6 +53,7 @@ class Rank:
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
+        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
 
     def run(self) -> None:
         """Obey until told to stop."""
@@ -98,6 +99,8 @@ class Rank:
                 self._contributed(action.round, change)
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
+            case Save():
+                loop.save(action, backend.kept(), backend.consensus(exact=loop.steps == 0))
             case Stop():
                 backend.settle()
                 loop.finish()
