@@ -8,8 +8,8 @@ from typing import Any
 from bench.analysis.breakdown import breakdown, seconds_in, walls
 from bench.analysis.stream import Stream, sort
 from bench.analysis.syncing import elche, sync
-from bench.analysis.training import Finite, epochs, target, throughput, train_seconds
-from bench.schema import SCHEMA_VERSION, Epoch, Fault, Final, Memory, Metrics, Time
+from bench.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
+from bench.schema import SCHEMA_VERSION, Epoch, Fault, Final, Memory, Metrics, Resumed, Time
 from bench.spec import RunSpec
 from ddp.core.events import Failed, Lost
 from ddp.runtime.codec import Record
@@ -62,7 +62,7 @@ def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> d
         "sync": sync(stream),
         "elche": elche(stream, launched),
         "memory": _memory(spec.world_size, stream),
-        "faults": _faults(stream, launched),
+        "faults": _faults(stream, _origin(stream, launched)),
     }
 
 
@@ -78,8 +78,9 @@ def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
         "emulated_speeds": list(spec.speeds),
         "epochs_planned": spec.epochs,
         "parameters": ready[0].parameters if ready else None,
-        "steps": sum(event.steps for event in stream.progress),
-        "samples": sum(event.samples for event in stream.progress),
+        "steps": sum(event.steps for part in stream.parts_in_turn for event in part.progress),
+        "samples": sum(event.samples for part in stream.parts_in_turn for event in part.progress),
+        "resumed": _resumed(stream),
         "params_sha256": digests.pop() if len(digests) == 1 else None,
     }
 
@@ -92,8 +93,29 @@ _SAME_NAME = (
 
 
 def _notes(stream: Stream) -> list[str]:
-    differ = len({event.digest for event in stream.finished.values()}) > 1
-    return ["the ranks ended with different parameters"] if differ else []
+    notes = []
+    if len({event.digest for event in stream.finished.values()}) > 1:
+        notes.append("the ranks ended with different parameters")
+    if stream.resumed is not None:
+        notes.append(
+            f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
+            "breakdown and sync are of the rest alone"
+        )
+    notes += [f"checkpoint {event.index} could not be written: {event.error}" for event in stream.unsaved[:1]]
+    return notes
+
+
+def _resumed(stream: Stream) -> Resumed | None:
+    if stream.resumed is None or stream.earlier is None:
+        return None
+    return Resumed(
+        source=stream.resumed.source,
+        checkpoint=stream.resumed.index,
+        epochs=stream.resumed.epochs,
+        samples=stream.resumed.samples,
+        seconds=seconds_at(stream.earlier, stream.resumed.at),
+        times=len(stream.parts_in_turn) - 1,
+    )
 
 
 def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
@@ -128,9 +150,15 @@ def _memory(world_size: int, stream: Stream) -> Memory:
     )
 
 
+def _origin(stream: Stream, launched: float) -> float:
+    """When the run was launched; of one that was gone on with, about: when its first rank was ready."""
+    first = stream.parts_in_turn[0]
+    return launched if first is stream else min((event.at for event in first.ready.values()), default=launched)
+
+
 def _faults(stream: Stream, launched: float) -> list[Fault]:
     faults = []
-    for event in stream.faults:
+    for event in (event for part in stream.parts_in_turn for event in part.faults):
         if isinstance(event, Failed):
             kind, text = "failed", event.error
         elif isinstance(event, Lost):
@@ -138,6 +166,8 @@ def _faults(stream: Stream, launched: float) -> list[Fault]:
         else:
             kind, text = "average_failed", f"round {event.round} could not be completed"
         faults.append(
-            Fault.model_validate({"seconds": event.at - launched, "rank": event.rank, "kind": kind, "text": text})
+            Fault.model_validate(
+                {"seconds": max(event.at - launched, 0.0), "rank": event.rank, "kind": kind, "text": text}
+            )
         )
     return faults

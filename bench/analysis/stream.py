@@ -18,7 +18,9 @@ from ddp.core.events import (
     Lost,
     Progress,
     Ready,
+    Resumed,
     RoundClosed,
+    Saved,
     Slice,
 )
 from ddp.runtime.codec import Record
@@ -82,6 +84,17 @@ class Stream:
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """Commands carry no time: that of the event before them."""
     faults: list[Failed | Lost | AverageFailed] = field(default_factory=list)
+    unsaved: list[Saved] = field(default_factory=list)
+    """Parts of checkpoints that could not be laid down."""
+    resumed: Resumed | None = None
+    """What this is the rest of."""
+    earlier: Stream | None = None
+    """The records before that: what is in the model that this went on with. Without slices."""
+
+    @property
+    def parts_in_turn(self) -> list[Stream]:
+        """Every part of a run that was gone on with, the earliest first."""
+        return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property
     def begun(self) -> float | None:
@@ -91,14 +104,21 @@ class Stream:
 
 def sort(records: Sequence[Record], launched: float) -> Stream:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
-    slices = [record for record in records if isinstance(record, Slice)]
-    stream = Stream(Slices.of(slices))
-    for one in slices:
+    since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
+    slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    none = Slices.of(())
+    stream = Stream(Slices.of(slices) if since == -np.inf else none)
+    for one in slices if since == -np.inf else ():
         _seen(stream, one.rank, one.at + one.seconds)
     now = launched
     for record in records:
         if isinstance(record, Slice):
             continue
+        if isinstance(record, Resumed):
+            last = record.at == since
+            stream = Stream(Slices.of(slices) if last else none, resumed=record, earlier=stream)
+            for one in slices if last else ():
+                _seen(stream, one.rank, one.at + one.seconds)
         if isinstance(record, Plan):
             stream.plans.append((now, record))
         elif isinstance(record, Evaluate):
@@ -123,6 +143,8 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.averaged.append(event)
         case RoundClosed():
             stream.closed.append(event)
+        case Saved() if event.error:
+            stream.unsaved.append(event)
         case Failed() | Lost() | AverageFailed():
             stream.faults.append(event)
     if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):

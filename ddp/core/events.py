@@ -225,6 +225,19 @@ class Merged:
     spans: Spans
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """For the record: from here on a run goes on from a checkpoint. What is recorded before is what its model knows of."""
+
+    at: float
+    index: int
+    epochs: int
+    """Complete epochs, and samples, in the checkpoint."""
+    samples: int
+    source: str
+    """Folder of the earlier run."""
+
+
 RankEvent = (
     Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
 )

@@ -12,7 +12,7 @@ import msgspec
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = events.Event | events.PolicyEvent | events.Slice | commands.Command
+Record = events.Event | events.PolicyEvent | events.Slice | events.Resumed | commands.Command
 
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -34,6 +34,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Slice,
         events.RoundClosed,
         events.Merged,
+        events.Resumed,
     )
 }
 COMMANDS: dict[str, type[Any]] = {
