@@ -97,6 +97,11 @@ def part_folder(folder: Path, index: int) -> Path:
     return folder / f".part-{index:06}"
 
 
+def place(folder: Path, index: int) -> Path:
+    """Where a whole one lies."""
+    return folder / f"{index:06}"
+
+
 def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
     """Write one part. Raises OSError."""
     path = part_folder(folder, index) / name
@@ -115,12 +120,12 @@ def publish(job: Job, order: Publish) -> Path:
     parts = part_folder(folder, order.index)
     manifest = Manifest(VERSION, Identity.of(job), order.index, order.members, order.files, order.books)
     (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
-    place = folder / f"{order.index:06}"
-    shutil.rmtree(place, ignore_errors=True)  # of an earlier life, beyond the checkpoint that was gone on from
-    os.rename(parts, place)
+    whole = place(folder, order.index)
+    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, beyond the checkpoint that was gone on from
+    os.rename(parts, whole)
     for old in (*_places(folder)[KEEP:], *folder.glob(".part-*")):
         shutil.rmtree(old, ignore_errors=True)
-    return place
+    return whole
 
 
 def _places(folder: Path) -> list[Path]:
@@ -131,9 +136,9 @@ def _places(folder: Path) -> list[Path]:
 def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The latest checkpoint in `folder` that is whole; and a line for each one that is not."""
     problems: list[str] = []
-    for place in _places(folder):
+    for path in _places(folder):
         try:
-            return read(place), problems
+            return read(path), problems
         except Torn as error:
             problems.append(str(error))
     return None, problems
