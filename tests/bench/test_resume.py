@@ -160,7 +160,7 @@ def test_what_cannot_be_gone_on_with_is_one_line(left, tmp_path):
         locate(left)
     config = json.loads((left / "config.json").read_text())
     (left / "config.json").write_text(json.dumps(config | {"checkpoint": {"every": 0}}))
-    with pytest.raises(ValueError, match="checkpoint.every=0"):
+    with pytest.raises(ValueError, match=r"checkpoint\.every=0"):
         locate(left)
 
 
