@@ -20,7 +20,7 @@ from bench.plan import RunPlan, mode_name
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.commands import Books, Evaluate, Publish
+from ddp.core.commands import Books, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.spans import union
@@ -192,8 +192,10 @@ def earlier(source: Source, at: float) -> list[str]:
     """
     index, books = source.checkpoint.manifest.index, source.checkpoint.books
     records = _records(source.folder / EVENTS)
-    cut = next((when for when, record in records if isinstance(record, Publish) and record.index == index), None)
-    if cut is None:
+    # Not the record of its publication, which a process killed right after that did not come to write.
+    saved = {record.rank: when for when, record in records if isinstance(record, Saved) and record.index == index}
+    cut = max(saved.values(), default=0.0)
+    if not saved.keys() >= set(source.checkpoint.manifest.members):
         raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
     limits = _limits(records, index, books)
     lines = []
