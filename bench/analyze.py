@@ -10,8 +10,8 @@ from bench.analysis.breakdown import breakdown, seconds_in, walls
 from bench.analysis.ledger import ledger
 from bench.analysis.stream import Stream, sort
 from bench.analysis.syncing import elche, sync
-from bench.analysis.training import Finite, epochs, target, throughput, train_seconds
-from bench.schema import SCHEMA_VERSION, Epoch, Final, Memory, Metrics, Time
+from bench.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
+from bench.schema import SCHEMA_VERSION, Epoch, Final, Memory, Metrics, Resumed, Time
 from bench.spec import RunSpec
 from ddp.runtime.codec import Record
 
@@ -37,7 +37,8 @@ def analyze(
     rows = epochs(stream, spec.world_size, finite)
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    found = faults.faults(stream, launched, spec.world_size)
+    origin = _origin(stream, launched)
+    found = [row for part in stream.parts_in_turn for row in faults.faults(part, origin, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream)]
     said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     return Metrics.model_validate(
@@ -82,8 +83,9 @@ def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
         "scripted_faults": [str(fault) for fault in spec.faults],
         "epochs_planned": spec.epochs,
         "parameters": ready[0].parameters if ready else None,
-        "steps": sum(event.steps for event in stream.progress),
-        "samples": sum(event.samples for event in stream.progress),
+        "steps": sum(event.steps for part in stream.parts_in_turn for event in part.progress),
+        "samples": sum(event.samples for part in stream.parts_in_turn for event in part.progress),
+        "resumed": _resumed(stream),
         "params_sha256": digests.pop() if len(digests) == 1 else None,
     }
 
@@ -96,8 +98,29 @@ _SAME_NAME = (
 
 
 def _notes(stream: Stream) -> list[str]:
-    differ = len({event.digest for event in stream.finished.values()}) > 1
-    return ["the ranks ended with different parameters"] if differ else []
+    notes = []
+    if len({event.digest for event in stream.finished.values()}) > 1:
+        notes.append("the ranks ended with different parameters")
+    if stream.resumed is not None:
+        notes.append(
+            f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
+            "breakdown and sync are of the rest alone"
+        )
+    notes += [f"checkpoint {event.index} could not be written: {event.error}" for event in stream.unsaved[:1]]
+    return notes
+
+
+def _resumed(stream: Stream) -> Resumed | None:
+    if stream.resumed is None or stream.earlier is None:
+        return None
+    return Resumed(
+        source=stream.resumed.source,
+        checkpoint=stream.resumed.index,
+        epochs=stream.resumed.epochs,
+        samples=stream.resumed.samples,
+        seconds=seconds_at(stream.earlier, stream.resumed.at),
+        times=len(stream.parts_in_turn) - 1,
+    )
 
 
 def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
@@ -130,3 +153,9 @@ def _memory(world_size: int, stream: Stream) -> Memory:
         peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
         peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
     )
+
+
+def _origin(stream: Stream, launched: float) -> float:
+    """When the run was launched; of one that was gone on with, about: when its first rank was ready."""
+    first = stream.parts_in_turn[0]
+    return launched if first is stream else min((event.at for event in first.ready.values()), default=launched)

@@ -13,6 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -84,6 +85,9 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     data: DataConfig = field(default_factory=DataConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    resume: str | None = None
+    """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
     output: str = "runs"
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     force: bool = False
@@ -106,7 +110,8 @@ def policy_node(name: str, policy: type[Policy]) -> DictConfig:
 
 def _schema() -> DictConfig:
     node: DictConfig = OmegaConf.structured(Config)
-    OmegaConf.set_readonly(node.averaging, False)
+    for group in (node.averaging, node.checkpoint):
+        OmegaConf.set_readonly(group, False)
     return node
 
 

@@ -10,11 +10,13 @@ from ddp.runtime.codec import Record, decode, encode, stamp
 
 
 class Journal:
-    """Appends every record to the file as it happens, so that a crash leaves what was known. A context manager."""
+    """Appends every record to the file as it happens, behind what is there, so that a crash leaves what was known.
+
+    A context manager."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("ab", buffering=0)
 
     def __enter__(self) -> Journal:
         return self

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +19,8 @@ from bench.analyze import analyze
 from bench.journal import Journal
 from bench.plan import RunPlan
 from bench.progress import Monitor
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, write_text
+from bench.resume import Source, earlier
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.usage import usage
@@ -50,22 +53,28 @@ class _End:
     """Of the rank that failed."""
 
 
-def launch(plan: RunPlan, console: Console) -> Outcome:
-    """Run it and write its folder. Raises UsageError if the folder cannot be made, OSError if the disk fails."""
+def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
+    """Run it, or the rest of it from a `source`, and write its folder.
+
+    Raises UsageError if the folder cannot be made or the source cannot be read, OSError if the disk fails.
+    """
     spec, launched = plan.spec, now()
     env, git, before = environment.describe(), environment.source(), environment.usage()
     with usage():
         writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
+    job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
         write_text(writer.path / CONFIG, _config_text(spec))
+        if source is not None:
+            job = replace(job, resume=_take_over(source, writer.path, launched))
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
             Monitor(spec, console, log) as monitor,
         ):
-            _announce(spec, monitor)
-            end = _train(replace(plan.job, scratch=private), spec.engine, journal, monitor)
+            _announce(spec, monitor, source)
+            end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
@@ -79,7 +88,7 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
                     ended=ended,
                     env=env,
                     git=git,
-                    warnings=[disturbance] if disturbance else [],
+                    warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
                     error=end.error,
                 )
                 folder = _complete(writer, records, metrics, spec, launched)
@@ -87,6 +96,18 @@ def launch(plan: RunPlan, console: Console) -> Outcome:
         writer.discard()
         raise
     return Outcome(spec, folder, metrics)
+
+
+def _take_over(source: Source, folder: Path, at: float) -> Path:
+    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again."""
+    with usage():
+        lines = earlier(source, at)
+        write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
+        place = folder.absolute() / CHECKPOINTS / source.checkpoint.path.name
+        part = place.with_name(f".part-{place.name}")
+        shutil.copytree(source.checkpoint.path, part)
+        os.rename(part, place)
+    return place
 
 
 def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
@@ -121,11 +142,14 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     return _End("ok")
 
 
-def _announce(spec: RunSpec, monitor: Monitor) -> None:
+def _announce(spec: RunSpec, monitor: Monitor, source: Source | None) -> None:
     monitor.say(
         f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {spec.epochs} epochs of batches of "
         f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
     )
+    if source is not None:
+        books = source.checkpoint.books
+        monitor.say(f"goes on from {source.checkpoint.path}: {books.epochs} epochs, {books.samples} samples")
     for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")
 

@@ -103,7 +103,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         config=resolved,
         warnings=_warnings(config, world_size, machine),
     )
-    return RunPlan(spec, _job(spec, policy, backend, config.averaging, recipe), recipe)
+    return RunPlan(spec, _job(spec, policy, config, recipe), recipe)
 
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
@@ -121,6 +121,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
         "data": {"name": recipe.data, "dir": config.data.dir},
         "cluster": asdict(config.cluster),
+        "checkpoint": asdict(config.checkpoint),
     }
 
 
@@ -132,7 +133,9 @@ def _beyond(config: Config) -> dict[str, float]:
 
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     """sha256 over the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
-    cell = {key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster")}
+    cell = {
+        key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
+    }
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
@@ -147,7 +150,7 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, recipe: Recipe) -> Job:
+def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
     cluster, data, train = (spec.config[group] for group in ("cluster", "data", "train"))
     return Job(
         task=partial(models.make_task, spec.model, recipe, data["dir"]),
@@ -156,9 +159,10 @@ def _job(spec: RunSpec, policy: Policy, backend: str, averaging: Averaging, reci
         seed=spec.seed,
         world_size=spec.world_size,
         policy=policy,
-        backend=backend,
+        backend=config.backend.name,
         scratch=Path(),  # the launcher makes it
-        averaging=averaging,
+        averaging=config.averaging,
+        checkpoints=config.checkpoint,
         device=cluster["device"],
         speeds=spec.speeds,
         lr_scale=spec.lr_scale,

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -32,6 +33,9 @@ from bench.summary import Cell
 from bench.usage import UsageError, usage
 from ddp.suggest import unknown
 from models import MODELS
+
+if TYPE_CHECKING:
+    from bench.resume import Source
 
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
@@ -122,17 +126,29 @@ class Session:
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
-        run_plan = _make_plan(config)
+        source: Source | None = None
+        if config.resume is not None:
+            from bench.resume import locate
+
+            with usage():
+                found = locate(Path(config.resume))
+            if isinstance(found, Path):
+                self.console.print(f"{found}: finished before, there is nothing to go on with", soft_wrap=True)
+                run = find_runs(found)[0][0]
+                return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
+            source = found
+            config = self.config = _resumed(config, composed, source)
+        run_plan = _make_plan(config, source)
         spec = run_plan.spec
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
-        if self.sweep and not config.force and finished(*key):
+        if self.sweep and source is None and not config.force and finished(*key):
             self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
         from bench.launch import launch
 
-        outcome = launch(run_plan, self.console)
+        outcome = launch(run_plan, self.console, source)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def conclude(self, baseline: Path) -> Exit:
@@ -161,7 +177,23 @@ class Session:
         return gravest(codes)
 
 
-def _make_plan(config: Config) -> RunPlan:
+def _resumed(config: Config, composed: DictConfig, source: Source) -> Config:
+    """The configuration of the run that is gone on with."""
+    from bench.resume import configured
+
+    said: dict[str, Any] = {}
+    for word in HydraConfig.get().overrides.task:
+        key, _, value = word.partition("=")
+        key = key.lstrip("+~").partition("@")[0]
+        chosen = OmegaConf.select(composed, key, default=value)
+        if OmegaConf.is_config(chosen):
+            chosen = OmegaConf.to_container(chosen)
+        said[key] = value if isinstance(chosen, dict) else chosen
+    with usage():
+        return configured(config, said, source)
+
+
+def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
     """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
     name = config.model.name
     if name not in MODELS:
@@ -179,5 +211,9 @@ def _make_plan(config: Config) -> RunPlan:
     interrupts.check()
     with usage():
         ready = plan(config, models.load(name), DATA, machine)
+        if source is not None:
+            from bench.resume import check
+
+            check(ready, source)
         data_set(ready.spec.data).prepare(config.data.dir)
     return ready

@@ -22,6 +22,8 @@ from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
 METRICS, CONFIG, EVENTS = "metrics.json", "config.json", "events.jsonl"
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints in that of a run that is not finished."""
 FAILED = ".failed"
 """Suffix of a failed rerun that lies beside the finished run it must not destroy."""
 
@@ -46,11 +48,21 @@ def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
     return _is_ok(place(output, model, mode, run_id))
 
 
-def _is_ok(folder: Path) -> bool:
+def status(folder: Path) -> str | None:
+    """Status of the run in `folder`; None if there is no result to be read."""
     try:
-        return _read_metrics(folder).status == "ok"
+        return _read_metrics(folder).status
     except ValueError:
-        return False
+        return None
+
+
+def _is_ok(folder: Path) -> bool:
+    return status(folder) == "ok"
+
+
+def _resumable(folder: Path) -> bool:
+    """Whether there is a checkpoint that somebody may want to go on from."""
+    return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
 class RunWriter:
@@ -72,20 +84,26 @@ class RunWriter:
 
     def commit(self, status: str) -> Path:
         """Rename into place; the final folder. An `ok` run replaces what was there; another one never replaces an `ok`
-        one, but goes to `<run_id>.failed` beside it."""
+        one, nor one that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it. Checkpoints are
+        kept until a run of the cell is `ok`."""
         beside = self._place.with_name(self._place.name + FAILED)
-        destination = beside if status != "ok" and _is_ok(self._place) else self._place
+        kept = _is_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
+        destination = beside if status != "ok" and kept else self._place
         try:
-            if status == "ok" and beside.exists():
-                shutil.rmtree(beside)
+            if status == "ok":
+                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+                shutil.rmtree(beside, ignore_errors=True)
             _replace(self.path, destination)
+            if status == "ok":
+                _clean(self._place.parent, self._place.name, resumable=True)
         except OSError as error:
             raise ValueError(f"cannot put {self.path} into place: {error.strerror}: {error.filename}") from None
         return destination
 
     def discard(self) -> None:
-        """Remove what was written."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove what was written, unless it can be gone on with."""
+        if not _resumable(self.path):
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _replace(source: Path, destination: Path) -> None:
@@ -97,8 +115,8 @@ def _replace(source: Path, destination: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _clean(parent: Path, run_id: str) -> None:
-    """Remove what dead processes left of this run."""
+def _clean(parent: Path, run_id: str, resumable: bool = False) -> None:
+    """Remove what dead processes left of this run, but for what can be gone on with, or that too."""
     for folder in parent.glob(".*-*"):
         kind, _, rest = folder.name.partition("-")
         name, _, pid = rest.rpartition("-")
@@ -106,7 +124,7 @@ def _clean(parent: Path, run_id: str) -> None:
             continue
         if kind == ".old" and not (parent / name).exists():
             os.rename(folder, parent / name)
-        elif kind in (".tmp", ".old"):
+        elif kind in (".tmp", ".old") and (resumable or not _resumable(folder)):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -151,7 +169,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
 def _read_metrics(folder: Path) -> Metrics:
     """Raises ValueError: one line that names the file and what is wrong with it."""
     path = folder / METRICS
-    body = _read_object(path)
+    body = read_object(path)
     version = body.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(f"{path}: schema_version is {version!r}, this version reads {SCHEMA_VERSION}")
@@ -165,10 +183,11 @@ def _read_metrics(folder: Path) -> Metrics:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    return _read_object(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    return read_object(folder / CONFIG) if (folder / CONFIG).exists() else {}
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

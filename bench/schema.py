@@ -240,6 +240,17 @@ class Ledger(Strict):
     exactly_once: bool = Field(description="every sample of every planned epoch is in the model exactly once")
 
 
+class Resumed(Strict):
+    """What the run went on from. `time_s`, `throughput`, `breakdown`, `sync`, `elche` and `memory` are of the rest alone."""
+
+    source: str = Field(description="folder of the earlier run")
+    checkpoint: int = Field(description="number of the checkpoint")
+    epochs: int = Field(description="complete epochs in it")
+    samples: int = Field(description="samples trained by all ranks in it")
+    seconds: float = Field(description="training time that it holds, as in `epochs[].seconds`, seconds")
+    times: int = Field(description="how often the run was gone on with, this time included")
+
+
 class Metrics(Strict):
     """The result of one run."""
 
@@ -286,6 +297,7 @@ class Metrics(Strict):
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[Fault] = Field(description="in the order in which they were noticed")
     ledger: Ledger | None = Field(default=None, description="null: the result is from before it was kept")
+    resumed: Resumed | None = Field(default=None, description="null: the run was not gone on with")
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from ddp.core.errors import Aborted, Diverged, EngineError, RankFailed, RankLost
     from ddp.runtime.handle import WorkerHandle
     from ddp.runtime.scalars import record_scalar
-    from ddp.trainer import EpochMetrics, RunHandle, TrainedState, Trainer
+    from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
 
 __all__ = [
     "Aborted",
+    "CheckpointInfo",
     "Diverged",
     "EngineError",
     "EpochMetrics",
@@ -36,7 +37,7 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(("Aborted", "Diverged", "EngineError", "RankFailed", "RankLost"), "ddp.core.errors"),
-    **dict.fromkeys(("EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
+    **dict.fromkeys(("CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
     "WorkerHandle": "ddp.runtime.handle",
     "record_scalar": "ddp.runtime.scalars",
 }

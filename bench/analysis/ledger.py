@@ -22,8 +22,9 @@ def ledger(stream: Stream, world_size: int, planned: int) -> Ledger:
 
 def _merged(stream: Stream, world_size: int) -> list[LedgerRow]:
     rows = []
-    for epoch in sorted({event.epoch for event in stream.merged}):
-        lines = [event for event in stream.merged if event.epoch == epoch]
+    merged = [event for part in stream.parts_in_turn for event in part.merged]
+    for epoch in sorted({event.epoch for event in merged}):
+        lines = [event for event in merged if event.epoch == epoch]
         by_rank = [0] * world_size
         for line in lines:
             by_rank[line.rank] += measure(line.spans)
@@ -43,8 +44,9 @@ def _covered(spans: list[Span]) -> int:
 
 def _counted(stream: Stream, samples: int) -> list[LedgerRow]:
     rows = []
-    for epoch in sorted({event.epoch for event in stream.progress}):
-        trained = sum(event.samples for event in stream.progress if event.epoch == epoch)
+    progress = [event for part in stream.parts_in_turn for event in part.progress]
+    for epoch in sorted({event.epoch for event in progress}):
+        trained = sum(event.samples for event in progress if event.epoch == epoch)
         once = min(trained, samples)
         rows.append(LedgerRow(epoch=epoch, samples=once, repeated=trained - once, by_rank=[trained]))
     return rows

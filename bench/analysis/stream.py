@@ -20,7 +20,9 @@ from ddp.core.events import (
     Merged,
     Progress,
     Ready,
+    Resumed,
     RoundClosed,
+    Saved,
     Slice,
 )
 from ddp.runtime.codec import Record
@@ -90,6 +92,17 @@ class Stream:
     """Faults, what was done about them, and the new groups that were formed, in their order."""
     drops: dict[int, float] = field(default_factory=dict)
     """Rank -> when the run began to go on without it. What it says later is not heard."""
+    unsaved: list[Saved] = field(default_factory=list)
+    """Parts of checkpoints that could not be laid down."""
+    resumed: Resumed | None = None
+    """What this is the rest of."""
+    earlier: Stream | None = None
+    """The records before that: what is in the model that this went on with. Without slices."""
+
+    @property
+    def parts_in_turn(self) -> list[Stream]:
+        """Every part of a run that was gone on with, the earliest first."""
+        return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property
     def begun(self) -> float | None:
@@ -99,14 +112,21 @@ class Stream:
 
 def sort(records: Sequence[Record], launched: float) -> Stream:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
-    slices = [record for record in records if isinstance(record, Slice)]
-    stream = Stream(Slices.of(slices))
-    for one in slices:
+    since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
+    slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    none = Slices.of(())
+    stream = Stream(Slices.of(slices) if since == -np.inf else none)
+    for one in slices if since == -np.inf else ():
         _seen(stream, one.rank, one.at + one.seconds)
     now = launched
     for record in records:
         if isinstance(record, Slice):
             continue
+        if isinstance(record, Resumed):
+            last = record.at == since
+            stream = Stream(Slices.of(slices) if last else none, resumed=record, earlier=stream)
+            for one in slices if last else ():
+                _seen(stream, one.rank, one.at + one.seconds)
         if isinstance(record, Plan):
             stream.plans.append((now, record))
         elif isinstance(record, Evaluate):
@@ -140,6 +160,8 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.verdicts.append(event)
         case Merged():
             stream.merged.append(event)
+        case Saved() if event.error:
+            stream.unsaved.append(event)
         case Failed() | Lost() | AverageFailed():
             stream.trouble.append((event.at, event))
     if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):

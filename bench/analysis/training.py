@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
+import numpy as np
+
 from bench.analysis.steady import steady
 from bench.analysis.stream import Stream
 from bench.schema import Epoch, Target, Throughput
@@ -36,6 +38,17 @@ def clock(stream: Stream) -> Clock | None:
     return None if begun is None else Clock(begun, len(stream.ready), stream.evaluated)
 
 
+def seconds_at(stream: Stream, time: float) -> float:
+    """Seconds of training until `time`, since the start of the run: what was lost between its parts does not count."""
+    before = 0.0
+    if stream.earlier is not None and stream.resumed is not None:
+        if time < stream.resumed.at:
+            return seconds_at(stream.earlier, time)
+        before = seconds_at(stream.earlier, np.nextafter(stream.resumed.at, -np.inf))
+    ticking = clock(stream)
+    return before + (ticking.at(time) if ticking is not None else 0.0)
+
+
 def train_seconds(stream: Stream) -> float:
     """Seconds of training, from the last rank ready to the last finished (or the last record of a run cut short)."""
     ticking = clock(stream)
@@ -48,31 +61,28 @@ def train_seconds(stream: Stream) -> float:
 def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
     """One row for each epoch of which anything was trained."""
     trained: dict[int, list[Progress]] = defaultdict(list)
-    for event in stream.progress:
+    streams = stream.parts_in_turn
+    for event in (event for part in streams for event in part.progress):
         trained[event.epoch].append(event)
     parts: dict[int, dict[tuple[int, int], Evaluated]] = defaultdict(dict)
-    for part in stream.evaluated:
-        parts[part.epoch][part.rank, part.part] = part
-    ticking = clock(stream)
-    if ticking is None:
-        return []
+    for evaluated in (event for part in streams for event in part.evaluated):
+        parts[evaluated.epoch][evaluated.rank, evaluated.part] = evaluated
+    split = {epoch: ranks for part in streams for epoch, ranks in part.parts.items()}
     rows: list[Epoch] = []
     for epoch in sorted(trained):
-        whole = len(parts[epoch]) >= stream.parts.get(epoch, world_size)
-        evaluated = list(parts[epoch].values()) if whole else []
-        rows.append(_epoch(stream, ticking, trained[epoch], evaluated, world_size, finite))
+        whole = len(parts[epoch]) >= split.get(epoch, world_size)
+        rows.append(_epoch(stream, trained[epoch], list(parts[epoch].values()) if whole else [], world_size, finite))
     return rows
 
 
-def _epoch(
-    stream: Stream, ticking: Clock, trained: list[Progress], parts: list[Evaluated], ranks: int, finite: Finite
-) -> Epoch:
+def _epoch(stream: Stream, trained: list[Progress], parts: list[Evaluated], ranks: int, finite: Finite) -> Epoch:
     epoch, last = trained[-1].epoch, max(trained, key=lambda event: event.at)
     name = f"epochs.{epoch}"
     until = ended(trained, parts)
     # A rank trains nothing while it evaluates, so what it reported by the end of that, it had trained at its beginning.
     ends = {part.rank: part.at for part in parts}
-    samples = sum(p.samples for p in stream.progress if p.at <= ends.get(p.rank, until))
+    progress = (event for part in stream.parts_in_turn for event in part.progress)
+    samples = sum(p.samples for p in progress if p.at <= ends.get(p.rank, until))
     size = sum(part.samples for part in parts)
     eval_loss, metric = evaluation(parts)
     return Epoch(
@@ -82,7 +92,7 @@ def _epoch(
         eval=finite(f"{name}.eval", metric) if size else None,
         eval_loss=finite(f"{name}.eval_loss", eval_loss) if size else None,
         lr=last.lr,
-        seconds=ticking.at(until),
+        seconds=seconds_at(stream, until),
         scalars=_known(f"{name}.scalars", scalar_means(trained), finite),
         scalars_per_rank=[
             _known(f"{name}.scalars_per_rank.{rank}", means, finite)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ddp.core.commands import Books
 from ddp.core.errors import ProtocolError
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, Spans, measure, union
@@ -101,6 +102,30 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """When a checkpoint was made."""
+
+    at: float = 0.0
+    epochs: int = 0
+    """Complete epochs, and averages, since the start of the run."""
+    averages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A checkpoint in the making."""
+
+    index: int
+    members: tuple[int, ...]
+    waiting: tuple[int, ...]
+    """Ranks that owe their part."""
+    mark: Mark
+    books: Books | None = None
+    """None until the average is there that it is a checkpoint of."""
+    files: tuple[tuple[str, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Cohort:
     """All ranks and the work of the epochs in progress."""
 
@@ -132,6 +157,11 @@ class Cohort:
     """Collectives that broke in a row though no rank was lost."""
     moved: float = 0.0
     """When a rank last said more than that it lives."""
+    saving: Saving | None = None
+    saves: int = 0
+    """Checkpoints begun."""
+    saved: Mark = Mark()
+    """The last checkpoint, or the start."""
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""
@@ -146,12 +176,18 @@ class Cohort:
         """Every live rank has its model, data and transport."""
         return all(self.ranks[r].digest for r in self.live)
 
+    @property
+    def complete(self) -> int:
+        """Epochs that are complete, those that are with the round in flight too."""
+        return self.begun - len(self.ledgers) + (0 if self.round is None else len(self.round.closes))
+
     def owes(self, rank: int) -> bool:
         """Whether the rank has something to report, so that its silence means something."""
         state = self.ranks[rank]
         if not state.alive or state.finished:
             return False
         waited = self.round is not None and rank in self.round.waiting
+        waited |= self.saving is not None and rank in self.saving.waiting
         works = bool(state.queue) or any(owed.rank == rank for owed in self.evaluating)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from ddp.core.spans import Chunk
+from ddp.core.ledger import Ledger
+from ddp.core.spans import Chunk, measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,17 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
+class Save:
+    """Rank: lay down your part of checkpoint `index`: your optimizer's state, and with `model` the average just made."""
+
+    rank: int
+    index: int
+    model: bool
+    in_turn: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Rank: report and leave."""
 
@@ -151,5 +164,46 @@ class Plan:
     """Of the controller; empty: it has none."""
 
 
-RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Stop
-Command = RankCommand | Drop | Reduce | Abort | Plan
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What the coordinator must know to go on from a checkpoint: what is in its model, and what the policy has learnt."""
+
+    epoch_samples: int
+    """Training samples in an epoch."""
+    begun: int
+    """Epochs begun."""
+    ledgers: tuple[Ledger, ...]
+    """Of those that are not complete."""
+    rounds: int
+    saves: int
+    """Checkpoints begun."""
+    policy_state: Any
+    plan: Plan | None
+    """None, like the state: the policy begins anew."""
+
+    @property
+    def epochs(self) -> int:
+        """Complete epochs."""
+        return self.begun - len(self.ledgers)
+
+    @property
+    def samples(self) -> int:
+        """Samples in the model."""
+        return self.epochs * self.epoch_samples + sum(measure(ledger.merged) for ledger in self.ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Runtime: checkpoint `index` is whole; put it where it will be found."""
+
+    index: int
+    members: tuple[int, ...]
+    """Ranks that laid down a part."""
+    files: tuple[tuple[str, int, str], ...]
+    """(name, bytes, sha256) of each part."""
+    books: Books
+    reason: str
+
+
+RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop
+Command = RankCommand | Drop | Reduce | Abort | Plan | Publish

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import rounds
-from ddp.core.cohort import Cohort, RankState, book
-from ddp.core.commands import Abort, Command, Plan, RankCommand, Stop
+from ddp.core import rounds, saving
+from ddp.core.cohort import Cohort, Mark, RankState, book
+from ddp.core.commands import Abort, Books, Command, Plan, RankCommand, Stop
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -31,6 +31,7 @@ from ddp.core.events import (
     Ready,
     Reduced,
     RoundClosed,
+    Saved,
     Shared,
     Snapshot,
     Tick,
@@ -57,13 +58,19 @@ class Coordinator:
     policy_state: Any = None
     plan: Plan | None = None
     """None until every rank is ready."""
+    books: Books | None = None
+    """Of the checkpoint that the run goes on from."""
     over: bool = False
     """Nothing is left to do: all ranks have finished, or the run was aborted."""
 
     @staticmethod
-    def start(policy: Policy, world: World, at: float) -> Coordinator:
-        """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells."""
-        return Coordinator(policy, Cohort(world, tuple(RankState(last_seen=at) for _ in range(world.size))))
+    def start(policy: Policy, world: World, at: float, books: Books | None = None) -> Coordinator:
+        """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells.
+
+        `books`: of the checkpoint that the ranks have been made from."""
+        ranks = tuple(RankState(last_seen=at) for _ in range(world.size))
+        cohort = Cohort(world, ranks) if books is None else saving.reopen(world, ranks, books)
+        return Coordinator(policy, cohort, books=books)
 
     def update(self, event: Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event.
@@ -84,17 +91,27 @@ class Coordinator:
     def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Consult the policy, grant work, open a round, stop: whatever is now possible."""
         self, issued = self._consult(outputs)
+        cohort, published = saving.settle(self.cohort, self.plan, self.policy_state, issued)
+        self, issued = replace(self, cohort=cohort), (*issued, *published)
         if any(isinstance(output, Abort) for output in issued):
             return replace(self, over=True), issued
         if not self.cohort.ready or self.cohort.stopping:
             return replace(self, over=_all_finished(self.cohort)), issued
         if self.plan is None:
-            state, plan = self.policy.init(self.cohort.world)
-            self, issued = replace(self, policy_state=state, plan=plan), (*issued, plan)
+            self, plan = self._plan(at)
+            issued = (*issued, plan)
         self, issued = self._issue(at, issued)
         if any(isinstance(output, Abort) for output in issued):
             return replace(self, over=True), issued
         return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
+
+    def _plan(self, at: float) -> tuple[Coordinator, Plan]:
+        """The policy begins, or goes on with what it had learnt."""
+        state, plan = self.policy.init(self.cohort.world)
+        if self.books is not None and self.books.plan is not None:
+            state, plan = self.books.policy_state, self.books.plan
+        mark = Mark(at, self.cohort.complete, saving.averages(self.cohort, plan))
+        return replace(self, policy_state=state, plan=plan, cohort=replace(self.cohort, saved=mark)), plan
 
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Form groups, grant work, open a round where one is due, with the work that follows it; stop at the end."""
@@ -102,12 +119,18 @@ class Coordinator:
         assert plan is not None
         cohort, orders = recover(cohort, at)
         cohort, evaluations = _close_epochs(cohort, at)
+        saves: tuple[Output, ...] = ()
+        if saving.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
+            cohort, saves = saving.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
-        issued = (*issued, *orders, *evaluations, *grants)
+        issued = (*issued, *orders, *evaluations, *saves, *grants)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason)
+            saves = ()
+            if cohort.world.blocking:
+                cohort, saves = saving.begin(cohort, plan, at, rounds.in_turn(cohort, plan))
             cohort, grants = dispatch(begin_window(cohort, plan), plan)
-            issued = (*issued, *averages, *grants)
+            issued = (*issued, *averages, *saves, *grants)
         if _trained_out(cohort) and cohort.orphaned:
             cohort, evaluations = evaluate_orphans(cohort)
             issued = (*issued, *evaluations)
@@ -151,14 +174,14 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return rounds.on_shared(cohort, event)
         case Evaluated():
             return _on_evaluated(cohort, event)
+        case Saved():
+            return saving.on_saved(cohort, event), ()
         case Alive():
             return cohort, ()
         case Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
-        case Failed():
-            return lose(cohort, event.rank, event.at, event.error)
-        case Lost():
-            return lose(cohort, event.rank, event.at, event.reason)
+        case Failed(error=reason) | Lost(reason=reason):
+            return lose(cohort, event.rank, event.at, reason)
         case Tick():
             return _on_tick(cohort, event)
 
@@ -182,6 +205,9 @@ def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]
             return cohort, (Abort("failed", reason),)
     if not cohort.world.samples:
         cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
+    if any(ledger.samples != event.samples for ledger in cohort.ledgers):
+        reason = f"the checkpoint is of {cohort.ledgers[0].samples} training samples, there are {event.samples} now"
+        return cohort, (Abort("failed", reason),)
     if event.samples != cohort.world.samples:
         reason = f"rank {event.rank} sees {event.samples} training samples, {cohort.world.samples} were expected"
         return cohort, (Abort("failed", reason),)

@@ -11,12 +11,13 @@ from ddp.core.allocation import fit, level, merge_lone
 from ddp.core.cohort import Cohort
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
+from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
 
 
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still hold."""
-    return _whole_epoch(cohort) if plan.in_step else _windows(cohort, plan)
+    return _whole_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
 
 
 def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
@@ -176,13 +177,23 @@ def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
 
 
-def _whole_epoch(cohort: Cohort) -> tuple[Cohort, tuple[Train, ...]]:
-    """Where gradients are averaged inside the step: a slice of every global batch of the epoch to each rank, at once."""
-    world, epoch = cohort.world, cohort.begun
-    if cohort.ledgers or epoch == world.epochs:
+def _whole_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+    """Where gradients are averaged inside the step: a slice of every global batch to each rank, of the whole epoch at once
+    or up to the next checkpoint."""
+    world = cohort.world
+    if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
         return cohort, ()
-    ledger = Ledger(epoch, world.samples)
-    return split(replace(cohort, ledgers=(ledger,), begun=epoch + 1), epoch, 0, world.samples)
+    if not cohort.ledgers:
+        ledger = Ledger(cohort.begun, world.samples)
+        cohort = replace(cohort, ledgers=(ledger,), begun=cohort.begun + 1)
+    ledger, stop = cohort.ledgers[0], world.samples
+    if ledger.complete:
+        return cohort, ()
+    first = measure(ledger.merged)
+    if world.checkpoints is not None:
+        steps = world.checkpoints.left(averages(cohort, plan) - cohort.saved.averages)
+        stop = stop if steps is None else min(stop, first + steps * world.batch * world.size)
+    return split(cohort, ledger.epoch, first, stop)
 
 
 def split(cohort: Cohort, epoch: int, start: int, stop: int) -> tuple[Cohort, tuple[Train, ...]]:

@@ -126,6 +126,18 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """A rank has laid down its part of a checkpoint, or could not."""
+
+    at: float
+    rank: int
+    index: int
+    files: tuple[tuple[str, int, str], ...]
+    """(name, bytes, sha256) of each."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Alive:
     """A sign of life from a rank in a long piece of work."""
 
@@ -239,7 +251,22 @@ class GuardVerdict:
     """What the anchor is multiplied by; 1 if it stays."""
 
 
-RankEvent = Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Alive | Finished | Failed
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """For the record: from here on a run goes on from a checkpoint. What is recorded before is what its model knows of."""
+
+    at: float
+    index: int
+    epochs: int
+    """Complete epochs, and samples, in the checkpoint."""
+    samples: int
+    source: str
+    """Folder of the earlier run."""
+
+
+RankEvent = (
+    Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
+)
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -84,6 +84,12 @@ class Ledger:
         """Free what a lost rank had not brought into the model."""
         return replace(self, returned=union(self.returned, spans)) if spans else self
 
+    def reopen(self) -> Ledger:
+        """The ledger of whoever goes on from the model as it is: what is not in it is free."""
+        edges = (0, *(edge for span in self.merged for edge in span), self.samples)
+        gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
+        return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)
+
     def merge(self, spans: Spans) -> Ledger:
         """Bring trained samples into the model. AssertionError if one is there already."""
         return replace(self, merged=union(self.merged, spans)) if spans else self

@@ -199,8 +199,10 @@ def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     if current.stage == "collect" and not cohort.world.blocking:
         if not any(entry.samples for entry in current.contributions):
             return _give_up(cohort), ()  # whoever had trained is lost: there is nothing to weigh
-        members = tuple(entry.rank for entry in current.contributions)
-        samples = tuple(entry.samples for entry in current.contributions)
+        # By rank, not as they arrived: a sum of floats depends on its order.
+        brought = sorted(current.contributions, key=lambda entry: entry.rank)
+        members = tuple(entry.rank for entry in brought)
+        samples = tuple(entry.samples for entry in brought)
         cohort = replace(cohort, round=replace(current, stage="reduce", since=at))
         return cohort, (Reduce(current.index, members, samples, "all snapshots are there"),)
     if current.stage in ("apply", "adopt"):

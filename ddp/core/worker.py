@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Share, Stop, Train
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch
 
@@ -28,23 +28,23 @@ class Idle:
     """Action: wait for orders."""
 
 
-FOLLOWING = (Average, Apply, Evaluate)
+FOLLOWING = (Average, Apply, Evaluate, Save)
 """Orders that follow from a round, and are off when it breaks."""
 
-Action = Step | Join | Average | Apply | Share | Adopt | Evaluate | Stop | Idle
+Action = Step | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop | Idle
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
     """State of a worker. Methods return the next one."""
 
-    lane: tuple[Train | Average | Evaluate, ...] = ()
+    lane: tuple[Train | Average | Evaluate | Save, ...] = ()
     """Grants, and orders in turn."""
     offset: int = 0
     """Steps of the first grant that are done."""
     own: int = 0
     """Samples of the first grant that are trained."""
-    orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Stop, ...] = ()
+    orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop, ...] = ()
     held: bool = False
     """A round broke here: no training until a new group is formed."""
     deaf: bool = False
@@ -57,7 +57,7 @@ class Worker:
             raise ProtocolError(f"{order} arrived after the order to stop")
         if self.deaf and isinstance(order, FOLLOWING):
             return self
-        if isinstance(order, Train) or (isinstance(order, (Average, Evaluate)) and order.in_turn):
+        if isinstance(order, Train) or (isinstance(order, (Average, Evaluate, Save)) and order.in_turn):
             return replace(self, lane=(*self.lane, order))
         if isinstance(order, (Join, Adopt)):
             self = replace(self, deaf=False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddp.core.checkpointing import Checkpointing
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -23,6 +25,9 @@ class World:
     """How long a rank that owes something may be silent."""
     tolerate_loss: bool = False
     """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
+
+    checkpoints: Checkpointing | None = None
+    """How often a checkpoint is made; None: never."""
 
     @property
     def steps(self) -> int:

@@ -12,7 +12,15 @@ import msgspec
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Merged | commands.Command
+Record = (
+    events.Event
+    | events.PolicyEvent
+    | events.PolicyRecord
+    | events.Slice
+    | events.Merged
+    | events.Resumed
+    | commands.Command
+)
 
 EVENTS: dict[str, type[Any]] = {
     cls.__name__: cls
@@ -25,6 +33,7 @@ EVENTS: dict[str, type[Any]] = {
         events.AverageFailed,
         events.Shared,
         events.Evaluated,
+        events.Saved,
         events.Alive,
         events.Finished,
         events.Failed,
@@ -34,6 +43,7 @@ EVENTS: dict[str, type[Any]] = {
         events.RoundClosed,
         events.Merged,
         events.GuardVerdict,
+        events.Resumed,
     )
 }
 COMMANDS: dict[str, type[Any]] = {
@@ -47,6 +57,8 @@ COMMANDS: dict[str, type[Any]] = {
         commands.Reduce,
         commands.Apply,
         commands.Evaluate,
+        commands.Save,
+        commands.Publish,
         commands.Stop,
         commands.Drop,
         commands.Abort,

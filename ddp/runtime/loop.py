@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from ddp.core.commands import Evaluate
-from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready
+from ddp.core.commands import Evaluate, Save
+from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.worker import Step
+from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.meter import Meter
@@ -68,6 +71,10 @@ class Loop:
         """The last epoch that the callback was called for."""
         self._pending = _Pending(-1)
         self._reported = now()
+        self._held = checkpoint.resume(job)
+        if self._held is not None:
+            held = checkpoint.load(self._held.path / checkpoint.MODEL)
+            checkpoint.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -137,6 +144,53 @@ class Loop:
         self._send(
             Evaluated(now(), self.rank, order.epoch, samples, _finite(loss), _finite(metric), seconds, order.part)
         )
+
+    def save(
+        self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
+    ) -> Saved:
+        """Lay down this rank's part of a checkpoint, and the model that `consensus` puts in place if it is for this rank to
+        do. `kept`: what the backend keeps from one average to the next."""
+        self.report()
+        began, replica, folder = now(), self.replica, self.job.checkpoint_folder
+        assert folder is not None
+        files: tuple[checkpoint.File, ...] = ()
+        error = ""
+        try:
+            files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state()),)
+            if order.model:
+                replica.state.gather()
+                with consensus or nullcontext():
+                    files = (*files, checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(kept)))
+        except OSError as problem:
+            files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
+        self.meter.add("checkpoint", began)
+        saved = Saved(now(), self.rank, order.index, files, error)
+        self._send(saved)
+        return saved
+
+    def _state(self) -> dict[str, Any]:
+        counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
+        return {"optimizer": self.replica.optimizer.state_dict(), "rates": self.replica.rates.capture(), **counters}
+
+    def _model(self, kept: Sequence[Tensor]) -> dict[str, Any]:
+        # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
+        named = {name: value for name, value in self.replica.model.state_dict().items() if isinstance(value, Tensor)}
+        return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named}
+
+    def restore(self, kept: Sequence[Tensor] = ()) -> None:
+        """Take over what this rank laid down for the checkpoint that the run goes on from. Raises Torn."""
+        if self._held is None:
+            return
+        model, held = (
+            checkpoint.load(path) for path in (self._held.path / checkpoint.MODEL, self._held.part(self.rank))
+        )
+        checkpoint.take("averages", kept, model.get("kept"))
+        try:
+            self.replica.optimizer.load_state_dict(held["optimizer"])
+            self.replica.rates.restore(held["rates"])
+            self._begun, self.total_steps, self.version = (int(held[name]) for name in ("begun", "steps", "version"))
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise checkpoint.Torn(f"{self._held.part(self.rank)}: not the state of this optimizer ({error})") from error
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Share, Stop, Train
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share, Stop, Train
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import Batch
@@ -58,6 +58,7 @@ class Rank:
         self._heart = Heart(job.deadline_s / 5, lambda: channel.send(Alive(now(), rank)))
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
         self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose)
+        self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
 
     def run(self) -> None:
         """Obey until told to stop."""
@@ -106,6 +107,8 @@ class Rank:
                 self._contributed(action.round, change)
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
+            case Save():
+                loop.save(action, backend.kept(), backend.consensus(exact=loop.steps == 0))
             case Stop():
                 backend.settle()
                 loop.finish()

@@ -20,8 +20,8 @@ class Rates:
     """Sets the rates of `optimizer`, whose own are those at schedule 1."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
-        self._groups = optimizer.param_groups
-        self._own = [float(group["lr"]) for group in self._groups]
+        self._optimizer = optimizer  # not its groups: they are other ones after `load_state_dict`
+        self._own = [float(group["lr"]) for group in optimizer.param_groups]
         self._schedule, self._scale = schedule, scale
         self._fixed: float | None = None
         self._factor = 1.0
@@ -33,7 +33,7 @@ class Rates:
     def apply(self, fraction: float) -> float:
         """Set the rates of all parameter groups; returns that of the first one."""
         rates = self._all(fraction)
-        for group, rate in zip(self._groups, rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         return rates[0]
 
@@ -43,6 +43,14 @@ class Rates:
             return [rate * factor for rate in self._own]
         first = self._own[0]
         return [self._fixed * self._factor * (rate / first if first else 1.0) for rate in self._own]
+
+    def capture(self) -> tuple[float | None, float, float]:
+        """What callbacks have set: (fixed rate, factor, scale). A schedule is code, and not among it."""
+        return self._fixed, self._factor, self._scale
+
+    def restore(self, held: tuple[float | None, float, float]) -> None:
+        """Take over what was captured."""
+        self._fixed, self._factor, self._scale = held
 
     def fix(self, rate: float) -> None:
         """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
 from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 
@@ -96,5 +97,11 @@ class Job:
     """What goes wrong on purpose."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
+    checkpoints: Checkpointing | None = None
+    """How often a checkpoint is made; None: never."""
+    checkpoint_folder: Path | None = None
+    """Where they are laid down; made when the first one is."""
+    resume: Path | None = None
+    """The checkpoint (a folder in such a folder) to go on from."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once for all ranks."""

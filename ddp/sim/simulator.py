@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from ddp.core.commands import Abort, Adopt, Apply, Average, Drop, Evaluate, Join, RankCommand, Reduce, Share, Stop
+from ddp.core.commands import Abort, Adopt, Apply, Average, Drop, Evaluate, Join, RankCommand, Reduce, Save, Share, Stop
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import (
     Alive,
@@ -28,6 +28,7 @@ from ddp.core.events import (
     RankEvent,
     Ready,
     Reduced,
+    Saved,
     Shared,
     Snapshot,
     Tick,
@@ -226,6 +227,8 @@ class Simulation:
                 self._spend(index, costs.copy_s, self._tell_of, Shared(0.0, index, action.round))
             case Adopt():
                 self._spend(index, costs.copy_s, self._adopted, action.round)
+            case Save():
+                self._spend(index, costs.copy_s, self._tell_of, Saved(0.0, index, action.index, ()))
             case Stop():
                 self._tell(Finished(self.now, index, "end", 0, 0))
 

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -19,8 +19,10 @@ from typing import Any
 
 import torch
 
+from ddp.core.commands import Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished
+from ddp.runtime.checkpoint import place
 from ddp.runtime.engines import elche
 from ddp.runtime.scratch import scratch
 from ddp.runtime.task import Job, Task
@@ -37,12 +39,31 @@ class _Stop(BaseException):
     """Leaves the engine; no `except Exception` on the way takes it for an error of the run."""
 
 
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """A checkpoint that lies there whole. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` is the model."""
+
+    path: Path
+    """Its folder; kept until two later ones are there."""
+    epochs: int
+    """Complete epochs in it."""
+    samples: int
+    """Samples in it, of all epochs."""
+
+
 class RunHandle:
     """A run. Methods may be called from any thread; `with` ends the run when the block is left."""
 
-    def __init__(self, job: Job, deliver: Callable[[Path], Callable[[], Task]], room: int, devices: list[str]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        deliver: Callable[[Path], Callable[[], Task]],
+        room: int,
+        devices: list[str],
+        saved: Callable[[CheckpointInfo], None] | None = None,
+    ) -> None:
         self._job, self._deliver, self._room = job, deliver, room
-        self._devices = tuple(devices)
+        self._devices, self._saved = tuple(devices), saved
         self._book = EpochBook(self._devices)
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._finished: list[int] = []
@@ -153,6 +174,10 @@ class RunHandle:
             raise _Stop
         if isinstance(record, Finished):
             self._finished.append(record.rank)
+        if isinstance(record, Publish) and self._saved is not None:
+            assert self._job.checkpoint_folder is not None
+            path = place(self._job.checkpoint_folder, record.index)
+            self._saved(CheckpointInfo(path, record.books.epochs, record.books.samples))
         for metrics in self._book.add(record):
             self._metrics.put(metrics)
 

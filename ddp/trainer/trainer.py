@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.core.checkpointing import UNITS, Checkpointing
 from ddp.data.dataset import as_source
-from ddp.runtime import forkserver
+from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
 from ddp.runtime.task import Job
 from ddp.settings import function, known, make_policy, number, script, whole
-from ddp.trainer.handle import RunHandle
+from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
 MAX_WORLD = 64
@@ -50,6 +52,13 @@ class Trainer:
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
+        checkpoint_folder: where checkpoints are laid down, the last two of them; None: none are made.
+        checkpoint_every: epochs or averages from one to the next (the end of the run needs none).
+        checkpoint_unit: `epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step
+            is an average.
+        checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. What
+            it raises ends the run.
+        resume: a checkpoint folder, or one checkpoint in it, to go on from; the run must be what it was.
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
         device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
         deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
@@ -81,6 +90,11 @@ class Trainer:
         lr_scale_ratio: float = 1.0,
         max_grad_norm: float | None = None,
         epoch_callback: Callable[[int, WorkerHandle], None] | None = None,
+        checkpoint_folder: str | Path | None = None,
+        checkpoint_every: int = 1,
+        checkpoint_unit: str = "epochs",
+        checkpoint_callback: Callable[[CheckpointInfo], None] | None = None,
+        resume: str | Path | None = None,
         speeds: Sequence[float] = (),
         device: str = "auto",
         deadline_s: float = 60.0,
@@ -122,7 +136,13 @@ class Trainer:
             faults=script(faults, size),
             keep_state=True,
             preload=("ddp.trainer.task",),
+            checkpoints=_checkpoints(checkpoint_folder, checkpoint_every, checkpoint_unit, checkpoint_callback),
+            checkpoint_folder=None if checkpoint_folder is None else Path(checkpoint_folder).absolute(),
         )
+        self._callback = checkpoint_callback
+        if resume is not None:
+            self._job = replace(self._job, resume=_latest(Path(resume)))
+            checkpoint.resume(self._job)
 
     def run(self) -> RunHandle:
         """Start training and return at once. May be called again: every run begins anew.
@@ -133,10 +153,10 @@ class Trainer:
         _refuse_in_a_rank(self._job.world_size)
         devices = [str(place(self._job, rank)) for rank in range(self._job.world_size)]
         if self._job.world_size == 1:
-            return RunHandle(self._job, lambda folder: self._job.task, 0, devices)
+            return RunHandle(self._job, lambda folder: self._job.task, 0, devices, self._callback)
         parcel = pack(self._parts)
         forkserver.warm(self._job.preload)  # here, where it can be kept from Ctrl-C
-        return RunHandle(self._job, parcel.deliver, parcel.bytes, devices)
+        return RunHandle(self._job, parcel.deliver, parcel.bytes, devices, self._callback)
 
 
 def _world_size(asked: int | None, device: str) -> int:
@@ -152,6 +172,27 @@ def _check_functions(parts: Parts) -> None:
     for name in ("eval_step", "schedule", "epoch_callback"):
         if getattr(parts, name) is not None:
             function(name, getattr(parts, name))
+
+
+def _checkpoints(
+    folder: str | Path | None, every: int, unit: str, callback: Callable[[CheckpointInfo], None] | None
+) -> Checkpointing | None:
+    settings = Checkpointing(whole("checkpoint_every", every, 1), known("checkpoint_unit", unit, UNITS), spacing_s=0.0)
+    if folder is None and callback is not None:
+        raise ValueError("checkpoint_callback without checkpoint_folder: say where checkpoints are to be laid down")
+    if callback is not None:
+        function("checkpoint_callback", callback)
+    return None if folder is None else settings
+
+
+def _latest(path: Path) -> Path:
+    """The checkpoint in `path`, or the latest whole one of those in it."""
+    if (path / checkpoint.BOOKS).exists():
+        return path.absolute()
+    found, problems = checkpoint.find(path.absolute())
+    if found is None:
+        raise ValueError(f"resume={path}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
+    return found.path
 
 
 def _limit(max_grad_norm: float | None) -> float | None:

@@ -20,6 +20,8 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
@@ -92,6 +94,10 @@ class Backend(Protocol):
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average in place of the replica. `exact`: nothing was trained since that average."""
+        ...
+
+    def kept(self) -> list[Tensor]:
+        """What is kept from one average to the next beside the replicas: the outer optimizer's state."""
         ...
 
     def settle(self) -> None:

@@ -31,7 +31,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
 from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.mean import average, ratio
-from ddp.runtime.outer import Outer, outer
+from ddp.runtime.outer import Outer, outer, precise
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ def _like(scratch: Path, section: Section, who: int | str) -> Tensor:
     return _open(scratch, f"{section.kind}-{who}", section.values.dtype, section.values.numel())
 
 
+def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
+    """The outer optimizer's velocity for parameters of this type: zeros, until it moves."""
+    return _open(scratch, f"velocity-{str(dtype).removeprefix('torch.')}", precise(dtype), elements)
+
+
 class Backend:
     """A rank's side: its own snapshot, and the average that all read."""
 
@@ -75,6 +80,11 @@ class Backend:
         self._snapshot = [_like(job.scratch, section, rank) for section in self._sections]
         self._average = [_like(job.scratch, section, NOBODY) for section in self._sections]
         self._divergence = _open(job.scratch, f"divergence-{rank}", torch.float64, 1)
+        self._velocities = [
+            _velocity(job.scratch, section.values.dtype, section.values.numel())
+            for section in (self._sections if job.averaging.outer != "none" else ())
+            if section.kind == "parameters"
+        ]
         self._bytes = sum(laid.nbytes for laid in self._snapshot)
         if job.averaging.outer != "none":
             # The outer optimizer steps from the initial parameters: the same bits from all ranks.
@@ -139,6 +149,10 @@ class Backend:
         """Put the average in place of the replica for an evaluation."""
         return nullcontext() if exact and not self._apart else swapped(self._pairs())
 
+    def kept(self) -> list[Tensor]:
+        """The outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply` only."""
+        return self._velocities
+
     def settle(self) -> None:
         """Become the last average."""
         if self._apart and self._applied:
@@ -200,7 +214,9 @@ class Reducer:
             return {"blend": None if kind == "optimizer" else 1.0}
         name = path.with_stem(kind)
         if name not in self._outer:
-            self._outer[name] = outer(self._settings, mean)
+            step = self._outer[name] = outer(self._settings, mean)
+            if step is not None:  # in shared memory, for checkpoints
+                step.velocity = _velocity(self._scratch, mean.dtype, mean.numel())
         elastic = self._settings.elastic
         return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic, "measure": True}
 

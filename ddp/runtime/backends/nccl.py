@@ -250,6 +250,10 @@ class Backend:
         """An evaluation follows its average directly, so the replica is the average, unless replicas stay apart."""
         return swapped(self._pairs()) if self._job.averaging.apart and self._averaged else nullcontext()
 
+    def kept(self) -> list[Tensor]:
+        """The outer optimizer's velocities, the same on all ranks."""
+        return [step.velocity for step in self._outer if step is not None]
+
     def settle(self) -> None:
         """Become the last average."""
         if self._job.averaging.apart and self._averaged:

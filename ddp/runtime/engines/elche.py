@@ -5,11 +5,12 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
-from ddp.core.commands import Abort, Drop, RankCommand, Reduce
+from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.events import Failed
 from ddp.core.world import World
+from ddp.runtime import checkpoint
 from ddp.runtime.backends.base import load
 from ddp.runtime.clock import now
 from ddp.runtime.engines import solo
@@ -25,6 +26,7 @@ def run(job: Job, emit: Emit) -> None:
     if job.world_size == 1:
         solo.run(job, emit)
         return
+    held = checkpoint.resume(job)
     with Ranks(job) as ranks:
         module = load(job.backend)
         facts = module.FACTS
@@ -37,8 +39,9 @@ def run(job: Job, emit: Emit) -> None:
             in_step=facts.in_step,
             deadline_s=job.deadline_s,
             tolerate_loss=job.tolerate_loss,
+            checkpoints=job.checkpoints,
         )
-        coordinator = Coordinator.start(job.policy, world, now())
+        coordinator = Coordinator.start(job.policy, world, now(), held.books if held is not None else None)
         failure: Failed | None = None
         with module.Reducer(job, ranks.reduced) as reducer:
             while not coordinator.over:
@@ -48,6 +51,9 @@ def run(job: Job, emit: Emit) -> None:
                         failure = failure or event
                     coordinator, outputs = coordinator.update(event)
                     for output in outputs:
+                        if isinstance(output, Publish):
+                            solo.publish(job, output, emit)
+                            continue
                         emit(output, now())
                         if isinstance(output, Abort):
                             _raise(output, failure)

@@ -6,16 +6,30 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ddp.core.commands import Evaluate, Train
+from ddp.core.cohort import Mark
+from ddp.core.commands import Books, Evaluate, Publish, Save, Train
 from ddp.core.errors import Diverged, RankFailed
-from ddp.core.events import Progress, RankEvent
+from ddp.core.events import Progress, RankEvent, Saved
+from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk
 from ddp.core.worker import Step, Worker
+from ddp.runtime import checkpoint
+from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Job
 
 Emit = Callable[[Any, float], None]
 """Receives every event and command with its time, as it happens."""
+
+
+def publish(job: Job, order: Publish, emit: Emit) -> None:
+    """Obey, and say so; a checkpoint that cannot be put into its place is none, and the run goes on."""
+    try:
+        checkpoint.publish(job, order)
+    except OSError as error:
+        emit(Saved(now(), order.members[0], order.index, (), f"{error.strerror or error}: {error.filename}"), now())
+    else:
+        emit(order, now())
 
 
 def run(job: Job, emit: Emit) -> None:
@@ -27,23 +41,73 @@ def run(job: Job, emit: Emit) -> None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower train.lr")
 
     try:
-        _train(job, send)
+        _train(job, send, emit)
     except Diverged:
         raise
     except Exception as error:
         raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
 
 
-def _train(job: Job, send: Callable[[RankEvent], None]) -> None:
+def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
+    held = checkpoint.resume(job)
     loop = Loop(job, 0, send)
+    loop.restore()
     loop.ready("none")
     samples = loop.replica.samples
-    for epoch in range(job.epochs):
-        chunk = Chunk(epoch, 0, samples, job.batch_size)
-        worker = Worker().receive(Train(0, chunk, seen=epoch * samples, pace=1.0, reason="solo"))
-        while worker.lane:
-            worker, step = worker.act()
-            assert isinstance(step, Step)
-            loop.train(step)
-        loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
+    books = held.books if held is not None else Books(samples, 0, (), 0, 0, None, None)
+    if books.epoch_samples != samples:
+        raise ValueError(f"the checkpoint is of {books.epoch_samples} training samples, there are {samples} now")
+    saver = _Saver(job, loop, emit, books)
+    seen = books.samples
+    while seen < job.epochs * samples:
+        epoch, start = divmod(seen, samples)
+        stop = min(samples, start + (saver.left(seen) or -(-samples // job.batch_size)) * job.batch_size)
+        _run(loop, Chunk(epoch, start, stop, job.batch_size), seen)
+        seen += stop - start
+        if stop == samples:
+            loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
+        saver.at(seen)
     loop.finish()
+
+
+def _run(loop: Loop, chunk: Chunk, seen: int) -> None:
+    worker = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo"))
+    while worker.lane:
+        worker, step = worker.act()
+        assert isinstance(step, Step)
+        loop.train(step)
+
+
+class _Saver:
+    """Makes the checkpoints of a run on one rank."""
+
+    def __init__(self, job: Job, loop: Loop, emit: Emit, books: Books) -> None:
+        self._job, self._loop, self._emit = job, loop, emit
+        self._samples, self._index = books.epoch_samples, books.saves
+        self._last = self._mark(books.samples)
+
+    def _mark(self, seen: int) -> Mark:
+        epochs, rest = divmod(seen, self._samples)
+        batch = self._job.batch_size
+        return Mark(now(), epochs, epochs * -(-self._samples // batch) + -(-rest // batch))
+
+    def left(self, seen: int) -> int | None:
+        """Steps to the next checkpoint; None: to the end of the epoch."""
+        settings = self._job.checkpoints
+        return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
+
+    def at(self, seen: int) -> None:
+        """Make one if it is time."""
+        settings, mark, last = self._job.checkpoints, self._mark(seen), self._last
+        if settings is None or mark.epochs == self._job.epochs:
+            return
+        if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
+            return
+        reason = f"after {mark.epochs} epochs and {mark.averages} averages"
+        rest = seen - mark.epochs * self._samples
+        ledgers = (Ledger(mark.epochs, self._samples).merge(((0, rest),)).reopen(),) if rest else ()
+        self._last, index, self._index = mark, self._index, self._index + 1
+        books = Books(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
+        saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))
+        if not saved.error:
+            publish(self._job, Publish(index, (0,), saved.files, books, reason), self._emit)

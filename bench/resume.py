@@ -1,0 +1,249 @@
+"""`resume=RUN_FOLDER`: which checkpoint to go on from, with which configuration, and what of the earlier records counts.
+
+The configuration is the folder's own; what is said beside it may only concern where results go and how checkpoints are made.
+Of the earlier records, those stay that the checkpoint's model knows of, so the records of a run that was gone on with tell
+of every sample once. Knows nothing of how a checkpoint is made (`ddp.runtime.checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
+from bench.plan import RunPlan, mode_name
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status
+from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.commands import Books, Evaluate
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
+from ddp.core.spans import union
+from ddp.runtime.checkpoint import Checkpoint, find
+from ddp.runtime.codec import decode, encode
+
+FREE = ("resume", "output", "report", "validate", "force", "data.dir", "cluster.deadline_s")
+"""Keys that may be said beside `resume`; and those of `checkpoint`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A run that can be gone on with."""
+
+    folder: Path
+    config: dict[str, Any]
+    checkpoint: Checkpoint
+    notes: tuple[str, ...] = ()
+    """Checkpoints that were passed over."""
+
+    @property
+    def output(self) -> str | None:
+        """The tree that the run folder belongs to; None if it was moved out of one."""
+        mode = self.folder.absolute().parent
+        known = (mode.parent.name, mode.name) == (self.config.get("model"), _mode(self.config))
+        return str(mode.parent.parent) if known else None
+
+
+def locate(path: Path) -> Source | Path:
+    """The run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
+
+    `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
+    hidden folder. Raises ValueError with the remedy.
+    """
+    path = Path(path).absolute()
+    if status(path) == "ok":
+        return path
+    beside = [] if path.name.startswith(".") else [path.with_name(path.name + FAILED), *_hidden(path)]
+    folders = [folder for folder in (path, *beside) if folder.is_dir()]
+    if not folders:
+        raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
+    for folder in folders:
+        if (process := _writer(folder)) is not None:
+            raise ValueError(f"resume={path}: that run is still going on, in process {process}; wait for it, or end it")
+    found, problems = [], []
+    for folder in folders:
+        checkpoint, torn = find(folder / CHECKPOINTS)
+        problems += torn
+        if checkpoint is not None:
+            found.append((checkpoint.books.samples, folder, checkpoint))
+    if not found:
+        raise ValueError(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
+    _, folder, checkpoint = max(found, key=lambda entry: entry[0])
+    return Source(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
+
+
+def _hidden(path: Path) -> Iterable[Path]:
+    return sorted(path.parent.glob(f".tmp-{path.name}-*"))
+
+
+def _writer(folder: Path) -> int | None:
+    """The process that writes a hidden folder, if it lives. One that began after the last record only bears its number."""
+    number = folder.name.rpartition("-")[2]
+    if not folder.name.startswith(".tmp-") or not number.isdigit():
+        return None
+    try:
+        began, wrote = psutil.Process(int(number)).create_time(), (folder / EVENTS).stat().st_mtime
+    except (psutil.Error, OSError):
+        return None
+    return int(number) if began <= wrote else None
+
+
+def _none(folder: Path) -> str:
+    try:
+        said = read_object(folder / CONFIG).get("checkpoint") or {}
+    except ValueError as error:
+        return str(error)
+    if not isinstance(said, dict) or not said.get("every"):
+        return "it has no checkpoint: it was run with checkpoint.every=0"
+    how = f"every {said['every']} {said.get('unit')}, {said.get('spacing_s')} s or more apart"
+    return f"it has no checkpoint: it ended before the first one ({how}: see checkpoint.spacing_s)"
+
+
+def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config:
+    """The configuration of the run that is gone on with. `said`: what the command line says, by key, in `asked`.
+
+    Raises ValueError for what contradicts the run.
+    """
+    saved = source.config
+    for key, value in said.items():
+        if key in FREE or key.startswith("checkpoint."):
+            continue
+        was = _was(saved, key)
+        if value != was:
+            raise ValueError(
+                f"{key}={value} contradicts the run, which has {was}: it goes on as it was begun; leave {key} out, or "
+                "begin a run of its own without resume"
+            )
+    own = _config(saved, source.folder)
+    own = replace(own, output=source.output or own.output, resume=asked.resume)
+    own = replace(own, report=asked.report, validate=asked.validate, force=asked.force)
+    if "output" in said:
+        own = replace(own, output=asked.output)
+    if "data.dir" in said:
+        own = replace(own, data=replace(own.data, dir=asked.data.dir))
+    if "cluster.deadline_s" in said:
+        own = replace(own, cluster=replace(own.cluster, deadline_s=asked.cluster.deadline_s))
+    new = {key.partition(".")[2]: value for key, value in said.items() if key.startswith("checkpoint.")}
+    return replace(own, checkpoint=replace(own.checkpoint, **new))
+
+
+def check(plan: RunPlan, source: Source) -> RunPlan:
+    """`plan` if it is of the run that is gone on with. Raises ValueError."""
+    if plan.spec.run_id != source.config.get("run_id"):
+        raise ValueError(
+            f"{source.folder}: its configuration means another run today ({plan.spec.run_id}); begin that one anew, or go "
+            "on with the version that this one was begun with"
+        )
+    return plan
+
+
+def _was(saved: dict[str, Any], key: str) -> Any:
+    """What the run has for a key of the command line; None if nothing."""
+    if key == "mode":
+        return _mode(saved)
+    value: Any = saved
+    for name in ("policy.name" if key == "policy" else key).split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _mode(saved: dict[str, Any]) -> str:
+    policy = saved.get("policy") or {}
+    return mode_name(str(saved.get("engine")), str(policy.get("name")), str(saved.get("backend")))
+
+
+def _config(saved: dict[str, Any], folder: Path) -> Config:
+    """The configuration in a run folder, typed."""
+    try:
+        return Config(
+            model=Choice(msgspec.convert(saved["model"], str)),
+            engine=Choice(msgspec.convert(saved["engine"], str)),
+            policy=msgspec.convert(saved["policy"] or {"name": "cadence"}, dict[str, Any]),
+            backend=Choice(msgspec.convert(saved["backend"] or "nccl", str)),
+            averaging=_typed(saved["averaging"] or {}, Averaging),
+            world_size=msgspec.convert(saved["world_size"], int),
+            seed=msgspec.convert(saved["seed"], int),
+            recipe=msgspec.convert(saved["recipe"], str),
+            train=_typed(saved["train"], TrainConfig),
+            data=_typed(saved["data"], DataConfig),
+            cluster=_typed(saved["cluster"], ClusterConfig),
+            checkpoint=_typed(saved["checkpoint"], Checkpointing),
+        )
+    except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
+        raise ValueError(
+            f"{folder / CONFIG}: not the configuration of a run ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _typed(said: Any, kind: type[Any]) -> Any:
+    checked = msgspec.convert(said, kind, strict=True)
+    return kind(**{name: getattr(checked, name) for name in said})
+
+
+def earlier(source: Source, at: float) -> list[str]:
+    """The records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and that it goes on then.
+
+    Raises ValueError if they do not have the checkpoint.
+    """
+    index, books = source.checkpoint.manifest.index, source.checkpoint.books
+    records = _records(source.folder / EVENTS)
+    # Not the record of its publication, which a process killed right after that did not come to write.
+    saved = {record.rank: when for when, record in records if isinstance(record, Saved) and record.index == index}
+    cut = max(saved.values(), default=0.0)
+    if not saved.keys() >= set(source.checkpoint.manifest.members):
+        raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
+    limits = _limits(records, index, books)
+    lines = []
+    for when, record in records:
+        if when <= cut and _counts(record, books, limits):
+            body = encode(record, when) if not hasattr(record, "at") else encode(record)
+            moved = msgspec.json.decode(body) | {"at": when - cut + at}
+            lines.append(msgspec.json.encode(moved).decode())
+    resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
+    return [*lines, encode(resumed).decode()]
+
+
+def _records(path: Path) -> list[tuple[float, Any]]:
+    """(time, record) of every whole line."""
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in lines]
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
+    except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not the records of a run ({error}); begin the run anew") from error
+
+
+def _limits(records: Sequence[tuple[float, Any]], index: int, books: Books) -> dict[int, float]:
+    """Rank -> until when what it trained is in the checkpoint: it laid down a snapshot for its average, or saved it."""
+    limits: dict[int, float] = {}
+    last: dict[int, float] = {}
+    for _, record in records:
+        if isinstance(record, Snapshot) and record.round == books.rounds - 1:
+            limits[record.rank] = record.at
+        elif isinstance(record, Saved) and record.index == index:
+            limits.setdefault(record.rank, record.at)
+        elif isinstance(record, Snapshot | Averaged) and record.round < books.rounds:
+            last[record.rank] = record.at
+    return last | limits
+
+
+def _counts(record: Any, books: Books, limits: Mapping[int, float]) -> bool:
+    open_epochs = {ledger.epoch: ledger for ledger in books.ledgers}
+    match record:
+        case Progress():
+            return record.at <= limits.get(record.rank, record.at)
+        case Merged():
+            ledger = open_epochs.get(record.epoch)
+            if ledger is None:
+                return record.epoch < books.begun
+            held = ledger.merged
+            return all(any(a <= start and stop <= b for a, b in held) for start, stop in union((), record.spans))
+        case Evaluate() | Evaluated():
+            return record.epoch < books.begun and record.epoch not in open_epochs
+    return bool(getattr(record, "round", -1) < books.rounds)

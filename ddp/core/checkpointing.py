@@ -1,0 +1,37 @@
+"""`Checkpointing`: how often a run lays down what it needs to go on after its end. Settings alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+UNITS = ("epochs", "averages")
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """The default is one at the end of an epoch, ten seconds or more after the last: a short run writes none."""
+
+    every: int = 1
+    """Epochs or averages from one checkpoint to the next; 0: no checkpoints."""
+    unit: str = "epochs"
+    """`epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step is an average."""
+    spacing_s: float = 10.0
+    """Least time from one to the next, and from the start to the first, seconds."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 0:
+            raise ValueError(f"checkpoint every={self.every} must be a whole number of 0 (none) or more")
+        if self.unit not in UNITS:
+            raise ValueError(f"checkpoint unit={self.unit!r} is not one of {', '.join(UNITS)}")
+        if not (math.isfinite(self.spacing_s) and self.spacing_s >= 0):
+            raise ValueError(f"checkpoint spacing_s={self.spacing_s} must be 0 seconds or more")
+
+    def due(self, epochs: int, averages: int, seconds: float) -> bool:
+        """Whether it is time, so many complete epochs, averages and seconds after the last one."""
+        done = epochs if self.unit == "epochs" else averages
+        return 0 < self.every <= done and seconds >= self.spacing_s
+
+    def left(self, averages: int) -> int | None:
+        """Averages from here to the next one that may be saved, `averages` after the last one; None: at an epoch's end."""
+        return self.every - averages % self.every if self.every and self.unit == "averages" else None

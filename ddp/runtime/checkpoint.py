@@ -1,0 +1,236 @@
+"""Checkpoints on disk: what a rank lays down, how a whole one appears, how one is found and read.
+
+    <folder>/000007/model.pt       parameters and buffers, `state_dict` among them; and what the backend keeps
+                    rank-<r>.pt    the rank's optimizer state, rates and counters
+                    books          the coordinator's books, and size and sha256 of every part (msgpack)
+
+Parts are written in `.part-000007` beside it, which is renamed once all are there; the last two are kept. One that is torn
+in spite of that (a disk that lost power) does not match its sums and is passed over. Nothing is unpickled but tensors and
+plain containers (`weights_only`). Knows neither policies nor ranks' processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from ddp.core.commands import Books, Publish
+from ddp.core.policies import Policy
+from ddp.core.world import World
+from ddp.runtime.task import Job
+
+VERSION = 1
+KEEP = 2
+BOOKS, MODEL = "books", "model.pt"
+File = tuple[str, int, str]
+"""(name, bytes, sha256)."""
+
+
+class Torn(ValueError):
+    """A checkpoint that is not whole, or not one of ours."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a run must have in common with the one that it goes on from."""
+
+    world_size: int
+    policy: str
+    backend: str
+    seed: int
+    epochs: int
+    batch_size: int
+
+    @staticmethod
+    def of(job: Job) -> Identity:
+        """Of a job. With one rank, policy and backend mean nothing."""
+        paired = job.world_size > 1
+        policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
+        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the file `books` holds."""
+
+    version: int
+    identity: Identity
+    index: int
+    members: tuple[int, ...]
+    files: tuple[File, ...]
+    books: Books
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def books(self) -> Books:
+        """As of the average that it holds."""
+        return self.manifest.books
+
+    def part(self, rank: int) -> Path:
+        """What `rank` goes on with: its own state; that of another rank if it was lost before."""
+        members = self.manifest.members
+        return self.path / rank_file(rank if rank in members else members[0])
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's part."""
+    return f"rank-{rank}.pt"
+
+
+def part_folder(folder: Path, index: int) -> Path:
+    """Where the parts of a checkpoint are written."""
+    return folder / f".part-{index:06}"
+
+
+def place(folder: Path, index: int) -> Path:
+    """Where a whole one lies."""
+    return folder / f"{index:06}"
+
+
+def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
+    """Write one part. Raises OSError."""
+    path = part_folder(folder, index) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        torch.save(held, path)
+    except RuntimeError as error:  # torch's own word for a disk that is full
+        raise OSError(str(error).splitlines()[0]) from error
+    return (name, path.stat().st_size, _sha256(path))
+
+
+def publish(job: Job, order: Publish) -> Path:
+    """Put a checkpoint whose parts are all there into its place, and remove those that are too old. Raises OSError."""
+    folder = job.checkpoint_folder
+    assert folder is not None
+    parts = part_folder(folder, order.index)
+    manifest = Manifest(VERSION, Identity.of(job), order.index, order.members, order.files, order.books)
+    (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
+    whole = place(folder, order.index)
+    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, beyond the checkpoint that was gone on from
+    os.rename(parts, whole)
+    for old in (*_places(folder)[KEEP:], *folder.glob(".part-*")):
+        shutil.rmtree(old, ignore_errors=True)
+    return whole
+
+
+def _places(folder: Path) -> list[Path]:
+    """Folders of checkpoints, the latest first."""
+    return sorted((path for path in folder.glob("[0-9]*") if path.is_dir()), reverse=True)
+
+
+def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The latest checkpoint in `folder` that is whole; and a line for each one that is not."""
+    problems: list[str] = []
+    for path in _places(folder):
+        try:
+            return read(path), problems
+        except Torn as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def read(place: Path) -> Checkpoint:
+    """The checkpoint in a folder. Raises Torn with one line."""
+    try:
+        manifest = msgspec.msgpack.decode((place / BOOKS).read_bytes(), type=Manifest)
+        if manifest.version != VERSION:
+            raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
+        _check(manifest)
+        for name, size, sha256 in manifest.files:
+            path = place / name
+            if path.stat().st_size != size or _sha256(path) != sha256:
+                raise Torn(f"{path}: torn, its content is not what was written")
+    except OSError as error:
+        raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
+    except msgspec.MsgspecError as error:
+        raise Torn(f"{place / BOOKS}: not the books of a checkpoint ({error})") from error
+    return Checkpoint(place, manifest)
+
+
+def _check(manifest: Manifest) -> None:
+    """Raise Torn unless the books can be what they claim."""
+    world, members, books = manifest.identity.world_size, manifest.members, manifest.books
+    names = {MODEL, *(rank_file(rank) for rank in members)}
+    sound = bool(members) and set(members) <= set(range(world)) and {name for name, _, _ in manifest.files} == names
+    sound &= 0 <= len(books.ledgers) <= books.begun <= manifest.identity.epochs and books.epoch_samples > 0
+    for ledger in books.ledgers:
+        edges = [edge for span in ledger.merged for edge in span]
+        sound &= edges == sorted(set(edges)) and all(0 <= edge <= ledger.samples for edge in edges)
+        sound &= ledger.samples == books.epoch_samples and ledger == ledger.reopen() and 0 <= ledger.epoch < books.begun
+    if not sound:
+        raise Torn("the books of the checkpoint contradict themselves")
+
+
+def resume(job: Job) -> Checkpoint | None:
+    """The checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another run."""
+    if job.resume is None:
+        return None
+    checkpoint = read(job.resume)
+    theirs, ours = checkpoint.manifest.identity, Identity.of(job)
+    for name in vars(ours):
+        if getattr(theirs, name) != getattr(ours, name):
+            raise ValueError(
+                f"{job.resume}: of a run with {name}={getattr(theirs, name)}, this one has {getattr(ours, name)}; "
+                "go on with what it was begun with, or begin anew"
+            )
+    books = _revived(checkpoint.books, job.policy, job.world_size, job.batch_size)
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
+
+
+def _revived(books: Books, policy: Policy, size: int, batch: int) -> Books:
+    """The books with the policy's state as its own type again."""
+    if books.plan is None:
+        return books
+    state, plan = policy.init(World(size, books.epoch_samples, batch, 1, blocking=True, in_step=False))
+    try:
+        held = None if state is None else msgspec.convert(books.policy_state, type(state))
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise ValueError(f"the checkpoint's policy state is of another version ({error}); begin anew") from error
+    if not len(books.plan.counts) == len(books.plan.ahead) == len(plan.counts):
+        raise ValueError("the checkpoint's plan is for another number of ranks; begin anew")
+    return replace(books, policy_state=held)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers."""
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
+        raise Torn(
+            f"{path}: not a part of a checkpoint ({(str(error) or type(error).__name__).splitlines()[0]})"
+        ) from error
+    if not isinstance(held, dict):
+        raise Torn(f"{path}: not a part of a checkpoint")
+    return held
+
+
+def take(name: str, into: Any, values: Any) -> None:
+    """Copy tensors into others of the same sizes and types. Raises Torn."""
+    fits = isinstance(values, list) and len(values) == len(into)
+    for own, other in zip(into, values, strict=True) if fits else ():
+        fits &= isinstance(other, torch.Tensor) and (own.shape, own.dtype) == (other.shape, other.dtype)
+    if not fits:
+        raise Torn(f"the checkpoint's {name} are not those of this model")
+    with torch.no_grad():
+        for own, other in zip(into, values, strict=True):
+            own.copy_(other)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

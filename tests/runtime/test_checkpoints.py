@@ -1,0 +1,117 @@
+"""Checkpoints and going on from them, in real processes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.commands import Books, Publish
+from ddp.core.events import Finished, Merged, Saved
+from ddp.core.policies import POLICIES
+from ddp.runtime.backends import BACKENDS
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played, spying
+
+SYNC = [("sync", "nccl"), ("sync", "cpu")]
+ADAM = {"optimizer": "Adam", "lr": 0.01, "norm": True, "schedule": toy.rising_schedule}
+STEADY = ADAM | {"schedule": toy.flat_schedule}
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[0-9]*"))
+
+
+def play_on(play: Play, whole: Played, place: Path, **fields: Any) -> Played:
+    """The rest of a run, from a checkpoint of it."""
+    job = whole.job
+    names = ("task", "epochs", "world_size", "batch_size", "averaging", "speeds", "checkpoints")
+    again = {name: getattr(job, name) for name in names} | {"checkpoint_folder": place.parent.parent / "again"}
+    policy = next(name for name, kind in POLICIES.items() if type(job.policy) is kind)
+    options = vars(job.policy) if policy != "sync" else {}
+    return play(policy, job.backend, resume=place, options=options, **again | fields)
+
+
+def merged(records: list[Any]) -> Counter[tuple[int, int]]:
+    spans = [(event.epoch, span) for event in records if isinstance(event, Merged) for span in event.spans]
+    return Counter((epoch, position) for epoch, (start, stop) in spans for position in range(start, stop))
+
+
+@pytest.mark.parametrize(
+    ("policy", "backend", "size"), [*((*pair, 3) for pair in SYNC), ("sync", "nccl", 1)], ids=["nccl", "cpu", "solo"]
+)
+@pytest.mark.parametrize("every", [(1, "epochs"), (4, "averages")], ids=str)
+def test_synchronous_modes_go_on_bit_for_bit(play, tmp_path, policy, backend, size, every):
+    whole = play(
+        policy,
+        backend,
+        spying(tmp_path, **ADAM),
+        world_size=size,
+        epochs=3,
+        checkpoints=Checkpointing(*every, spacing_s=0.0),
+        checkpoint_folder=tmp_path / "kept",
+    )
+    assert len(kept(tmp_path / "kept")) == 2
+    for place in kept(tmp_path / "kept"):
+        rest = play_on(play, whole, place)
+        assert rest.digests == whole.digests
+        assert len(rest.of(Finished)) == size
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once(play, tmp_path, policy, backend):
+    whole = play(
+        policy,
+        backend,
+        epochs=3,
+        options=toy.short_windows(policy),
+        speeds=(1.0, 0.5),
+        checkpoints=Checkpointing(5, "averages", spacing_s=0.0),
+        checkpoint_folder=tmp_path / "kept",
+    )
+    orders = [record for record in whole.records if isinstance(record, Publish)]
+    assert orders
+    assert all(len(event.files) + len(event.error) in (1, 2) for event in whole.of(Saved))
+    for order, place in zip(orders[-2:], kept(tmp_path / "kept"), strict=True):
+        before = whole.records[: whole.records.index(order)]
+        rest = play_on(play, whole, place)
+        assert set((merged(before) + merged(rest.records)).values()) == {1}
+        assert sum((merged(before) + merged(rest.records)).values()) == 3 * toy.SAMPLES
+        assert sum(merged(before).values()) == order.books.samples
+        assert rest.accuracy() > 0.8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"outer": "nesterov"},
+        {"outer": "momentum", "optimizer_state": True},
+        {"optimizer_reset": True},
+        {"wire": "float32"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backend, settings):
+    # With windows of fixed counts and a constant rate, nothing depends on who is faster.
+    whole = play(
+        "sync" if backend == "cpu" else "cadence",
+        backend,
+        spying(tmp_path, **STEADY),
+        options={} if backend == "cpu" else {"anchor": 2, "max_anchor": 2, "max_batch_diff": 0},
+        averaging=Averaging(**settings),
+        checkpoints=Checkpointing(4, "averages", spacing_s=0.0),
+        checkpoint_folder=tmp_path / "kept",
+    )
+    for place in kept(tmp_path / "kept"):
+        assert play_on(play, whole, place).digests == whole.digests
+
+
+def test_books_tell_how_far_the_model_is():
+    books = Books(10, 3, (), 0, 0, None, None)
+    assert (books.epochs, books.samples) == (3, 30)
