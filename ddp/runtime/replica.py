@@ -97,17 +97,17 @@ class Replica:
             at = meter.add("forward", at)
             loss.backward()  # type: ignore[no-untyped-call]
             at = meter.add("backward", at)
-        at = self._slowdown.pay(at - began, meter)
-        busy = at - began
+        busy = 0.0
         if self.exchange is not None:
+            at = self._slowdown.pay(at - began, meter)
+            busy = at - began
             self.exchange(batch)
-            at = now()
-        resumed = at
+            began = at = now()
         if self._job.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
         self.optimizer.step()
-        at = self._slowdown.pay(meter.add("optimizer", at) - at, meter)
-        return loss, busy + at - resumed
+        at = self._slowdown.pay(meter.add("optimizer", at) - began, meter)
+        return loss, busy + at - began
 
     def fraction(self, seen: float) -> float:
         """The fraction of all training samples that `seen` samples are, at most 1."""
