@@ -16,7 +16,7 @@ class Checkpointing:
     """Epochs or averages from one checkpoint to the next; 0: no checkpoints."""
     unit: str = "epochs"
     """`epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step is an average."""
-    spacing_s: float = 10.0
+    spacing_s: float = 2.0
     """Least time from one to the next, and from the start to the first, seconds."""
 
     def __post_init__(self) -> None:
