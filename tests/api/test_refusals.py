@@ -72,7 +72,6 @@ class Endless(IterableDataset[int]):
         ({"faults": ["0@4:crash"], "world_size": 1}, "use world_size=2 or more"),
         ({"eval_batch_size": 0}, "eval_batch_size=0 must be"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any], remedy: str) -> None:
     with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
