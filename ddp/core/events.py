@@ -36,7 +36,8 @@ class Progress:
     steps: int
     samples: int
     busy_s: float
-    """Seconds in data and compute (slowed, where a slow device is emulated); no waiting, no communication."""
+    """Seconds of its training loop: data and compute (slowed, where a slow device is emulated) and what lies between two
+    steps; no waiting, no communication."""
     loss_sum: float | None
     """Sum over samples of the training loss; None: it was not finite."""
     lr: float

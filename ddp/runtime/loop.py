@@ -69,6 +69,8 @@ class Loop:
         """Averages taken in since the start."""
         self._begun = -1
         """The last epoch that the callback was called for."""
+        self._stepped: float | None = None
+        """When the last step ended; None: something else was done since."""
         self._pending = _Pending(-1)
         self._reported = now()
         self._held = checkpoint.resume(job)
@@ -89,14 +91,22 @@ class Loop:
             self.report()
             self._pending = _Pending(step.batch.epoch)
             self._begin(step)
+            self.pause()
+        # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
+        between = 0.0 if self._stepped is None else now() - self._stepped
         loss, busy = self.replica.step(step.batch, step.seen)
-        self._pending.add(loss, step.batch.samples, busy)
+        self._stepped = now()
+        self._pending.add(loss, step.batch.samples, between + busy)
         self.steps += 1
         self.total_steps += 1
         self.version += self.replica.exchange is not None
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+
+    def pause(self) -> None:
+        """Something else than a step is done: the time until the next one is not training."""
+        self._stepped = None
 
     def _begin(self, step: Step) -> None:
         """Call the user back for the epochs that begin with `step`. No slice covers it: it is nobody's computing."""
@@ -137,6 +147,7 @@ class Loop:
     def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
         """Evaluate a part of the test set, with the model that `consensus` puts in place."""
         self.report()
+        self.pause()
         began = now()
         with consensus or nullcontext():
             samples, loss, metric = self.replica.evaluate(order.part, order.parts, self._heartbeat)

@@ -81,6 +81,8 @@ class Rank:
 
     def _obey(self, action: Action) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
+        if not isinstance(action, Step):
+            loop.pause()
         match action:
             case Step():
                 if self._mishaps is not None:

@@ -28,7 +28,7 @@ SETUP = Setup(
 BASE = Config(model=Choice("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
 
 
-NAME = "w2-s0-32f87656"
+NAME = "w2-s0-6724010d"
 """Run id of `BASE` since there are plans. What is added later must not rename the cells that do not use it."""
 
 
