@@ -48,7 +48,7 @@ class Actor:
 
     def train(self, index: int) -> int:
         samples = self.act(self.rank, self.loop, index)
-        self.loop.contribute()
+        self.loop.contribute(index)
         return samples
 
     def see(self, divergence: float | None) -> Seen:
