@@ -156,7 +156,7 @@ class Cohort:
     retries: int = 0
     """Collectives that broke in a row though no rank was lost."""
     moved: float = 0.0
-    """When a rank last said more than that it lives."""
+    """When a rank last said more than that it lives, or was last given an order."""
     saving: Saving | None = None
     saves: int = 0
     """Checkpoints begun."""

@@ -277,7 +277,9 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
 
 
 def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
-    """Silence counts from the order that is owed an answer."""
+    """Silence counts from the order that is owed an answer, standing still from the last order given."""
+    if any(isinstance(order, RankCommand) for order in issued):
+        cohort = replace(cohort, moved=at)
     for rank in {order.rank for order in issued if isinstance(order, RankCommand)}:
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], last_seen=at))
     return cohort

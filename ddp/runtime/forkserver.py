@@ -32,14 +32,13 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     # One thread a rank, also in libraries that read their environment once. Loopback only, whatever the host's name is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    # Ctrl-C reaches the whole group of processes; only the parent may act on it.
-    here = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
+    # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,
+    # and the parent gets what came meanwhile.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        if here:
-            signal.signal(signal.SIGINT, previous)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
     return context
 
 

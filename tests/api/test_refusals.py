@@ -57,7 +57,7 @@ class Endless(IterableDataset[int]):
         ({"anchor": "ten"}, "policy=cadence: Expected `int`, got `str` for `anchor`"),
         ({"overhead_target": 2}, "must lie between 0.01 and 0.5"),
         ({"max_overshoot": 3}, "unknown setting of policy 'cadence': 'max_overshoot'"),
-        ({"policy": "async", "max_overshoot": -1}, "or null to derive it"),
+        ({"policy": "async", "max_overshoot": -1}, "or null to"),
         ({"lr_scale_ratio": -1}, "0 leaves the learning rate as it is"),
         ({"lr_scale_ratio": float("nan")}, "must be a finite number of 0 or more"),
         ({"max_grad_norm": 0.0}, "None: no limit"),

@@ -290,3 +290,12 @@ def test_a_survivor_whose_report_of_steps_in_common_is_lost_does_not_have_them_t
     assert [(chunk.start, chunk.stop) for chunk in again] == [(60, 90)]
     assert not any(isinstance(order, Share) for order in issued), "nobody takes an old state for a newer one"
     assert not coordinator.over
+
+
+def test_a_survivor_that_only_waits_is_not_taken_for_a_stuck_collective() -> None:
+    """Found by the fault campaign: three ranks fell silent one after the other, and nobody had moved in the meantime."""
+    world = World(5, 8, 1, 1, blocking=True, in_step=False, deadline_s=5.0, tolerate_loss=True)
+    policy = Async(anchor=1, partition_ratios=(0.05, 0.05, 2.5, 20.0, 0.05))
+    costs = Costs(lambda rank, step: 0.1, latency_s=0.0, wire_s=0.3)
+    stalls = tuple((0.0, rank) for rank in range(3))
+    assert simulate(policy, world, costs=costs, stalls=stalls, deaths=((0.0, 4),)).status == "ok"

@@ -76,7 +76,7 @@ def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> Non
     STRUCK["schedules"] += 1
 
 
-EACH = 1200
+EACH = 1120
 """Schedules for each policy on each backend: over 10,000 in all."""
 STRUCK: Counter[str] = Counter()
 """Schedules played, and faults of each kind that came to pass in them."""
