@@ -11,10 +11,9 @@ from bench.analysis.stream import Stream, Trouble
 from bench.schema import Fault
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
-IN_STEP = -1
-"""Round of a collective inside a step."""
 _SILENT = re.compile(r"silent for [\d.]+ s")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
