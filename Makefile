@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test lint bench controller baselines convergence clean install
+.PHONY: run test campaign lint bench controller baselines convergence clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -28,6 +28,10 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
+
+# Schedules never drawn before, against the same laws; a failure prints how to play it again.
+campaign: $(STAMP)
+	SCHEDULES=new $(BIN)/python -m pytest tests/sim $(ARGS)
 
 # Speed and memory; never part of the tests.
 bench: $(STAMP)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,20 @@ def bench(folder: Path, *command: str) -> tuple[int, str, str]:
 def killed(folder: Path, *command: str, checkpoint: int) -> Path:
     """A run killed with all its processes some time after that checkpoint; its hidden folder."""
     process = start(folder, *command)
-    while not (found := list(folder.rglob(f"checkpoints/{checkpoint:06}"))) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    try:
+        while not (found := written(folder, checkpoint)) and process.poll() is None:
+            time.sleep(0.002)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
     assert found, "the run came to its end before that checkpoint"
     return found[0].parents[1]
+
+
+def written(folder: Path, checkpoint: int) -> list[Path]:
+    """The places of that checkpoint. Folders that come and go meanwhile are not looked into."""
+    return list(folder.glob(f"runs/*/*/.tmp-*/checkpoints/{checkpoint:06}"))
 
 
 def place(hidden: Path) -> Path:
@@ -189,13 +198,8 @@ def test_gone_on_twice(tmp_path):
     words = (*SMALL, "mode=cpu_sync", "train.epochs=12", "checkpoint.every=5", "checkpoint.unit=averages")
     first = killed(tmp_path, *words, checkpoint=2)
     done = {path.name for path in first.glob("checkpoints/[0-9]*")}
-    process = start(tmp_path, f"resume={place(first)}", "report=false", "validate=false")
     latest = max(int(name) for name in done)
-    while not (found := list(tmp_path.rglob(f"checkpoints/{latest + 2:06}"))) and process.poll() is None:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert found
+    killed(tmp_path, f"resume={place(first)}", "report=false", "validate=false", checkpoint=latest + 2)
     code, out, _ = bench(tmp_path, f"resume={place(first)}", "report=false", "validate=false")
     assert code == 0, out
     (cut,), _ = find_runs(tmp_path / "runs")
