@@ -6,7 +6,7 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -100,7 +100,8 @@ class FlatGradients:
     no gradient for the optimizer, as without ranks.
     """
 
-    def __init__(self, state: FlatState) -> None:
+    def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor]) -> None:
+        """`empty` gives memory by name, elements and type: what a transport reduces without a copy."""
         self._state, parameters, buffers = state, state.parameters, state.float_buffers
         members = [*parameters, *buffers]
         self.flats: list[Tensor] = []
@@ -110,7 +111,7 @@ class FlatGradients:
             group = [tensor for tensor in members if tensor.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
             sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
-            flat = torch.zeros(sum(sizes), dtype=dtype, device=group[0].device)
+            flat = empty(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
             *parts, rest = torch.split(flat, sizes)
             used = rest if not self.flats else used
             self.flats.append(flat)

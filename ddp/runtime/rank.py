@@ -17,13 +17,14 @@ from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snap
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.runtime.backends.base import Backend, Change, ExchangeBroken, load
+from ddp.runtime.backends.base import Backend, Change, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.heart import Heart
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.task import Job
+from ddp.runtime.transports.base import ExchangeBroken
 
 
 def main(job: Job, rank: int, connection: Connection) -> None:
@@ -127,8 +128,8 @@ class Rank:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
             if shared and self._loop.replica.exchange is None:
-                self._loop.replica.exchange_gradients(self._exchange)
                 self._backend.prepare_exchange(self._loop.replica)
+                self._loop.replica.exchange = self._exchange
             self._worker = self._worker.receive(order)
 
     def _average(self, order: Average) -> None:

@@ -47,6 +47,7 @@ class Replica:
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.gradients: FlatGradients | None = None
         self.exchange: Exchange | None = None
+        """Called between backward pass and optimizer of every step, once gradients are where they are exchanged."""
         self.samples = len(self._train)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(self._prepare)
@@ -54,11 +55,6 @@ class Replica:
     def _prepare(self, epoch: int) -> tuple[Tensor, int]:
         positions = order(self._job.seed, epoch, self.samples).to(self._device)
         return positions, derive(self._job.seed, "step", epoch)
-
-    def exchange_gradients(self, exchange: Exchange) -> None:
-        """From now on `exchange` is called between backward pass and optimizer of every step."""
-        self.gradients = FlatGradients(self.state)
-        self.exchange = exchange
 
     def undo(self) -> None:
         """Take back what a step changed before its exchange broke."""

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.errors import EngineError
 from ddp.core.events import Reduced
 from ddp.core.spans import Batch
 from ddp.runtime.backends import BACKENDS
@@ -24,10 +23,6 @@ if TYPE_CHECKING:
 
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
-
-
-class ExchangeBroken(EngineError):
-    """A collective could not be completed, because another rank is gone or too late."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ which the reducer does not begin. A rank that was given up and wakes can write i
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -31,6 +30,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
 from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.mean import average, ratio
+from ddp.runtime.memory import shared
 from ddp.runtime.outer import Outer, outer, precise
 from ddp.runtime.task import Job
 
@@ -45,17 +45,7 @@ NOBODY = "average"
 
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
     """A tensor in shared memory, by name; made when it is not there yet."""
-    path = scratch / f"{name}.{str(dtype).removeprefix('torch.')}"
-    size = elements * dtype.itemsize
-    if size and hasattr(os, "posix_fallocate"):
-        # Memory that is promised and not there would kill the process at the first touch.
-        with path.open("ab") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, size)
-            except OSError as error:
-                remedy = "give it more (docker: --shm-size), or leave TMPDIR and /dev/shm to where there is room"
-                raise OSError(f"no room for {size / 1e6:.0f} MB of shared memory in {scratch}: {remedy}") from error
-    return torch.from_file(str(path), shared=True, size=elements, dtype=dtype)
+    return shared(scratch / f"{name}.{str(dtype).removeprefix('torch.')}", dtype, elements)
 
 
 def _like(scratch: Path, section: Section, who: int | str) -> Tensor:

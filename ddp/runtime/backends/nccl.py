@@ -1,4 +1,4 @@
-"""`nccl`: replicas are averaged by a collective, in place. NCCL where every rank has its own GPU, else gloo.
+"""`nccl`: replicas are averaged by a collective, in place, on the transport that applies (`ddp.runtime.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less than a
 float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to
@@ -7,36 +7,31 @@ float32). A narrower wire carries the differences to the last average, which all
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import timedelta
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
 from ddp.core.spans import Batch
-from ddp.runtime.backends.base import Change, ExchangeBroken, Facts
+from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatGradients, swapped
 from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
 from ddp.runtime.task import Job
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site, choose
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
 FACTS = Facts(blocking=True, in_step=True)
-DAY = timedelta(days=1)
-BUCKET_BYTES = 25 << 20
-"""A collective moves at most so much at once: the field's default."""
 SEQ = 1_000_000_000
 """Collectives of a group are numbered from a multiple of this."""
 
@@ -47,16 +42,12 @@ class Backend:
     facts = FACTS
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
-        own_gpu = loop.device.type == "cuda" and torch.cuda.device_count() >= job.world_size
-        self.transport = "nccl" if own_gpu else "gloo"
+        # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
+        site = Site(job.scratch, rank, job.world_size, loop.device, job.deadline_s / 2)
+        self._group = choose(job.transport, site)
+        self.transport = self._group.name
         self._job, self._rank, self._loop, self._seq = job, rank, loop, 0
-        # On gloo a peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a
-        # slow one waits as long as it takes. On NCCL nobody is woken.
-        self._timeout = timedelta(seconds=job.deadline_s / 2)
         self._gradients: FlatGradients | None = None
-        if own_gpu:  # a collective that is too late raises, instead of ending the process
-            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
-            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         self._prepare_average()
 
     def _prepare_average(self) -> None:
@@ -77,29 +68,10 @@ class Backend:
     def join(self, order: Join) -> None:
         """Leave the group that there is, and meet the members of the new one."""
         began = now()
-        self._leave()
         self._members = order.members
         self._seq = order.generation * SEQ  # members may have left the older group at different collectives
-        with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
-            dist.init_process_group(
-                self.transport,
-                init_method=f"file://{self._job.scratch.resolve()}/rendezvous-{order.generation}",
-                rank=order.members.index(self._rank),
-                world_size=len(order.members),
-                timeout=self._timeout,
-            )
-            if self.transport == "gloo":
-                # The older name is for torch before 2.12 or so.
-                getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(DAY, dist.group.WORLD)
+        self._group.join(order.members, order.generation)
         self._loop.meter.add("join", began)
-
-    def _leave(self) -> None:
-        """Break up the group; who still waits in it is not to wait in vain."""
-        if dist.is_initialized():
-            if self.transport == "nccl":
-                dist.distributed_c10d._abort_process_group()
-            else:
-                dist.destroy_process_group()
 
     def share(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
@@ -126,8 +98,7 @@ class Backend:
 
     def prepare_exchange(self, replica: Replica) -> None:
         """Gradients will be exchanged inside steps."""
-        assert replica.gradients is not None
-        self._gradients = replica.gradients
+        self._gradients = replica.gradients = FlatGradients(replica.state, self._group.empty)
 
     def exchange(self, batch: Batch) -> None:
         """Average gradients and buffers, weighted by samples."""
@@ -142,7 +113,7 @@ class Backend:
         meter.add("copy", began)
         if batch.total < len(self._members):
             # A rank without a sample did not count this batch in its buffers.
-            self._all_reduce(self._counters, dist.ReduceOp.MAX)
+            self._all_reduce(self._counters, MAX)
 
     def average(self, order: Average, samples: int) -> Change:
         """Average the replicas, weighted by `samples`."""
@@ -168,7 +139,7 @@ class Backend:
         # The total travels behind the values: a collective of its own would cost as much for a small model. A round that
         # breaks leaves the replica as it was, its counters too.
         self._counted = [counter.clone() for counter in self._counters]
-        for tensors, op in ((self._buffer, dist.ReduceOp.SUM), (self._counted, dist.ReduceOp.MAX)):
+        for tensors, op in ((self._buffer, SUM), (self._counted, MAX)):
             more, sent = self._all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
@@ -180,7 +151,7 @@ class Backend:
         """One tensor for all sections, and behind them the weight where it is exact there."""
         dtype = getattr(torch, self._job.averaging.wire)
         sizes = [section.values.numel() for section in self._sections]
-        whole = torch.empty(sum(sizes) + int(self._exact), dtype=dtype, device=self._loop.device)
+        whole = self._group.empty("average", sum(sizes) + int(self._exact), dtype)
         *self._wire, rest = torch.split(whole, [*sizes, int(self._exact)])
         self._buffer = [whole]
         self._total = rest if self._exact else self._weight
@@ -221,18 +192,17 @@ class Backend:
         self._averaged = True
         return ratio(change, norm)
 
-    def _all_reduce(self, tensors: list[Tensor], op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> tuple[float, int]:
-        """Reduce tensors in place, in buckets; returns seconds and bytes."""
+    def _all_reduce(self, tensors: list[Tensor], op: str = SUM) -> tuple[float, int]:
+        """Reduce tensors in place; returns seconds and bytes."""
         began, size = now(), 0
         try:
             for tensor in tensors:
-                for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
-                    dist.all_reduce(bucket, op=op)
-                    size += bucket.numel() * bucket.element_size()
-        except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
-            self._leave()
+                self._group.all_reduce(tensor, op)
+                size += tensor.nbytes
+        except ExchangeBroken:
+            self._group.leave()
             self._loop.meter.add("wait", began)
-            raise ExchangeBroken(str(error)) from error
+            raise
         if not size:
             return 0.0, 0
         self._seq += 1
@@ -267,8 +237,7 @@ class Backend:
 
     def close(self) -> None:
         """Leave the group."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        self._group.close()
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:

@@ -1,0 +1,39 @@
+"""Whether a process lives, told by a lock: the kernel lets go of it however the process ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class Life:
+    """Holds the lock of a file until `end` or the end of the process. A process that is forked off does not hold it."""
+
+    def __init__(self, path: Path) -> None:
+        unseen = path.with_name(f"{path.name}.{os.getpid()}")  # nobody is to find it before it is locked
+        self._fd = os.open(unseen, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unseen.rename(path)
+        os.register_at_fork(after_in_child=self.end)
+
+    def end(self) -> None:
+        """Let go."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def ended(path: Path) -> bool:
+    """Whether the process that held the lock of that file is gone. One that has not come yet is not."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,77 @@
+"""What a transport is, and which one applies."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ddp.core.errors import EngineError
+from ddp.runtime.transports import TRANSPORTS
+
+SUM, MAX = "sum", "max"
+
+
+class ExchangeBroken(EngineError):
+    """A collective could not be completed, because another rank is gone or too late."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a rank stands."""
+
+    folder: Path
+    """A folder that all ranks of this host share, in memory if possible."""
+    rank: int
+    world_size: int
+    device: torch.device
+    timeout_s: float
+    """How long to wait for a rank that nobody can tell from a slow one."""
+
+
+class Transport(Protocol):
+    """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
+
+    name: str
+
+    def __init__(self, site: Site) -> None: ...
+
+    @staticmethod
+    def applies(site: Site) -> bool:
+        """Whether it works there."""
+        ...
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
+        ...
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Form the group of these ranks, in place of the one that there is; `generation` counts up. What comes of a
+        failure: the next collective breaks."""
+        ...
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
+        ...
+
+    def leave(self) -> None:
+        """Break up the group: who still waits in it is not to wait in vain."""
+        ...
+
+    def close(self) -> None:
+        """Training is over: go without waking those who are still at work."""
+        ...
+
+
+def choose(name: str, site: Site) -> Transport:
+    """The transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+    for each in TRANSPORTS if name == "auto" else (name,):
+        transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
+        if transport.applies(site):
+            return transport(site)
+    raise ValueError(f"cluster.transport={name} does not work here ({site.device}); use auto")

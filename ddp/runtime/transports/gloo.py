@@ -1,0 +1,74 @@
+"""`gloo`: PyTorch's process group for CPUs, over sockets on loopback.
+
+A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
+long as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+
+DAY = timedelta(days=1)
+BUCKET_BYTES = 25 << 20
+"""A collective moves at most so much at once: the field's default."""
+OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX}
+
+
+class Transport:
+    """One process group over all members."""
+
+    name = "gloo"
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    @staticmethod
+    def applies(site: Site) -> bool:
+        """On CPUs, wherever PyTorch was built with it."""
+        return site.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Ordinary memory."""
+        return torch.empty(elements, dtype=dtype, device=self._site.device)
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Meet the members at a file."""
+        self.leave()
+        with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
+            dist.init_process_group(
+                self.name,
+                init_method=f"file://{self._site.folder.resolve()}/rendezvous-{generation}",
+                rank=list(members).index(self._site.rank),
+                world_size=len(members),
+                timeout=timedelta(seconds=self._site.timeout_s),
+            )
+            self._formed()
+
+    def _formed(self) -> None:
+        # The older name is for torch before 2.12 or so.
+        getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(DAY, dist.group.WORLD)
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """In buckets."""
+        try:
+            for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
+                dist.all_reduce(bucket, op=OPS[op])
+        except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
+            raise ExchangeBroken(str(error)) from error
+
+    def leave(self) -> None:
+        """Sockets that close wake the others."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def close(self) -> None:
+        """The same."""
+        self.leave()

@@ -1,0 +1,197 @@
+"""`memory`: ranks of one host without GPUs reduce in shared memory.
+
+A tensor from `empty` lies where all ranks can reach it: when all have arrived, each reduces its own slice of everybody's
+tensor and writes the result to all of them, then all wait for all. Nothing is copied in or out. A small tensor, or one that
+lies elsewhere, goes through a stage: laid down in it, summed by everybody alike. The order of summation is the order of
+ranks, so the bits depend on nothing else: not on time, slices or who asks.
+
+Ranks meet at counters, one per rank in a cache line of its own, which only its owner writes. A rank that is gone is known by
+its lock: the kernel lets go of it, however the process ended. A collective is complete exactly if every rank has posted
+its end, which never becomes untrue; so either all of the living have a result or nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ddp.runtime import futex
+from ddp.runtime.life import Life, ended
+from ddp.runtime.memory import shared
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+
+LINE = 8
+"""Counters in a cache line, of 8 bytes each."""
+STAGE_BYTES = 1 << 22
+"""What goes through the stage at a time."""
+SMALL_BYTES = 1 << 15
+"""Up to here all ranks sum everything, which saves the second meeting."""
+PIECE = 1 << 17
+"""Elements that are worked on at a time: what the cache holds."""
+SPIN_S = 100e-6
+"""How long a rank that waits does so without going to sleep, if every rank has a core."""
+LOOK_S = 0.01
+"""How often a rank that waits looks whether the others live."""
+LEFT = 1
+
+
+class Transport:
+    """A rank's side of one shared folder."""
+
+    name = "memory"
+
+    def __init__(self, site: Site) -> None:
+        self._site, self._folder, self._rank = site, site.folder, site.rank
+        self._spin_s = SPIN_S if site.world_size <= len(os.sched_getaffinity(0)) else 0.0
+        self._life = Life(self._lock(site.rank))
+        self._stage = [self._region(half, site.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
+        self._own: dict[int, tuple[str, Tensor]] = {}
+        """First address -> name and tensor of what `empty` gave."""
+        self._peers: dict[tuple[str, int], Tensor] = {}
+        self._members: tuple[int, ...] = ()
+        self._posted = self._turn = 0
+        self._fence = threading.Lock()
+
+    @staticmethod
+    def applies(site: Site) -> bool:
+        """On CPUs of one host with a system that lends its memory by name and can lock."""
+        return site.device.type == "cpu" and hasattr(os, "sched_getaffinity") and site.folder.is_dir()
+
+    def _lock(self, rank: int) -> Path:
+        return self._folder / f"alive-{rank}"
+
+    def _region(self, name: str, rank: int, dtype: torch.dtype, elements: int) -> Tensor:
+        return shared(self._folder / f"{name}-{rank}.memory", dtype, elements)
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Memory that the other ranks of the host can reach."""
+        tensor = self._region(name, self._rank, dtype, elements)
+        self._own[tensor.data_ptr()] = name, tensor
+        return tensor
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Nobody waits: ranks meet in the first collective."""
+        self.leave()
+        self._members = tuple(members)
+        self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
+        self._counters = self._table.numpy().data.cast("B").cast("q")
+        self._me = self._members.index(self._rank)
+        self._posted = self._turn = 0
+
+    def leave(self) -> None:
+        """Say so; the others break off what this rank has not completed."""
+        if self._members:
+            self._counters[LINE * (len(self._members) + self._me)] = LEFT
+            futex.wake(self._place(self._me))
+        self._members = ()
+
+    def close(self) -> None:
+        """The files go with the folder."""
+        self.leave()
+        self._life.end()
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """In place where the tensor is from `empty`, else through the stage."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        flat = tensor.view(-1)
+        name, whole = self._own.get(flat.data_ptr(), ("", flat))
+        if flat.nbytes <= SMALL_BYTES:
+            self._small(flat, op)
+        elif name and whole.dtype == flat.dtype:
+            self._large([self._reach(name, m, whole)[: flat.numel()] for m in self._members], op)
+        else:
+            for part in torch.split(flat, STAGE_BYTES // flat.element_size()):
+                laid = self._staged(part)
+                laid[self._me].copy_(part)
+                self._large(laid, op)
+                part.copy_(laid[self._me])
+
+    def _small(self, flat: Tensor, op: str) -> None:
+        laid = self._staged(flat)
+        laid[self._me].copy_(flat)
+        self._meet()
+        _reduce(laid, op, flat)
+
+    def _large(self, tensors: list[Tensor], op: str) -> None:
+        self._meet()
+        count, size = len(tensors), tensors[0].numel()
+        line = 64 // tensors[0].element_size()  # no cache line is written by two ranks
+        first, last = (min(-(-size * k // count // line) * line, size) for k in (self._me, self._me + 1))
+        for start in range(first, last if self._me < count - 1 else size, PIECE):
+            parts = [tensor[start : min(start + PIECE, last)] for tensor in tensors]
+            _reduce(parts, op, parts[0])
+            for part in parts[1:]:
+                part.copy_(parts[0])
+        self._meet()
+
+    def _staged(self, flat: Tensor) -> list[Tensor]:
+        """Room for `flat` in every member's stage. Both halves take turns: who reads one is not overtaken by who writes."""
+        half = self._turn = 1 - self._turn
+        size = flat.nbytes
+        stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
+        return [stage[:size].view(flat.dtype) for stage in stages]
+
+    def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
+        """The tensor of that name that `member` has."""
+        if member == self._rank:
+            return own
+        if (name, member) not in self._peers:
+            self._peers[name, member] = self._region(name, member, own.dtype, own.numel())
+        return self._peers[name, member]
+
+    def _meet(self) -> None:
+        """Wait until every member is here. Raises ExchangeBroken if one is gone."""
+        target = self._posted = self._posted + 1
+        counters, waiting = self._counters, list(range(len(self._members)))
+        self._settle()  # what was written is there before the counter says so
+        counters[LINE * self._me] = target
+        futex.wake(self._place(self._me))
+        began = time.perf_counter()
+        while waiting := [k for k in waiting if counters[LINE * k] < target]:
+            if time.perf_counter() - began < self._spin_s:
+                continue
+            seen = counters[LINE * waiting[0]]
+            if seen < target and futex.wait(self._place(waiting[0]), seen, LOOK_S):
+                self._look(waiting, target)
+        self._settle()
+
+    def _place(self, k: int) -> int:
+        """Address of a member's counter; the low half of it, which is the one that changes."""
+        return self._table.data_ptr() + LINE * k * self._table.element_size()
+
+    def _settle(self) -> None:
+        """Order what this thread reads and writes: a lock's two ends are barriers on every machine."""
+        for _ in range(2):
+            with self._fence:
+                pass
+
+    def _look(self, waiting: list[int], target: int) -> None:
+        """Raise ExchangeBroken if one of these is gone and has not arrived before."""
+        for k in waiting:
+            left = self._counters[LINE * (len(self._members) + k)] == LEFT
+            if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
+                raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+
+
+def _reduce(parts: list[Tensor], op: str, out: Tensor) -> None:
+    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32."""
+    if len(parts) == 1:
+        out.copy_(parts[0])
+        return
+    combine = torch.maximum if op == MAX else torch.add
+    if op == SUM and out.dtype in (torch.bfloat16, torch.float16):
+        total = parts[0].float()
+        for part in parts[1:]:
+            total.add_(part)
+        out.copy_(total)
+        return
+    combine(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        combine(out, part, out=out)

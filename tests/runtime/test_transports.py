@@ -1,0 +1,150 @@
+"""Transports in real processes against a sum in one process: values, bits, and ranks that go."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ddp.runtime import forkserver
+from ddp.runtime.transports import TRANSPORTS
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site, Transport, choose
+from ddp.runtime.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
+
+CPU = [name for name in TRANSPORTS if name != "nccl"]
+SMALL, STAGE = SMALL_BYTES // 4, STAGE_BYTES // 4
+SIZES = (1, 15, 17, SMALL, SMALL + 1, 2 * PIECE + 7, STAGE + 33)
+TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
+CASES = [
+    *((size, torch.float32, SUM, own) for size in SIZES for own in (True, False)),
+    *((33, dtype, op, False) for dtype in TYPES for op in (SUM, MAX)),
+    *((SMALL + 5, dtype, SUM, True) for dtype in TYPES),
+]
+
+
+def value(case: int, rank: int, size: int, dtype: torch.dtype) -> Tensor:
+    draw = torch.Generator().manual_seed(1000 * case + rank)
+    return (torch.randn(size, generator=draw) * 100).to(dtype)
+
+
+def stand(folder: Path, name: str, rank: int, world_size: int) -> Transport:
+    torch.set_num_threads(1)
+    transport = choose(name, Site(folder, rank, world_size, torch.device("cpu"), 10.0))
+    transport.join(range(world_size), 0)
+    return transport
+
+
+def reduce_all(folder: Path, name: str, rank: int, world_size: int, delay_s: float) -> None:
+    """Every case, one after the other; ranks dawdle by chance before and after."""
+    transport, dawdle, results = stand(folder, name, rank, world_size), random.Random(rank), []
+    for number, (size, dtype, op, own) in enumerate(CASES):
+        tensor = transport.empty(f"case{number}", size, dtype) if own else torch.empty(size, dtype=dtype)
+        tensor.copy_(value(number, rank, size, dtype))
+        time.sleep(delay_s * dawdle.random())
+        transport.all_reduce(tensor, op)
+        results.append(tensor.clone())
+        time.sleep(delay_s * dawdle.random())
+        tensor.zero_()
+    torch.save(results, folder / f"results-{rank}.pt")
+    transport.close()
+
+
+def in_order(parts: list[Tensor], op: str) -> Tensor:
+    """What one process makes of them."""
+    if op == MAX:
+        return torch.stack(parts).amax(dim=0)
+    wide = [part.float() if part.dtype is torch.bfloat16 else part for part in parts]
+    total = wide[0].clone()
+    for part in wide[1:]:
+        total += part
+    return total.to(parts[0].dtype)
+
+
+def run(act: Callable[..., None], folder: Path, name: str, world_size: int, *more: object) -> list[int | None]:
+    """Exit codes of ranks that act."""
+    context = forkserver.warm()
+    ranks = [context.Process(target=act, args=(folder, name, rank, world_size, *more)) for rank in range(world_size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    return [process.exitcode for process in ranks]
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", CPU)
+def test_a_reduction_is_the_sum_in_one_process(name: str, world_size: int, delay_s: float, tmp_path: Path) -> None:
+    if delay_s and world_size not in (2, 3):
+        pytest.skip("two and three ranks are told apart by time")
+    assert run(reduce_all, tmp_path, name, world_size, delay_s) == [0] * world_size
+    results = [torch.load(tmp_path / f"results-{rank}.pt") for rank in range(world_size)]
+    for number, (size, dtype, op, _) in enumerate(CASES):
+        truth = in_order([value(number, rank, size, dtype) for rank in range(world_size)], op)
+        own = [each[number] for each in results]
+        assert all(torch.equal(result, own[0]) for result in own), CASES[number]
+        if name == "memory" or world_size <= 2:
+            assert torch.equal(own[0], truth), CASES[number]
+        else:
+            torch.testing.assert_close(own[0], truth, rtol=1e-5, atol=4.0 if dtype is torch.bfloat16 else 1e-4)
+
+
+def go(folder: Path, name: str, rank: int, world_size: int, how: str, size: int) -> None:
+    """Rank 1 goes in the third reduction; the others are to notice, and meet without it."""
+    transport = stand(folder, name, rank, world_size)
+    tensor = transport.empty("tensor", size, torch.float32)
+    for turn in range(3):
+        tensor.fill_(rank + 1.0)
+        if turn == 2 and rank == 1:
+            if how == "exit":
+                os._exit(0)
+            if how == "leave":
+                transport.leave()
+                return
+        if turn < 2:
+            transport.all_reduce(tensor)
+    with pytest.raises(ExchangeBroken):
+        transport.all_reduce(tensor)
+    transport.leave()
+    with pytest.raises(ExchangeBroken):
+        transport.all_reduce(tensor)
+    transport.join([each for each in range(world_size) if each != 1], 1)
+    tensor.fill_(rank + 1.0)
+    transport.all_reduce(tensor)
+    assert tensor.unique().tolist() == [sum(each + 1.0 for each in range(world_size) if each != 1)]
+    transport.close()
+
+
+@pytest.mark.parametrize("size", [7, SMALL + 7])
+@pytest.mark.parametrize("how", ["exit", "leave"])
+@pytest.mark.parametrize("name", CPU)
+def test_who_goes_is_noticed_and_the_others_meet_again(name: str, how: str, size: int, tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert run(go, tmp_path, name, 3, how, size) == [0, 0, 0]
+    assert time.monotonic() - began < 30
+
+
+def test_who_never_comes_is_noticed(tmp_path: Path) -> None:
+    """A rank that ended after it had its transport, and before its first collective."""
+    assert run(never_comes, tmp_path, "memory", 2) == [0, 0]
+
+
+def never_comes(folder: Path, name: str, rank: int, world_size: int) -> None:
+    transport = stand(folder, name, rank, world_size)
+    (folder / f"there-{rank}").touch()
+    while not all((folder / f"there-{each}").exists() for each in range(world_size)):
+        time.sleep(0.01)
+    if rank == 0:
+        with pytest.raises(ExchangeBroken, match="rank 1 is gone"):
+            transport.all_reduce(torch.ones(3))
+
+
+def test_a_transport_that_cannot_work_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cluster.transport=nccl does not work here \(cpu\); use auto"):
+        choose("nccl", Site(tmp_path, 0, 2, torch.device("cpu"), 1.0))
