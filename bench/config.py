@@ -59,6 +59,8 @@ class ClusterConfig:
     """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
+    transport: str = "auto"
+    """What the collectives of backend `nccl` go through: a key of `ddp.runtime.transports.TRANSPORTS`, or `auto`."""
     deadline_s: float = 60.0
     """How long a rank may be silent before it counts as lost."""
     tolerate_loss: bool = True

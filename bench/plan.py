@@ -24,7 +24,7 @@ from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
-from ddp.settings import known, make_policy, script
+from ddp.settings import check_transport, known, make_policy, script
 from ddp.suggest import unknown
 from models.setup import Recipe, Setup
 
@@ -164,6 +164,7 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         averaging=config.averaging,
         checkpoints=config.checkpoint,
         device=cluster["device"],
+        transport=cluster["transport"],
         speeds=spec.speeds,
         lr_scale=spec.lr_scale,
         max_grad_norm=train.get("max_grad_norm"),
@@ -217,6 +218,8 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(
             "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
         )
+    own_gpus = cluster.device != "cpu" and machine.gpus >= world_size
+    check_transport(cluster.transport, own_gpus, "cluster.transport")
     if not 0 < cluster.deadline_s <= DAY_S:
         raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0 and at most {DAY_S}, a day")
     if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:

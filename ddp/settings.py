@@ -11,6 +11,7 @@ import msgspec
 
 from ddp.core.faults import Fault, parse
 from ddp.core.policies import POLICIES, Policy
+from ddp.runtime.transports import TRANSPORTS
 from ddp.suggest import unknown
 
 
@@ -18,6 +19,15 @@ def known(kind: str, name: str, registry: Collection[str]) -> str:
     """`name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
     if not isinstance(name, str) or name not in registry:
         raise ValueError(unknown(kind, str(name), registry))
+    return name
+
+
+def check_transport(name: str, own_gpus: bool, key: str = "transport") -> str:
+    """`name` if it can carry collectives of ranks on CPUs, or with `own_gpus` of ranks with a GPU each; else ValueError."""
+    known(key, name, ("auto", *TRANSPORTS))
+    if name != "auto" and (name == "nccl") != own_gpus:
+        need = "a GPU for every rank" if name == "nccl" else "ranks on CPUs"
+        raise ValueError(f"{key}={name} needs {need}; leave it out to take what applies")
     return name
 
 

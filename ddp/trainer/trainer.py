@@ -19,7 +19,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
 from ddp.runtime.task import Job
-from ddp.settings import function, known, make_policy, number, script, whole
+from ddp.settings import check_transport, function, known, make_policy, number, script, whole
 from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -61,6 +61,7 @@ class Trainer:
         resume: a checkpoint folder, or one checkpoint in it, to go on from; the run must be what it was.
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
         device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
+        transport: what the collectives of backend `nccl` go through: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
         deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
         tolerate_loss: go on without a rank that is lost, whose unfinished samples others train; otherwise the run fails.
         faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. `docs/faults.md` has
@@ -97,6 +98,7 @@ class Trainer:
         resume: str | Path | None = None,
         speeds: Sequence[float] = (),
         device: str = "auto",
+        transport: str = "auto",
         deadline_s: float = 60.0,
         tolerate_loss: bool = True,
         faults: Sequence[str] = (),
@@ -128,6 +130,7 @@ class Trainer:
             backend=known("backend", backend, BACKENDS),
             scratch=Path(),  # made for each run
             device=device,
+            transport=check_transport(transport, _own_gpus(size, device)),
             speeds=_speeds(speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=_limit(max_grad_norm),
@@ -157,6 +160,10 @@ class Trainer:
         parcel = pack(self._parts)
         forkserver.warm(self._job.preload)  # here, where it can be kept from Ctrl-C
         return RunHandle(self._job, parcel.deliver, parcel.bytes, devices, self._callback)
+
+
+def _own_gpus(size: int, device: str) -> bool:
+    return device != "cpu" and torch.cuda.is_available() and torch.cuda.device_count() >= size
 
 
 def _world_size(asked: int | None, device: str) -> int:

@@ -52,7 +52,7 @@ def killed(folder: Path, *command: str, checkpoint: int) -> Path:
 
 def written(folder: Path, checkpoint: int) -> list[Path]:
     """The places of that checkpoint. Folders that come and go meanwhile are not looked into."""
-    return list(folder.glob(f"runs/*/*/.tmp-*/checkpoints/{checkpoint:06}"))
+    return list(folder.glob(f"*/*/*/.tmp-*/checkpoints/{checkpoint:06}"))
 
 
 def place(hidden: Path) -> Path:
