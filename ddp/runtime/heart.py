@@ -17,10 +17,11 @@ class Heart:
         self._every_s, self._beat = every_s, beat
         self._entered = 0
         """Collectives entered and left: odd while in one."""
-        threading.Thread(target=self._watch, name="heart", daemon=True).start()
 
     def __enter__(self) -> None:
         self._entered += 1
+        if self._entered == 1:
+            threading.Thread(target=self._watch, name="heart", daemon=True).start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -22,6 +22,7 @@ from ddp.core.worker import Step
 from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
 from ddp.runtime.handle import WorkerHandle
+from ddp.runtime.heart import Heart
 from ddp.runtime.meter import Meter
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
@@ -57,6 +58,7 @@ class Loop:
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
+        self.heart = Heart(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = Replica(job, self.device, self.meter, self.slowdown)
         self.steps = 0
         """Steps since the last contribution to an average."""
@@ -99,7 +101,7 @@ class Loop:
         self._pending.add(loss, step.batch.samples, between + busy)
         self.steps += 1
         self.total_steps += 1
-        self.version += self.replica.exchange is not None
+        self.version += self.replica.in_step is not None
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()

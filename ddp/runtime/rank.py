@@ -15,12 +15,10 @@ from typing import Any
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share, Stop, Train
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
-from ddp.core.spans import Batch
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, Change, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.clock import now
-from ddp.runtime.heart import Heart
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.task import Job
@@ -56,7 +54,6 @@ class Rank:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
-        self._heart = Heart(job.deadline_s / 5, lambda: channel.send(Alive(now(), rank)))
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
         self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
@@ -99,8 +96,7 @@ class Rank:
                 done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
                 self._channel.send(done)
             case Join():
-                with self._heart:
-                    backend.join(action)
+                backend.join(action)
                 self._channel.send(Alive(now(), rank))
             case Share():
                 backend.share(action.round)
@@ -127,9 +123,8 @@ class Rank:
     def _receive(self, orders: list[Any]) -> None:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
-            if shared and self._loop.replica.exchange is None:
-                self._backend.prepare_exchange(self._loop.replica)
-                self._loop.replica.exchange = self._exchange
+            if shared and self._loop.replica.in_step is None:
+                self._loop.replica.in_step = self._backend.in_step(self._loop.replica)
             self._worker = self._worker.receive(order)
 
     def _average(self, order: Average) -> None:
@@ -140,14 +135,8 @@ class Rank:
             steps, samples = loop.contribute(order.round)
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
             return
-        with self._heart:
-            change = backend.average(order, loop.samples)
+        change = backend.average(order, loop.samples)
         self._contributed(order.round, change)
-
-    def _exchange(self, batch: Batch) -> None:
-        """Average the gradients of a step."""
-        with self._heart:
-            self._backend.exchange(batch)
 
     def _contributed(self, round: int, change: Change) -> None:
         steps, samples = self._loop.contribute(round)
@@ -162,6 +151,6 @@ class Rank:
             self._loop.replica.undo()
         self._loop.report()
         round = action.round if isinstance(action, Average) else IN_STEP
-        steps = before.offset if self._loop.replica.exchange is not None else self._loop.steps
+        steps = before.offset if self._loop.replica.in_step is not None else self._loop.steps
         self._worker = self._worker.broke()
         self._channel.send(AverageFailed(now(), self._rank, round, _clean(str(error), 2_000), steps))

@@ -16,15 +16,13 @@ from torch import Tensor
 from ddp.core.spans import Batch
 from ddp.data.order import derive, order
 from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.flat import FlatState
+from ddp.runtime.instep import InStep
 from ddp.runtime.meter import Meter
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
-
-Exchange = Callable[[Batch], None]
-"""Average the gradients (and buffers) of a step with the other ranks."""
 
 
 class Replica:
@@ -45,9 +43,8 @@ class Replica:
         self._device = device
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
-        self.gradients: FlatGradients | None = None
-        self.exchange: Exchange | None = None
-        """Called between backward pass and optimizer of every step, once gradients are where they are exchanged."""
+        self.in_step: InStep | None = None
+        """What is done together with other ranks inside a step."""
         self.samples = len(self._train)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(self._prepare)
@@ -58,8 +55,8 @@ class Replica:
 
     def undo(self) -> None:
         """Take back what a step changed before its exchange broke."""
-        if self.gradients is not None:
-            self.gradients.undo()
+        if self.in_step is not None:
+            self.in_step.undo()
 
     def capture(self) -> dict[str, Any]:
         """Parameters, buffers and optimizer state, as they are."""
@@ -71,39 +68,53 @@ class Replica:
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.gradients is not None:
-            self.gradients.rebase()
+        if self.in_step is not None:
+            self.in_step.rebase()
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
-        meter, began = self._meter, now()
+        meter, team, began = self._meter, self.in_step, now()
         self.lr = self.rates.apply(self.fraction(seen))
         permutation, base = self._epoch(batch.epoch)
         self._seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         tensors = self._train.batch(permutation[batch.start : batch.stop]) if batch.samples else ()
         at = meter.add("data", began)
-        if self.gradients is None:
+        factor = 1.0
+        if team is None:
             self.optimizer.zero_grad(set_to_none=True)
         else:
-            self.gradients.zero()
+            factor = team.begin(batch)
         loss: Tensor | None = None
         if batch.samples:
             with self.scalars:
-                loss = self.task.loss(self.model, tensors)
+                loss = self.task.loss(self.model if team is None else team.module, tensors)
             at = meter.add("forward", at)
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
             at = meter.add("backward", at)
+        elif team is not None:
+            team.idle(batch)
         busy = 0.0
-        if self.exchange is not None:
+        if team is not None:
             at = self._slowdown.pay(at - began, meter)
             busy = at - began
-            self.exchange(batch)
+            team.exchange(batch)
             began = at = now()
-        if self._job.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
+        self._clip(team)
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter)
-        return loss, busy + at - began
+        busy += at - began
+        if team is not None:
+            team.end()
+        return loss, busy
+
+    def _clip(self, team: InStep | None) -> None:
+        limit = self._job.max_grad_norm
+        if limit is None:
+            return
+        if team is None:
+            torch.nn.utils.clip_grad_norm_(self.state.parameters, limit)
+        else:
+            team.clip(limit)
 
     def fraction(self, seen: float) -> float:
         """The fraction of all training samples that `seen` samples are, at most 1."""

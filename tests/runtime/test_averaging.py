@@ -285,8 +285,7 @@ def exchanged(job: Job, rank: int) -> None:
     loop = Loop(job, rank, lambda event: None)
     backend = load(job.backend).Backend(job, rank, loop)
     backend.join(Join(rank, 0, (0, 1), False, ""))
-    backend.prepare_exchange(loop.replica)
-    loop.replica.exchange = backend.exchange
+    loop.replica.in_step = backend.in_step(loop.replica)
     batch = (Batch(0, 0, 8, 13), Batch(0, 8, 13, 13))[rank]
     for _ in range(3):
         loop.train(Step(batch, 0.0, last=False))

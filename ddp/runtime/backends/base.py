@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
-from ddp.core.spans import Batch
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ddp.runtime.instep import InStep
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
@@ -67,12 +67,8 @@ class Backend(Protocol):
         """Take what was shared."""
         ...
 
-    def prepare_exchange(self, replica: Replica) -> None:
-        """Gradients will be exchanged inside steps."""
-        ...
-
-    def exchange(self, batch: Batch) -> None:
-        """Average gradients and buffers of a step, weighted by samples. Raises ExchangeBroken."""
+    def in_step(self, replica: Replica) -> InStep:
+        """What ranks do together inside a step; asked for once, before the first step whose batch is shared."""
         ...
 
     def average(self, order: Average, samples: int) -> Change:

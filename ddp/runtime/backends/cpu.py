@@ -24,7 +24,6 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
-from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
@@ -35,6 +34,7 @@ from ddp.runtime.outer import Outer, outer, precise
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
+    from ddp.runtime.instep import InStep
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
@@ -93,13 +93,9 @@ class Backend:
         """Never asked for."""
         raise AssertionError("the average lies there for all")
 
-    def prepare_exchange(self, replica: Replica) -> None:
+    def in_step(self, replica: Replica) -> InStep:
         """Never asked for: snapshots cannot be exchanged inside a step."""
-        raise AssertionError("this backend does not exchange gradients")
-
-    def exchange(self, batch: Batch) -> None:
-        """Never asked for."""
-        raise AssertionError("this backend does not exchange gradients")
+        raise AssertionError("this backend does nothing inside steps")
 
     def average(self, order: Average, samples: int) -> Change:
         """Never asked for: this backend does not block."""

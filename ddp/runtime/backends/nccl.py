@@ -17,23 +17,22 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
-from ddp.core.spans import Batch
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatGradients, swapped
+from ddp.runtime.collectives import Collectives
+from ddp.runtime.flat import swapped
 from ddp.runtime.inner import InnerOptimizer
+from ddp.runtime.instep import GradientAverage, InStep
 from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site, choose
+from ddp.runtime.transports.base import MAX, SUM, Site, choose
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
 FACTS = Facts(blocking=True, in_step=True)
-SEQ = 1_000_000_000
-"""Collectives of a group are numbered from a multiple of this."""
 
 
 class Backend:
@@ -44,10 +43,9 @@ class Backend:
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
         # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
         site = Site(job.scratch, rank, job.world_size, loop.device, job.deadline_s / 2)
-        self._group = choose(job.transport, site)
-        self.transport = self._group.name
-        self._job, self._rank, self._loop, self._seq = job, rank, loop, 0
-        self._gradients: FlatGradients | None = None
+        self._collectives = Collectives(choose(job.transport, site), loop.meter, loop.heart)
+        self.transport = self._collectives.transport.name
+        self._job, self._loop = job, loop
         self._prepare_average()
 
     def _prepare_average(self) -> None:
@@ -67,11 +65,7 @@ class Backend:
 
     def join(self, order: Join) -> None:
         """Leave the group that there is, and meet the members of the new one."""
-        began = now()
-        self._members = order.members
-        self._seq = order.generation * SEQ  # members may have left the older group at different collectives
-        self._group.join(order.members, order.generation)
-        self._loop.meter.add("join", began)
+        self._collectives.join(order)
 
     def share(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
@@ -96,24 +90,9 @@ class Backend:
     def _shared(self, round: int) -> Path:
         return self._job.scratch / f"shared-{round}.pt"
 
-    def prepare_exchange(self, replica: Replica) -> None:
-        """Gradients will be exchanged inside steps."""
-        self._gradients = replica.gradients = FlatGradients(replica.state, self._group.empty)
-
-    def exchange(self, batch: Batch) -> None:
-        """Average gradients and buffers, weighted by samples."""
-        gradients, meter = self._gradients, self._loop.meter
-        assert gradients is not None
-        began = now()
-        gradients.pack(batch.samples / batch.total)
-        meter.add("copy", began)
-        self._all_reduce(gradients.flats)
-        began = now()
-        gradients.unpack()
-        meter.add("copy", began)
-        if batch.total < len(self._members):
-            # A rank without a sample did not count this batch in its buffers.
-            self._all_reduce(self._counters, MAX)
+    def in_step(self, replica: Replica) -> InStep:
+        """Gradients are averaged between backward pass and optimizer."""
+        return GradientAverage(replica.model, replica.state, self._collectives, self._loop.meter)
 
     def average(self, order: Average, samples: int) -> Change:
         """Average the replicas, weighted by `samples`."""
@@ -127,7 +106,7 @@ class Backend:
         seconds, size = 0.0, 0
         if not self._exact:  # shares need the total first
             meter.add("copy", began)
-            seconds, size = self._all_reduce([self._weight])
+            seconds, size = self._collectives.all_reduce([self._weight])
             began = now()
             weight /= float(self._weight) or 1.0
         else:
@@ -140,7 +119,7 @@ class Backend:
         # breaks leaves the replica as it was, its counters too.
         self._counted = [counter.clone() for counter in self._counters]
         for tensors, op in ((self._buffer, SUM), (self._counted, MAX)):
-            more, sent = self._all_reduce(tensors, op)
+            more, sent = self._collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
         divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
@@ -151,7 +130,7 @@ class Backend:
         """One tensor for all sections, and behind them the weight where it is exact there."""
         dtype = getattr(torch, self._job.averaging.wire)
         sizes = [section.values.numel() for section in self._sections]
-        whole = self._group.empty("average", sum(sizes) + int(self._exact), dtype)
+        whole = self._collectives.transport.empty("average", sum(sizes) + int(self._exact), dtype)
         *self._wire, rest = torch.split(whole, [*sizes, int(self._exact)])
         self._buffer = [whole]
         self._total = rest if self._exact else self._weight
@@ -192,22 +171,6 @@ class Backend:
         self._averaged = True
         return ratio(change, norm)
 
-    def _all_reduce(self, tensors: list[Tensor], op: str = SUM) -> tuple[float, int]:
-        """Reduce tensors in place; returns seconds and bytes."""
-        began, size = now(), 0
-        try:
-            for tensor in tensors:
-                self._group.all_reduce(tensor, op)
-                size += tensor.nbytes
-        except ExchangeBroken:
-            self._group.leave()
-            self._loop.meter.add("wait", began)
-            raise
-        if not size:
-            return 0.0, 0
-        self._seq += 1
-        return self._loop.meter.add("exchange", began, self._seq, size) - began, size
-
     def snapshot(self) -> None:
         """Never asked for: this backend blocks."""
         raise AssertionError("a blocking backend lays down no snapshots")
@@ -237,7 +200,7 @@ class Backend:
 
     def close(self) -> None:
         """Leave the group."""
-        self._group.close()
+        self._collectives.transport.close()
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:

@@ -1,0 +1,100 @@
+"""What ranks do together inside a step: the seam between a replica's step and those who average gradients, shard or wrap.
+
+A step is: `begin`, forward through `module`, backward of the loss times what `begin` gave, `exchange`, `clip`, the
+optimizer, `end`. Each rank has its slice of the global batch.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from ddp.core.spans import Batch
+from ddp.runtime.clock import now
+from ddp.runtime.collectives import Collectives
+from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.meter import Meter
+from ddp.runtime.transports.base import MAX
+
+
+class InStep(Protocol):
+    """One rank's part."""
+
+    module: nn.Module
+    """What the loss is computed with."""
+
+    def begin(self, batch: Batch) -> float:
+        """Before the forward pass of a slice: clear the gradients. Returns the factor on the loss before backward."""
+        ...
+
+    def idle(self, batch: Batch) -> None:
+        """In place of forward and backward, where the slice is empty."""
+        ...
+
+    def exchange(self, batch: Batch) -> None:
+        """After the backward pass: `.grad` of what the optimizer moves becomes the global batch's mean. Raises
+        ExchangeBroken."""
+        ...
+
+    def clip(self, limit: float) -> None:
+        """Scale the gradients down to this L2 norm over all parameters."""
+        ...
+
+    def end(self) -> None:
+        """After the optimizer: `module` has the new parameters."""
+        ...
+
+    def undo(self) -> None:
+        """Take back what a step changed before its exchange broke."""
+        ...
+
+    def rebase(self) -> None:
+        """Parameters and buffers were replaced from outside."""
+        ...
+
+
+class GradientAverage:
+    """Gradients and the changes of buffers, averaged with the weight of their samples, between backward and optimizer."""
+
+    def __init__(self, module: nn.Module, state: FlatState, collectives: Collectives, meter: Meter) -> None:
+        self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
+        self._gradients = FlatGradients(state, collectives.transport.empty)
+
+    def begin(self, batch: Batch) -> float:
+        """The mean of a slice is weighted when it is exchanged."""
+        self._gradients.zero()
+        return 1.0
+
+    def idle(self, batch: Batch) -> None:
+        """Gradients of zero weigh nothing."""
+
+    def exchange(self, batch: Batch) -> None:
+        """In one reduction for each data type."""
+        gradients, meter = self._gradients, self._meter
+        began = now()
+        gradients.pack(batch.samples / batch.total)
+        meter.add("copy", began)
+        self._collectives.all_reduce(gradients.flats)
+        began = now()
+        gradients.unpack()
+        meter.add("copy", began)
+        if batch.total < len(self._collectives.members):
+            # A rank without a sample did not count this batch in its buffers.
+            self._collectives.all_reduce(self._state.counters, MAX)
+
+    def clip(self, limit: float) -> None:
+        """Every rank has all gradients."""
+        torch.nn.utils.clip_grad_norm_(self._state.parameters, limit)
+
+    def end(self) -> None:
+        """Every rank has moved all parameters."""
+
+    def undo(self) -> None:
+        """Put the buffers back."""
+        self._gradients.undo()
+
+    def rebase(self) -> None:
+        """Changes of buffers count from here."""
+        self._gradients.rebase()
