@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
 from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -125,6 +126,6 @@ class BackendModule(Protocol):
 
 
 def load(name: str) -> BackendModule:
-    """The module of backend `name`; imports torch."""
-    module: BackendModule = importlib.import_module(BACKENDS[name])
+    """The module of backend `name`, or of an engine that is one by itself; imports torch."""
+    module: BackendModule = importlib.import_module(BACKENDS.get(name) or ENGINES[name])
     return module

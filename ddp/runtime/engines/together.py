@@ -1,0 +1,97 @@
+"""What engines share whose ranks act as one inside every step: the coordinator of `elche`, one policy, a rank's side each.
+
+An engine is a module with `FACTS`, `Backend` (a subclass of `Together`), `Reducer` and `run`. It averages gradients, shards or
+wraps in what `in_step` gives; grants, evaluation, records and checkpoints are those of every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ddp.core.commands import Average, Join
+from ddp.core.policies.sync import Sync
+from ddp.runtime.backends.base import Change, Facts
+from ddp.runtime.backends.nccl import Reducer
+from ddp.runtime.collectives import Collectives
+from ddp.runtime.instep import InStep
+from ddp.runtime.task import Job
+from ddp.runtime.transports.base import Site, choose
+
+if TYPE_CHECKING:
+    from ddp.runtime.engines.solo import Emit
+    from ddp.runtime.loop import Loop
+    from ddp.runtime.replica import Replica
+
+FACTS = Facts(blocking=True, in_step=True)
+__all__ = ["FACTS", "Reducer", "Together", "runner"]
+
+
+def runner(name: str) -> Callable[[Job, Emit], None]:
+    """`run` of the engine `name`. A lost rank ends the run: what it held of the model is gone."""
+
+    def run(job: Job, emit: Emit) -> None:
+        from ddp.runtime.engines import elche
+
+        elche.run(replace(job, policy=Sync(), backend=name, tolerate_loss=False), emit)
+
+    return run
+
+
+class Together:
+    """A rank's side; engines say what happens inside a step, and how the whole model comes together for an evaluation."""
+
+    facts = FACTS
+
+    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+        self.job, self.rank, self.loop = job, rank, loop
+        site = Site(job.scratch, rank, job.world_size, loop.device, job.deadline_s / 2)
+        self.collectives = Collectives(choose(job.transport, site), loop.meter, loop.heart)
+        self.transport = self.collectives.transport.name
+
+    def join(self, order: Join) -> None:
+        """Meet the other ranks."""
+        self.collectives.join(order)
+
+    def in_step(self, replica: Replica) -> InStep:
+        """What the engine is."""
+        raise NotImplementedError
+
+    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+        """Within it the replica's model is whole, and the same on all ranks."""
+        return nullcontext()
+
+    def settle(self) -> None:
+        """Training is over: the replica's model becomes whole."""
+
+    def kept(self) -> list[Tensor]:
+        """Nothing lies outside the replica."""
+        return []
+
+    def close(self) -> None:
+        """Let go of the transport."""
+        self.collectives.transport.close()
+
+    def share(self, round: int) -> None:
+        """Never asked for: a lost rank ends the run."""
+        raise AssertionError("a lost rank ends the run")
+
+    def adopt(self, round: int) -> Change:
+        """Never asked for."""
+        raise AssertionError("a lost rank ends the run")
+
+    def average(self, order: Average, samples: int) -> Change:
+        """Never asked for: ranks are one after every step."""
+        raise AssertionError("ranks are one after every step")
+
+    def snapshot(self) -> None:
+        """Never asked for."""
+        raise AssertionError("ranks are one after every step")
+
+    def apply(self, exact: bool) -> Change:
+        """Never asked for."""
+        raise AssertionError("ranks are one after every step")
