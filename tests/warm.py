@@ -56,7 +56,7 @@ class Process:
         self._said = b""
         self.returncode: int | None = None
         """Exit code, or minus the signal that killed it; None while it runs, as far as known."""
-        self.pid = int(self._hear(60.0))
+        self.pid, self._minder = map(int, self._hear(60.0).split())
         """Also the number of its session and group."""
 
     def _hear(self, timeout_s: float) -> bytes:
@@ -79,6 +79,10 @@ class Process:
         if self.returncode is None:
             self.returncode = int(self._hear(timeout_s))
             self._line.close()
+            with suppress(ProcessLookupError):
+                while True:  # its minder has nothing left to do but to go
+                    os.kill(self._minder, 0)
+                    time.sleep(0.001)
         return self.returncode
 
     def result(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
@@ -173,7 +177,7 @@ def _mind(asked: dict[str, Any], report: int, out: int, err: int) -> None:
     """Fork the command; say its number, and how it ended. In the command's own process, this returns when it has."""
     child = _fork()
     if child:
-        os.write(report, b"%d\n" % child)
+        os.write(report, b"%d %d\n" % (child, os.getpid()))
         _, status = os.waitpid(child, 0)
         os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
         os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,14 +11,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
-from bench.resume import locate
+from bench.resume import earlier, locate
 from bench.runfolder import METRICS, RunWriter, find_runs, read_records
 from ddp.core.events import Merged
+from ddp.core.ledger import Ledger
 from ddp.runtime.checkpoint import find
+from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench
 from tests.warm import ROOT, Warm, wait_for
 
@@ -125,14 +131,15 @@ def samples(hidden: Path) -> int:
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(left):
-    latest = sorted((left / "checkpoints").glob("[0-9]*"))
-    assert len(latest) == 2
+    *earlier_ones, last = sorted((left / "checkpoints").glob("[0-9]*"))
+    assert earlier_ones
     before = samples(left)
-    with (latest[1] / "model.pt").open("r+b") as file:
+    with (last / "model.pt").open("r+b") as file:
         file.seek(200)
         file.write(b"torn")
     assert samples(left) < before
-    (latest[0] / "books").write_bytes(b"torn")
+    for path in earlier_ones:
+        (path / "books").write_bytes(b"torn")
     with pytest.raises(ValueError, match=r"model.pt: torn.*run it anew"):
         locate(left)
 
@@ -201,3 +208,67 @@ def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     assert code == 0
     assert "nothing to go on with" in out
     assert json.loads((cut.path / METRICS).read_text())["resumed"]["times"] == 2
+
+
+@pytest.mark.parametrize("engine", ["solo", "cpu_cadence"])
+def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp_path, engine):
+    words = (*SMALL, f"mode={engine}", "train.epochs=20")
+    hidden = killed(warm, tmp_path, *words, checkpoint=1)
+    for path in (hidden / "checkpoints").glob("[0-9]*"):
+        torch.save({"tensors": [torch.zeros(3)], "kept": [], "state_dict": {}}, path / "model.pt")
+        content = (path / "model.pt").read_bytes()
+        entry = ["model.pt", len(content), hashlib.sha256(content).hexdigest()]
+        body = msgspec.msgpack.decode((path / "books").read_bytes())
+        body["files"] = [entry if file[0] == "model.pt" else file for file in body["files"]]
+        (path / "books").write_bytes(msgspec.msgpack.encode(body))
+    before = {path: path.read_bytes() for path in hidden.rglob("*") if path.is_file()}
+    code, _, err = command(warm, tmp_path, f"resume={hidden}", *QUIET)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "not those of this model" in err
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[" * 5000, "not the records of a run"),
+        ('{"type": "Nothing", "at": 1.0}', "not the records of a run"),
+        ('{"type": "Merged", "at": "soon", "rank": 0, "epoch": 0, "spans": []}', "not the records of a run"),
+        ("", "not the records of a run"),
+    ],
+)
+def test_records_that_cannot_be_are_one_line(bench: Bench, capsys, left, line, why):
+    text = (left / "events.jsonl").read_text()
+    (left / "events.jsonl").write_text(f"{line}\n{text}")
+    assert bench(f"resume={left}", *QUIET) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert why in err
+    assert left.exists()
+    assert [path for path in left.parent.iterdir() if path != left] == []
+
+
+def test_samples_that_are_recorded_twice_are_one_line(left):
+    source = locate(left)
+    manifest = source.checkpoint.manifest
+    ledgers = (Ledger(0, 100).merge(((0, 50),)).reopen(),)
+    books = replace(manifest.books, epoch_samples=100, begun=1, ledgers=ledgers)
+    source = replace(source, checkpoint=replace(source.checkpoint, manifest=replace(manifest, books=books)))
+    assert earlier(source, 1.0)
+    record = encode(Merged(0.0, 0, 0, ((0, 9), (3, 12)))).decode()
+    (left / "events.jsonl").write_text(f"{record}\n{(left / 'events.jsonl').read_text()}")
+    with pytest.raises(ValueError, match="counted twice"):
+        earlier(source, 1.0)
+
+
+@pytest.mark.parametrize("key", ["train", "checkpoint", "policy", "model", "seed", "world_size"])
+@pytest.mark.parametrize("value", [None, "x", -1, [], {"epochs": "many"}, 1e300])
+def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, key, value):
+    config = json.loads((left / "config.json").read_text())
+    (left / "config.json").write_text(json.dumps(config | {key: value}))
+    if config[key] is not value:
+        assert bench(f"resume={left}", *QUIET) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1, err
+    assert left.exists()
