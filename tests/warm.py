@@ -30,6 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FORK_SERVER = "from multiprocessing.forkserver import main"
+PICTURES = "WARM_PICTURES"
+"""Set to `none`, a command draws no timeline, which takes as long as the training of a small run."""
 PRELOAD = (
     "bench.cli",
     "bench.launch",
@@ -193,6 +195,8 @@ def _mind(asked: dict[str, Any], report: int, out: int, err: int) -> None:
 
 def _be_python(words: Sequence[str]) -> None:
     util.spawnv_passfds = _forked_fork_server
+    if os.environ.get(PICTURES) == "none":
+        importlib.import_module("bench.timeline").draw = lambda *picture: None  # type: ignore[attr-defined]
     if words[0] == "-m":
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

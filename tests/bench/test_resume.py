@@ -25,7 +25,7 @@ from ddp.core.ledger import Ledger
 from ddp.runtime.checkpoint import find
 from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench
-from tests.warm import ROOT, Warm, wait_for
+from tests.warm import PICTURES, ROOT, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")
 SMALL = ("model=mlp", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
@@ -33,12 +33,12 @@ SMALL = ("model=mlp", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
 
 def command(warm: Warm, folder: Path, *words: str) -> tuple[int, str, str]:
     """`python -m bench <words>`: its exit code, output and errors."""
-    return warm.start(folder, "-m", "bench", *words).result()
+    return warm.start(folder, "-m", "bench", *words, env={PICTURES: "none"}).result()
 
 
 def killed(warm: Warm, folder: Path, *words: str, checkpoint: int) -> Path:
     """A run killed with all its processes some time after that checkpoint; its hidden folder."""
-    process = warm.start(folder, "-m", "bench", *words)
+    process = warm.start(folder, "-m", "bench", *words, env={PICTURES: "none"})
     try:
         found = wait_for(lambda: written(folder, checkpoint), process)
     finally:
