@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign lint bench controller baselines convergence clean install
+.PHONY: run test campaign lint bench controller baselines convergence resume clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -51,6 +51,10 @@ DATA ?= data
 convergence: $(STAMP)
 	$(BIN)/python -m bench experiment=convergence data.dir='$(DATA)' $(ARGS)
 	$(BIN)/python -m benchmarks.convergence runs/convergence
+
+# Runs killed and gone on with against uninterrupted ones, five seeds: the table of docs/checkpoints.md.
+resume: $(STAMP)
+	$(BIN)/python -m benchmarks.resume --write $(ARGS)
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,8 +23,9 @@ from bench.resume import Source, earlier
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
-from bench.usage import usage
+from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
+from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
 from ddp.runtime.engines import ENGINES
@@ -56,7 +57,7 @@ class _End:
 def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder.
 
-    Raises UsageError if the folder cannot be made or the source cannot be read, OSError if the disk fails.
+    Raises UsageError if the folder cannot be made or the source cannot be gone on from, OSError if the disk fails.
     """
     spec, launched = plan.spec, now()
     env, git, before = environment.describe(), environment.source(), environment.usage()
@@ -92,8 +93,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                     error=end.error,
                 )
                 folder = _complete(writer, records, metrics, spec, launched)
-    except BaseException:
-        writer.discard()
+    except BaseException as error:
+        writer.discard(copied=isinstance(error, UsageError))
         raise
     return Outcome(spec, folder, metrics)
 
@@ -122,7 +123,7 @@ def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: 
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
-    """Run the engine to its end, whatever that is."""
+    """Run the engine to its end, whatever that is. Raises UsageError if it cannot go on from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -133,6 +134,8 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
         interrupts.check()
     except KeyboardInterrupt:
         return _End("killed", "interrupted")
+    except Torn as error:
+        raise UsageError(f"{job.resume}: {error}") from error
     except Diverged as error:
         return _End("diverged", str(error))
     except RankFailed as error:

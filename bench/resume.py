@@ -163,7 +163,7 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
         return Config(
             model=Choice(msgspec.convert(saved["model"], str)),
             engine=Choice(msgspec.convert(saved["engine"], str)),
-            policy=msgspec.convert(saved["policy"] or {"name": "cadence"}, dict[str, Any]),
+            policy=_policy(saved["policy"]),
             backend=Choice(msgspec.convert(saved["backend"] or "nccl", str)),
             averaging=_typed(saved["averaging"] or {}, Averaging),
             world_size=msgspec.convert(saved["world_size"], int),
@@ -178,6 +178,12 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
         raise ValueError(
             f"{folder / CONFIG}: not the configuration of a run ({type(error).__name__}: {error})"
         ) from error
+
+
+def _policy(said: Any) -> dict[str, Any]:
+    """As in a configuration; a run on one rank has none."""
+    policy = {"name": "cadence"} if said is None else msgspec.convert(said, dict[str, Any])
+    return policy | {"name": msgspec.convert(policy["name"], str)}
 
 
 def _typed(said: Any, kind: type[Any]) -> Any:
@@ -198,12 +204,15 @@ def earlier(source: Source, at: float) -> list[str]:
     if not saved.keys() >= set(source.checkpoint.manifest.members):
         raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
     limits = _limits(records, index, books)
+    try:
+        known = [(when, record) for when, record in records if when <= cut and _counts(record, books, limits)]
+    except AssertionError as error:  # spans that cannot be
+        raise ValueError(f"{source.folder / EVENTS}: not the records of a run ({error}); begin the run anew") from error
     lines = []
-    for when, record in records:
-        if when <= cut and _counts(record, books, limits):
-            body = encode(record, when) if not hasattr(record, "at") else encode(record)
-            moved = msgspec.json.decode(body) | {"at": when - cut + at}
-            lines.append(msgspec.json.encode(moved).decode())
+    for when, record in known:
+        body = encode(record, when) if not hasattr(record, "at") else encode(record)
+        moved = msgspec.json.decode(body) | {"at": when - cut + at}
+        lines.append(msgspec.json.encode(moved).decode())
     resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
     return [*lines, encode(resumed).decode()]
 
@@ -215,7 +224,7 @@ def _records(path: Path) -> list[tuple[float, Any]]:
         return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in lines]
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
-    except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+    except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not the records of a run ({error}); begin the run anew") from error
 
 

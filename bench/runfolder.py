@@ -100,9 +100,9 @@ class RunWriter:
             raise ValueError(f"cannot put {self.path} into place: {error.strerror}: {error.filename}") from None
         return destination
 
-    def discard(self) -> None:
-        """Remove what was written, unless it can be gone on with."""
-        if not _resumable(self.path):
+    def discard(self, copied: bool = False) -> None:
+        """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
+        if copied or not _resumable(self.path):
             shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -1,11 +1,22 @@
-"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones."""
+"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. Warm commands."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import Phase, settings
+
+from tests.warm import Warm
 
 settings.register_profile("same", derandomize=True, database=None)
 settings.register_profile("new", phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
 settings.load_profile(os.environ.get("SCHEDULES", "same"))
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Where commands are started that need not import torch anew."""
+    with Warm() as server:
+        yield server

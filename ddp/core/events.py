@@ -159,7 +159,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A rank raised. `error` is one line, `traceback` the whole text."""
+    """A rank raised. `error` is one line, `traceback` the whole text; empty: it cannot go on from the checkpoint given."""
 
     at: float
     rank: int

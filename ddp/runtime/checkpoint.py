@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
+import re
 import shutil
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ import msgspec
 import torch
 
 from ddp.core.commands import Books, Publish
-from ddp.core.policies import Policy
 from ddp.core.world import World
+from ddp.runtime.backends.base import load as load_backend
+from ddp.runtime.books import contradiction, revived
 from ddp.runtime.task import Job
 
 VERSION = 1
 KEEP = 2
+LARGEST_BOOKS = 1 << 26
+"""Bytes. Ours are a few thousand."""
 BOOKS, MODEL = "books", "model.pt"
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
@@ -121,16 +125,22 @@ def publish(job: Job, order: Publish) -> Path:
     manifest = Manifest(VERSION, Identity.of(job), order.index, order.members, order.files, order.books)
     (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
     whole = place(folder, order.index)
-    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, beyond the checkpoint that was gone on from
+    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, as are all beyond this one
     os.rename(parts, whole)
-    for old in (*_places(folder)[KEEP:], *folder.glob(".part-*")):
+    ours = [path for path in _places(folder) if (path / BOOKS).is_file()]
+    beyond = [path for path in ours if int(path.name) > order.index]
+    for old in (*beyond, *ours[len(beyond) + KEEP :], *_named(folder, r"\.part-\d{6,}")):
         shutil.rmtree(old, ignore_errors=True)
     return whole
 
 
 def _places(folder: Path) -> list[Path]:
-    """Folders of checkpoints, the latest first."""
-    return sorted((path for path in folder.glob("[0-9]*") if path.is_dir()), reverse=True)
+    """Folders of checkpoints, the latest first. What else lies there is the user's."""
+    return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    return [path for path in folder.glob("*") if re.fullmatch(pattern, path.name, re.ASCII) and path.is_dir()]
 
 
 def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -147,33 +157,44 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """The checkpoint in a folder. Raises Torn with one line."""
     try:
-        manifest = msgspec.msgpack.decode((place / BOOKS).read_bytes(), type=Manifest)
+        manifest = msgspec.msgpack.decode(_content(place / BOOKS), type=Manifest)
         if manifest.version != VERSION:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
-        _check(manifest)
+        _check(place, manifest)
         for name, size, sha256 in manifest.files:
             path = place / name
-            if path.stat().st_size != size or _sha256(path) != sha256:
+            if _size(path) != size or _sha256(path) != sha256:
                 raise Torn(f"{path}: torn, its content is not what was written")
     except OSError as error:
         raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Torn(f"{place / BOOKS}: not the books of a checkpoint ({error})") from error
     return Checkpoint(place, manifest)
 
 
-def _check(manifest: Manifest) -> None:
-    """Raise Torn unless the books can be what they claim."""
-    world, members, books = manifest.identity.world_size, manifest.members, manifest.books
-    names = {MODEL, *(rank_file(rank) for rank in members)}
-    sound = bool(members) and set(members) <= set(range(world)) and {name for name, _, _ in manifest.files} == names
-    sound &= 0 <= len(books.ledgers) <= books.begun <= manifest.identity.epochs and books.epoch_samples > 0
-    for ledger in books.ledgers:
-        edges = [edge for span in ledger.merged for edge in span]
-        sound &= edges == sorted(set(edges)) and all(0 <= edge <= ledger.samples for edge in edges)
-        sound &= ledger.samples == books.epoch_samples and ledger == ledger.reopen() and 0 <= ledger.epoch < books.begun
-    if not sound:
-        raise Torn("the books of the checkpoint contradict themselves")
+def _size(path: Path) -> int:
+    """Bytes of a file. Raises Torn for what is none: a pipe or device may have no end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise Torn(f"{path}: not a file")
+    return found.st_size
+
+
+def _content(books: Path) -> bytes:
+    if _size(books) > LARGEST_BOOKS:
+        raise Torn(f"{books}: not the books of a checkpoint (too large)")
+    return books.read_bytes()
+
+
+def _check(place: Path, manifest: Manifest) -> None:
+    """Raise Torn unless the manifest can be what it claims."""
+    world, members = manifest.identity.world_size, manifest.members
+    names = sorted([MODEL, *map(rank_file, members)])
+    whole = bool(members) and members == tuple(sorted(set(members))) and 0 <= members[0] <= members[-1] < world
+    if not whole or sorted(name for name, _, _ in manifest.files) != names:
+        raise Torn(f"{place / BOOKS}: they contradict themselves (ranks and their parts)")
+    if wrong := contradiction(manifest.books, world, manifest.identity.epochs, manifest.index):
+        raise Torn(f"{place / BOOKS}: they contradict themselves ({wrong})")
 
 
 def resume(job: Job) -> Checkpoint | None:
@@ -188,32 +209,22 @@ def resume(job: Job) -> Checkpoint | None:
                 f"{job.resume}: of a run with {name}={getattr(theirs, name)}, this one has {getattr(ours, name)}; "
                 "go on with what it was begun with, or begin anew"
             )
-    books = _revived(checkpoint.books, job.policy, job.world_size, job.batch_size)
-    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
-
-
-def _revived(books: Books, policy: Policy, size: int, batch: int) -> Books:
-    """The books with the policy's state as its own type again."""
-    if books.plan is None:
-        return books
-    state, plan = policy.init(World(size, books.epoch_samples, batch, 1, blocking=True, in_step=False))
+    books, facts = checkpoint.books, load_backend(job.backend).FACTS
+    world = World(job.world_size, books.epoch_samples, job.batch_size, job.epochs, facts.blocking, facts.in_step)
     try:
-        held = None if state is None else msgspec.convert(books.policy_state, type(state))
-    except (msgspec.MsgspecError, TypeError) as error:
-        raise ValueError(f"the checkpoint's policy state is of another version ({error}); begin anew") from error
-    if not len(books.plan.counts) == len(books.plan.ahead) == len(plan.counts):
-        raise ValueError("the checkpoint's plan is for another number of ranks; begin anew")
-    return replace(books, policy_state=held)
+        books = revived(books, job.policy, world)
+    except ValueError as error:
+        raise Torn(f"{job.resume}: {error}") from error
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
 
 
 def load(path: Path) -> dict[str, Any]:
     """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers."""
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        raise Torn(
-            f"{path}: not a part of a checkpoint ({(str(error) or type(error).__name__).splitlines()[0]})"
-        ) from error
+    except Exception as error:  # an unpickler raises anything
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise Torn(f"{path}: not a part of a checkpoint ({said})") from error
     if not isinstance(held, dict):
         raise Torn(f"{path}: not a part of a checkpoint")
     return held
@@ -223,12 +234,16 @@ def take(name: str, into: Any, values: Any) -> None:
     """Copy tensors into others of the same sizes and types. Raises Torn."""
     fits = isinstance(values, list) and len(values) == len(into)
     for own, other in zip(into, values, strict=True) if fits else ():
-        fits &= isinstance(other, torch.Tensor) and (own.shape, own.dtype) == (other.shape, other.dtype)
+        fits &= isinstance(other, torch.Tensor) and _form(own) == _form(other)
     if not fits:
-        raise Torn(f"the checkpoint's {name} are not those of this model")
+        raise Torn(f"the checkpoint's {name} are not those of this model; go on with its own model, or begin anew")
     with torch.no_grad():
         for own, other in zip(into, values, strict=True):
             own.copy_(other)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout
 
 
 def _sha256(path: Path) -> str:

@@ -20,6 +20,7 @@ from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.worker import Step
 from ddp.runtime import checkpoint
+from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.heart import Heart
@@ -79,6 +80,9 @@ class Loop:
         if self._held is not None:
             held = checkpoint.load(self._held.path / checkpoint.MODEL)
             checkpoint.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
+            before, samples = self._held.books.epoch_samples, self.replica.samples
+            if before != samples:
+                raise checkpoint.Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -201,9 +205,13 @@ class Loop:
         try:
             self.replica.optimizer.load_state_dict(held["optimizer"])
             self.replica.rates.restore(held["rates"])
-            self._begun, self.total_steps, self.version = (int(held[name]) for name in ("begun", "steps", "version"))
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
-            raise checkpoint.Torn(f"{self._held.part(self.rank)}: not the state of this optimizer ({error})") from error
+            counters = [held[name] for name in ("begun", "steps", "version")]
+            if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
+                raise ValueError(f"counters {counters}")
+            self._begun, self.total_steps, self.version = counters
+        except Exception as error:  # optimizers check what they load in their own ways, or not at all
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise checkpoint.Torn(f"{self._held.part(self.rank)}: not the state of this optimizer ({said})") from error
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

@@ -18,6 +18,7 @@ from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime.backends.base import Backend, Change, load
 from ddp.runtime.channel import PeerGone
+from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
@@ -34,6 +35,10 @@ def main(job: Job, rank: int, connection: Connection) -> None:
         Rank(job, rank, channel).run()
     except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
+    except Torn as error:  # nobody's defect: said without a traceback
+        with suppress(PeerGone):
+            channel.send(Failed(now(), rank, _clean(str(error), 2_000), ""))
+        channel.close()
     except Exception as error:
         text = _clean(f"{type(error).__name__}: {error}", 2_000)
         with suppress(PeerGone):

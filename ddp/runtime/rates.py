@@ -49,8 +49,11 @@ class Rates:
         return self._fixed, self._factor, self._scale
 
     def restore(self, held: tuple[float | None, float, float]) -> None:
-        """Take over what was captured."""
-        self._fixed, self._factor, self._scale = held
+        """Take over what was captured. Raises ValueError or TypeError for what cannot have been."""
+        fixed, factor, scale = held
+        self._fixed = None if fixed is None else _sound("a learning rate", fixed)
+        self._factor = _sound("a factor on the learning rate", factor)
+        self._scale = _sound("the scale of the learning rate", scale)
 
     def fix(self, rate: float) -> None:
         """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""

@@ -57,7 +57,8 @@ class Trainer:
         checkpoint_unit: `epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step
             is an average.
         checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. What
-            it raises ends the run.
+            it raises ends the run. The run's books stand still meanwhile: what may last longer than half of `deadline_s`
+            belongs into a thread of its own.
         resume: a checkpoint folder, or one checkpoint in it, to go on from; the run must be what it was.
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
         device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.

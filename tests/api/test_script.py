@@ -1,4 +1,4 @@
-"""Scripts as users write them, each in a process of its own."""
+"""Scripts as users write them, each in a process of its own. Where imports are the point, from nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.warm import ROOT, Process, Warm, wait_for
+
 HEAD = """
 import torch
 from torch import nn
@@ -38,31 +41,37 @@ def trainer(**more):
     return Trainer(Net, lambda p: torch.optim.SGD(p, lr=0.1), step, data, batch_size=8, world_size=2, **more)
 """
 
-
-def begin(folder: Path, code: str) -> subprocess.Popen[str]:
-    script = folder / "script.py"
-    script.write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script)], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+GOING = "handle = trainer(epochs=10**6).run()\nhandle.next_metrics()\nprint('go', flush=True)\n"
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 90) -> tuple[int, str, str]:
-    """Its exit code, output and errors; nothing of it may be left afterwards."""
-    session = process.pid
+def begin(warm: Warm, folder: Path, code: str) -> Process:
+    (folder / "script.py").write_text(code)
+    return warm.start(folder, "script.py")
+
+
+def cold(folder: Path, code: str) -> tuple[subprocess.Popen[str], str, str]:
+    """A script in an interpreter that starts from nothing: its process, which has ended, output and errors."""
+    (folder / "script.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, "script.py"], cwd=folder, env=environment, text=True, **pipes)
     try:
-        out, err = process.communicate(timeout=seconds)
+        out, err = process.communicate(timeout=90)
     finally:
-        if process.poll() is None:
-            os.killpg(session, signal.SIGKILL)
-    deadline = time.monotonic() + 10  # the fork server notices the end of its parent by itself
+        with suppress(ProcessLookupError):
+            process.kill()
+    return process, out, err
+
+
+def gone(session: int, scratch: bool = True) -> bool:
+    """Whether nothing is left of a session, within the time that the fork server needs to notice the end of its parent.
+
+    `scratch`: of its files neither, which a script that is killed cannot remove.
+    """
+    deadline = time.monotonic() + 15
     while (left := members(session)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not left
-    assert not list(Path("/dev/shm").glob(f"ddp-run-{session}-*"))
-    return process.returncode, out, err
+    return not left and not (scratch and list(Path("/dev/shm").glob(f"ddp-run-{session}-*")))
 
 
 def members(session: int) -> list[int]:
@@ -87,48 +96,42 @@ dropped = trainer(epochs=10**6).run()
 dropped.next_metrics()
 """
     )
-    status, out, err = finish(begin(tmp_path, code))
-    assert (status, err) == (0, "")
+    process, out, err = cold(tmp_path, code)
+    assert (process.returncode, err) == (0, "")
     assert out.splitlines() == ["top level", "['layer.bias', 'layer.weight'] torch.Size([2, 4])"]
+    assert gone(process.pid)
 
 
 def test_a_module_that_trains_when_imported_gets_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(HEAD + "trainer(epochs=2).run().join()\n")
-    status, out, err = finish(begin(tmp_path, "import mine\n"))
-    assert status == 1
+    process, out, err = cold(tmp_path, "import mine\n")
+    assert process.returncode == 1
     assert "starts training when it is imported" in err
     assert out.count("top level") <= 3, "each rank has tried once"
+    assert gone(process.pid)
 
 
 @pytest.mark.parametrize("where", ["handle.join()", "import time; time.sleep(60)"])
-def test_an_interrupt_leaves_nothing(tmp_path: Path, where: str) -> None:
-    code = HEAD + f"handle = trainer(epochs=10**6).run()\nhandle.next_metrics()\nprint('go', flush=True)\n{where}\n"
-    process = begin(tmp_path, code)
-    assert process.stdout is not None
-    while process.stdout.readline() not in ("go\n", ""):
-        pass
+def test_an_interrupt_leaves_nothing(warm: Warm, tmp_path: Path, where: str) -> None:
+    process = begin(warm, tmp_path, HEAD + f"{GOING}{where}\n")
+    assert wait_for(lambda: "go\n" in process.printed(), process)
     time.sleep(0.3)
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    status, _, err = finish(process, 30)
+    status, _, err = process.result(30)
     assert time.monotonic() - began < 20
     assert status == -signal.SIGINT
     assert err.rstrip().endswith("KeyboardInterrupt")
+    assert gone(process.pid)
 
 
-def test_a_killed_script_leaves_no_process(tmp_path: Path) -> None:
-    process = begin(
-        tmp_path, HEAD + "h = trainer(epochs=10**6).run()\nh.next_metrics()\nprint('go', flush=True)\nh.join()\n"
-    )
-    assert process.stdout is not None
-    while process.stdout.readline() not in ("go\n", ""):
-        pass
-    process.kill()
-    process.communicate(timeout=30)
-    deadline = time.monotonic() + 15
-    while (left := members(process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+def test_a_killed_script_leaves_no_process(warm: Warm, tmp_path: Path) -> None:
+    process = begin(warm, tmp_path, f"{HEAD}{GOING}handle.join()\n")
+    assert wait_for(lambda: "go\n" in process.printed(), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    assert gone(process.pid, scratch=False)
+    process.kill_all()
 
 
 def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -9,50 +10,48 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
-from bench.runfolder import METRICS, find_runs, read_records
+from bench.resume import earlier, locate
+from bench.runfolder import METRICS, RunWriter, find_runs, read_records
 from ddp.core.events import Merged
+from ddp.core.ledger import Ledger
+from ddp.runtime.checkpoint import find
+from ddp.runtime.codec import encode
+from tests.bench.conftest import Bench
+from tests.warm import PICTURES, ROOT, Warm, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-SMALL = ("model=mlp", "train.batch_size=64", "report=false", "validate=false", "checkpoint.spacing_s=0")
-
-
-def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = (sys.executable, "-m", "bench", *command)
-    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)  # type: ignore[call-overload]
+QUIET = ("report=false", "validate=false")
+SMALL = ("model=mlp", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
 
 
-def bench(folder: Path, *command: str) -> tuple[int, str, str]:
-    process = start(folder, *command)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+def command(warm: Warm, folder: Path, *words: str) -> tuple[int, str, str]:
+    """`python -m bench <words>`: its exit code, output and errors."""
+    return warm.start(folder, "-m", "bench", *words, env={PICTURES: "none"}).result()
 
 
-def killed(folder: Path, *command: str, checkpoint: int) -> Path:
+def killed(warm: Warm, folder: Path, *words: str, checkpoint: int) -> Path:
     """A run killed with all its processes some time after that checkpoint; its hidden folder."""
-    process = start(folder, *command)
+    process = warm.start(folder, "-m", "bench", *words, env={PICTURES: "none"})
     try:
-        while not (found := written(folder, checkpoint)) and process.poll() is None:
-            time.sleep(0.002)
+        found = wait_for(lambda: written(folder, checkpoint), process)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    assert found, "the run came to its end before that checkpoint"
+        process.kill_all()
+    assert process.returncode == -signal.SIGKILL, "the run came to its end before it was killed"
+    assert found
     return found[0].parents[1]
 
 
 def written(folder: Path, checkpoint: int) -> list[Path]:
-    """The places of that checkpoint. Folders that come and go meanwhile are not looked into."""
-    return list(folder.glob(f"*/*/*/.tmp-*/checkpoints/{checkpoint:06}"))
+    """The places of that checkpoint or later ones. Folders that come and go meanwhile are not looked into."""
+    places = folder.glob("*/*/*/.tmp-*/checkpoints/[0-9]*")
+    return [place for place in places if int(place.name) >= checkpoint]
 
 
 def place(hidden: Path) -> Path:
@@ -73,14 +72,14 @@ def proof(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("mode", ["solo", "nccl_sync", "cpu_sync"])
-def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, mode):
-    words = (*SMALL, f"mode={mode}", "train.epochs=12", "checkpoint.every=7", "checkpoint.unit=averages")
-    hidden = killed(tmp_path, *words, "output=cut", checkpoint=2)
-    assert bench(tmp_path, *words, "output=whole")[0] == 0
-    code, out, err = bench(tmp_path, f"resume={place(hidden)}", "report=false", "validate=false")
+def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_path, mode):
+    words = (*SMALL, f"mode={mode}", "train.epochs=8", "checkpoint.every=7", "checkpoint.unit=averages")
+    hidden = killed(warm, tmp_path, *words, checkpoint=2)
+    assert command(warm, tmp_path, *words, "output=whole")[0] == 0
+    code, out, err = command(warm, tmp_path, f"resume={place(hidden)}", *QUIET)
     assert (code, err) == (0, ""), out
     (whole,), _ = find_runs(tmp_path / "whole")
-    (cut,), _ = find_runs(tmp_path / "cut")
+    (cut,), _ = find_runs(tmp_path / "runs")
     assert cut.metrics.params_sha256 == whole.metrics.params_sha256
     assert cut.metrics.samples == whole.metrics.samples
     assert [(row.samples, row.eval) for row in cut.metrics.epochs] == [
@@ -100,21 +99,22 @@ def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(tmp_path, 
 
 
 @pytest.mark.parametrize("mode", ["nccl_cadence", "nccl_async", "cpu_cadence", "cpu_async"])
-def test_any_run_that_was_killed_trains_every_sample_once(tmp_path, mode):
-    words = (*SMALL, f"mode={mode}", "train.epochs=12", "checkpoint.unit=averages", "policy.anchor=2")
-    hidden = killed(tmp_path, *words, checkpoint=3)
-    assert bench(tmp_path, f"resume={hidden}", "report=false", "validate=false")[0] == 0
+def test_any_run_that_was_killed_trains_every_sample_once(warm, tmp_path, mode):
+    words = (*SMALL, f"mode={mode}", "train.epochs=10", "checkpoint.unit=averages", "policy.anchor=2")
+    hidden = killed(warm, tmp_path, *words, checkpoint=3)
+    code, out, err = command(warm, tmp_path, f"resume={hidden}", *QUIET)
+    assert (code, err) == (0, ""), out
     (cut,), _ = find_runs(tmp_path)
     assert proof(cut.path) == {1}
-    assert len(cut.metrics.epochs) == 12
+    assert len(cut.metrics.epochs) == 10
     assert cut.metrics.final.eval > 0.9
 
 
 @pytest.fixture(scope="module")
-def leftover(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def leftover(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The hidden folder of a solo run that was killed when it had two checkpoints."""
     folder = tmp_path_factory.mktemp("left")
-    return killed(folder, *SMALL, "mode=solo", "train.epochs=200", checkpoint=3)
+    return killed(warm, folder, *SMALL, "mode=solo", "train.epochs=200", checkpoint=3)
 
 
 @pytest.fixture
@@ -125,43 +125,42 @@ def left(leftover: Path, tmp_path: Path) -> Path:
 
 
 def samples(hidden: Path) -> int:
-    from ddp.runtime.checkpoint import find
-
     checkpoint, _ = find(hidden / "checkpoints")
     assert checkpoint is not None
     return checkpoint.books.samples
 
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(left):
-    latest = sorted((left / "checkpoints").glob("[0-9]*"))
-    assert len(latest) == 2
+    *earlier_ones, last = sorted((left / "checkpoints").glob("[0-9]*"))
+    assert earlier_ones
     before = samples(left)
-    with (latest[1] / "model.pt").open("r+b") as file:
+    with (last / "model.pt").open("r+b") as file:
         file.seek(200)
         file.write(b"torn")
     assert samples(left) < before
-    (latest[0] / "books").write_bytes(b"torn")
-    from bench.resume import locate
-
+    for path in earlier_ones:
+        (path / "books").write_bytes(b"torn")
     with pytest.raises(ValueError, match=r"model.pt: torn.*run it anew"):
         locate(left)
 
 
-def test_what_contradicts_the_run_is_refused(left, tmp_path):
-    for word, why in [
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
         ("train.epochs=5", "train.epochs=5 contradicts the run, which has 200"),
         ("mode=cpu_sync", "mode=cpu_sync contradicts the run, which has solo"),
         ("seed=3", "seed=3 contradicts the run, which has 0"),
-    ]:
-        code, _, err = bench(tmp_path, f"resume={place(left)}", word)
-        assert (code, err.count("\n")) == (2, 1)
-        assert why in err
+    ],
+)
+def test_what_contradicts_the_run_is_refused(bench: Bench, capsys, left, word, why):
+    assert bench(f"resume={place(left)}", word) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert why in err
     assert left.exists()
 
 
 def test_what_cannot_be_gone_on_with_is_one_line(left, tmp_path):
-    from bench.resume import locate
-
     with pytest.raises(ValueError, match="no such run folder"):
         locate(tmp_path / "nowhere")
     shutil.rmtree(left / "checkpoints")
@@ -174,8 +173,6 @@ def test_what_cannot_be_gone_on_with_is_one_line(left, tmp_path):
 
 
 def test_a_folder_whose_process_lives_is_not_gone_on_with(left):
-    from bench.resume import locate
-
     mine = left.with_name(re.sub(r"\d+$", str(os.getpid()), left.name))
     left.rename(mine)
     (mine / "events.jsonl").touch()
@@ -184,8 +181,6 @@ def test_a_folder_whose_process_lives_is_not_gone_on_with(left):
 
 
 def test_a_new_run_leaves_what_can_be_gone_on_with_until_it_is_ok(left):
-    from bench.runfolder import RunWriter
-
     writer = RunWriter(left.parents[2], "mlp", "solo", place(left).name)
     assert left.exists()
     writer.commit("failed")
@@ -194,22 +189,86 @@ def test_a_new_run_leaves_what_can_be_gone_on_with_until_it_is_ok(left):
     assert not left.exists()
 
 
-def test_gone_on_twice(tmp_path):
-    words = (*SMALL, "mode=cpu_sync", "train.epochs=12", "checkpoint.every=5", "checkpoint.unit=averages")
-    first = killed(tmp_path, *words, checkpoint=2)
-    done = {path.name for path in first.glob("checkpoints/[0-9]*")}
-    latest = max(int(name) for name in done)
-    killed(tmp_path, f"resume={place(first)}", "report=false", "validate=false", checkpoint=latest + 2)
-    code, out, _ = bench(tmp_path, f"resume={place(first)}", "report=false", "validate=false")
-    assert code == 0, out
+def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
+    words = (*SMALL, "mode=cpu_sync", "train.epochs=10", "checkpoint.every=5", "checkpoint.unit=averages")
+    first = killed(warm, tmp_path, *words, checkpoint=2)
+    latest = max(int(path.name) for path in first.glob("checkpoints/[0-9]*"))
+    killed(warm, tmp_path, f"resume={place(first)}", *QUIET, checkpoint=latest + 2)
+    cold = [sys.executable, "-m", "bench", f"resume={place(first)}", *QUIET]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run(cold, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
     (cut,), _ = find_runs(tmp_path / "runs")
     assert cut.metrics.resumed is not None
     assert cut.metrics.resumed.times == 2
     assert proof(cut.path) == {1}
-    assert bench(tmp_path, *words, "output=whole")[0] == 0
+    assert command(warm, tmp_path, *words, "output=whole")[0] == 0
     (whole,), _ = find_runs(tmp_path / "whole")
     assert cut.metrics.params_sha256 == whole.metrics.params_sha256
-    code, out, _ = bench(tmp_path, f"resume={cut.path}", "report=false", "validate=false")
+    code, out, _ = command(warm, tmp_path, f"resume={cut.path}", *QUIET)
     assert code == 0
     assert "nothing to go on with" in out
     assert json.loads((cut.path / METRICS).read_text())["resumed"]["times"] == 2
+
+
+@pytest.mark.parametrize("engine", ["solo", "cpu_cadence"])
+def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp_path, engine):
+    words = (*SMALL, f"mode={engine}", "train.epochs=20")
+    hidden = killed(warm, tmp_path, *words, checkpoint=1)
+    for path in (hidden / "checkpoints").glob("[0-9]*"):
+        torch.save({"tensors": [torch.zeros(3)], "kept": [], "state_dict": {}}, path / "model.pt")
+        content = (path / "model.pt").read_bytes()
+        entry = ["model.pt", len(content), hashlib.sha256(content).hexdigest()]
+        body = msgspec.msgpack.decode((path / "books").read_bytes())
+        body["files"] = [entry if file[0] == "model.pt" else file for file in body["files"]]
+        (path / "books").write_bytes(msgspec.msgpack.encode(body))
+    before = {path: path.read_bytes() for path in hidden.rglob("*") if path.is_file()}
+    code, _, err = command(warm, tmp_path, f"resume={hidden}", *QUIET)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "not those of this model" in err
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[" * 5000, "not the records of a run"),
+        ('{"type": "Nothing", "at": 1.0}', "not the records of a run"),
+        ('{"type": "Merged", "at": "soon", "rank": 0, "epoch": 0, "spans": []}', "not the records of a run"),
+        ("", "not the records of a run"),
+    ],
+)
+def test_records_that_cannot_be_are_one_line(bench: Bench, capsys, left, line, why):
+    text = (left / "events.jsonl").read_text()
+    (left / "events.jsonl").write_text(f"{line}\n{text}")
+    assert bench(f"resume={left}", *QUIET) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert why in err
+    assert left.exists()
+    assert [path for path in left.parent.iterdir() if path != left] == []
+
+
+def test_samples_that_are_recorded_twice_are_one_line(left):
+    source = locate(left)
+    manifest = source.checkpoint.manifest
+    ledgers = (Ledger(0, 100).merge(((0, 50),)).reopen(),)
+    books = replace(manifest.books, epoch_samples=100, begun=1, ledgers=ledgers)
+    source = replace(source, checkpoint=replace(source.checkpoint, manifest=replace(manifest, books=books)))
+    assert earlier(source, 1.0)
+    record = encode(Merged(0.0, 0, 0, ((0, 9), (3, 12)))).decode()
+    (left / "events.jsonl").write_text(f"{record}\n{(left / 'events.jsonl').read_text()}")
+    with pytest.raises(ValueError, match="counted twice"):
+        earlier(source, 1.0)
+
+
+@pytest.mark.parametrize("key", ["train", "checkpoint", "policy", "model", "seed", "world_size"])
+@pytest.mark.parametrize("value", [None, "x", -1, [], {"epochs": "many"}, 1e300])
+def test_a_configuration_that_cannot_be_is_one_line(bench: Bench, capsys, left, key, value):
+    config = json.loads((left / "config.json").read_text())
+    (left / "config.json").write_text(json.dumps(config | {key: value}))
+    if config[key] is not value:
+        assert bench(f"resume={left}", *QUIET) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1, err
+    assert left.exists()

@@ -22,7 +22,10 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged; after any exception no process is left."""
+    """Train `job`. Raises RankFailed, RankLost, Diverged; Torn for a checkpoint that ranks cannot go on from.
+
+    After any exception no process is left.
+    """
     if job.world_size == 1:
         solo.run(job, emit)
         return
@@ -68,6 +71,8 @@ def run(job: Job, emit: Emit) -> None:
 def _raise(abort: Abort, failure: Failed | None) -> None:
     if abort.status == "diverged":
         raise Diverged(abort.reason)
+    if failure is not None and not failure.traceback:
+        raise checkpoint.Torn(failure.error)
     if failure is not None:
         raise RankFailed(failure.rank, failure.error, failure.traceback)
     raise RankLost(abort.reason)

@@ -33,7 +33,7 @@ def publish(job: Job, order: Publish, emit: Emit) -> None:
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job` in this process. Raises RankFailed, Diverged; KeyboardInterrupt passes through."""
+    """Train `job` in this process. Raises RankFailed, Diverged, Torn; KeyboardInterrupt passes through."""
 
     def send(event: RankEvent) -> None:
         emit(event, event.at)
@@ -42,7 +42,7 @@ def run(job: Job, emit: Emit) -> None:
 
     try:
         _train(job, send, emit)
-    except Diverged:
+    except (Diverged, checkpoint.Torn):
         raise
     except Exception as error:
         raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
@@ -55,8 +55,6 @@ def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
     loop.ready("none")
     samples = loop.replica.samples
     books = held.books if held is not None else Books(samples, 0, (), 0, 0, None, None)
-    if books.epoch_samples != samples:
-        raise ValueError(f"the checkpoint is of {books.epoch_samples} training samples, there are {samples} now")
     saver = _Saver(job, loop, emit, books)
     seen = books.samples
     while seen < job.epochs * samples:

@@ -1,0 +1,142 @@
+"""Does killing a run and going on from its checkpoint cost accuracy? Modes that are not bit for bit, against seeds.
+
+    python -m benchmarks.resume [--epochs 10] [--write]    # a few minutes on two cores; --write: into docs/checkpoints.md
+
+Every seed is trained twice with the same settings: once uninterrupted; once killed (SIGKILL to all its processes) at a
+checkpoint drawn from the seed, and gone on with. Interleaved, so that a busy machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import re
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+
+from tabulate import tabulate
+
+from bench.runfolder import find_runs
+from bench.schema import Metrics
+from tests.warm import Warm, wait_for
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "checkpoints.md"
+MODES = ("nccl_cadence", "nccl_async", "cpu_cadence", "cpu_async")
+SEEDS = range(5)
+QUIET = ("report=false", "validate=false")
+DOUBT = 2.0
+"""Standard errors of the difference of two means beyond which it is not put down to the seeds."""
+
+
+@dataclass
+class Sample:
+    """Final accuracies and training losses, by seed."""
+
+    accuracy: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+
+    def add(self, metrics: Metrics) -> None:
+        """Take in a finished run."""
+        assert metrics.final.eval is not None
+        assert metrics.final.train_loss is not None
+        self.accuracy.append(metrics.final.eval)
+        self.loss.append(metrics.final.train_loss)
+
+
+def difference(whole: list[float], cut: list[float]) -> tuple[float, float]:
+    """(mean of `cut` less mean of `whole`, standard error of that by the spread of both)."""
+    error = math.sqrt(stdev(whole) ** 2 / len(whole) + stdev(cut) ** 2 / len(cut))
+    return fmean(cut) - fmean(whole), error
+
+
+def trained(warm: Warm, folder: Path, *words: str) -> Metrics:
+    """The result of a command that trains one run in `folder`. RuntimeError if it does not."""
+    code, _, err = warm.start(folder, "-m", "bench", *words, *QUIET).result(300)
+    if code:
+        raise RuntimeError(f"exit code {code}: {err}")
+    (run,), _ = find_runs(folder)
+    return run.metrics
+
+
+def killed(warm: Warm, folder: Path, *words: str, checkpoint: int) -> Path:
+    """The hidden folder of a run that was killed once it had that checkpoint. RuntimeError if it ended before."""
+    process = warm.start(folder, "-m", "bench", *words, *QUIET)
+
+    def there() -> list[Path]:
+        found = folder.glob("runs/*/*/.tmp-*/checkpoints/[0-9]*")
+        return [path for path in found if int(path.name) >= checkpoint]
+
+    found = wait_for(there, process, 300)
+    process.kill_all()
+    if not found:
+        raise RuntimeError("the run ended before it was killed")
+    hidden: Path = found[0].parents[1]
+    return hidden
+
+
+def compare(epochs: int) -> dict[str, tuple[Sample, Sample]]:
+    """Mode -> (uninterrupted, killed and gone on with)."""
+    samples = {mode: (Sample(), Sample()) for mode in MODES}
+    with Warm() as warm, tempfile.TemporaryDirectory(prefix="resume-") as scratch:
+        for seed in SEEDS:
+            for mode in MODES:
+                words = ("model=mlp", f"mode={mode}", "world_size=2", f"seed={seed}", f"train.epochs={epochs}")
+                words = (*words, "checkpoint.spacing_s=0")
+                whole, cut = (Path(scratch) / f"{mode}-{seed}-{kind}" for kind in ("whole", "cut"))
+                whole.mkdir()
+                cut.mkdir()
+                samples[mode][0].add(trained(warm, whole, *words))
+                at = random.Random(seed).randrange(1, max(2, 3 * epochs // 4))
+                hidden = killed(warm, cut, *words, checkpoint=at)
+                resumed = trained(warm, cut, f"resume={hidden}")
+                assert resumed.resumed is not None
+                samples[mode][1].add(resumed)
+                print(f"seed {seed} {mode}: killed at checkpoint {at} or later", flush=True)
+    return samples
+
+
+def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
+    """The page: a table, what it means, and one sentence on what is beyond the spread."""
+    rows, beyond = [], []
+    for mode, (whole, cut) in samples.items():
+        row = {"mode": mode}
+        for name, ours, theirs, digits in (
+            ("accuracy", whole.accuracy, cut.accuracy, 4),
+            ("loss", whole.loss, cut.loss, 4),
+        ):
+            gap, error = difference(ours, theirs)
+            row[f"{name}, uninterrupted"] = f"{fmean(ours):.{digits}f} ± {stdev(ours):.{digits}f}"
+            row[f"{name}, resumed"] = f"{fmean(theirs):.{digits}f} ± {stdev(theirs):.{digits}f}"
+            row[f"{name}: difference"] = f"{gap:+.{digits}f} ± {error:.{digits}f}"
+            if abs(gap) > DOUBT * error:
+                beyond.append(f"{name} of {mode}")
+        rows.append(row)
+    verdict = f"beyond it: {', '.join(beyond)}" if beyond else "none is beyond it"
+    return (
+        f"`mlp`, recipe `quick` with {epochs} epochs, 2 ranks, {len(SEEDS)} seeds, killed between the first checkpoint "
+        f"and three quarters of the way. Mean ± spread of the seeds; the difference of the means ± its standard error.\n\n"
+        f"{tabulate(rows, 'keys', 'pipe', disable_numparse=True)}\n\n"
+        f"Of {2 * len(rows)} differences, measured against {DOUBT:g} standard errors: {verdict}.\n"
+    )
+
+
+def write(page: str) -> None:
+    """Put the page between the marks of the document."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    marked = re.compile(r"(<!-- resume -->\n).*?(<!-- /resume -->)", re.DOTALL)
+    assert marked.search(text), f"{DOCUMENT} has no place for the table"
+    DOCUMENT.write_text(marked.sub(lambda found: f"{found[1]}\n{page}\n{found[2]}", text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    made = table(compare(asked.epochs), asked.epochs)
+    print(made)
+    if asked.write:
+        write(made)
