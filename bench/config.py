@@ -34,6 +34,8 @@ class TrainConfig:
     epochs: int | None = None
     batch_size: int | None = None
     """Samples of one step of one rank."""
+    global_batch_size: int | None = None
+    """Samples of one step of all ranks together, in place of `batch_size`: each rank takes an equal share."""
     lr: float | None = None
     """Learning rate at schedule 1.0, before the scaling with the world size."""
     lr_scale_ratio: float | None = None

@@ -65,8 +65,8 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     engine = known("engine", config.engine.name, ENGINES)
     backend = known("backend", config.backend.name, BACKENDS)
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
-    recipe = _recipe(config, setup, data_names)
     world_size = _world_size(config.world_size, engine)
+    recipe = _recipe(config, setup, data_names, world_size)
     _check_cluster(config, world_size, machine)
     speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
@@ -145,7 +145,7 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         key: value
         for key, value in resolved["cluster"].items()
         # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
-        if key != "deadline_s" and (key, value) not in (("faults", []), ("tolerate_loss", True))
+        if key != "deadline_s" and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
     }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -175,10 +175,12 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
     )
 
 
-def _recipe(config: Config, setup: Setup, data_names: Collection[str]) -> Recipe:
+def _recipe(config: Config, setup: Setup, data_names: Collection[str], world_size: int) -> Recipe:
     if config.recipe not in setup.recipes:
         raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
-    given = {key: value for key, value in vars(config.train).items() if value is not None and key != "max_grad_norm"}
+    train = replace(config.train, batch_size=_batch_size(config, world_size))
+    beyond = ("max_grad_norm", "global_batch_size")
+    given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
     recipe = replace(setup.recipes[config.recipe], **given)
     # 1 and 1.0 are one cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
@@ -198,6 +200,21 @@ def _recipe(config: Config, setup: Setup, data_names: Collection[str]) -> Recipe
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
     return recipe
+
+
+def _batch_size(config: Config, world_size: int) -> int | None:
+    """Samples of one step of one rank, as far as they were said."""
+    own, together = config.train.batch_size, config.train.global_batch_size
+    if together is None:
+        return own
+    if own is not None:
+        raise ValueError("train.batch_size and train.global_batch_size contradict each other: give one of them")
+    if together < 1 or together % world_size:
+        raise ValueError(
+            f"train.global_batch_size={together} cannot be cut into equal parts for {world_size} ranks: "
+            f"{max(round(together / world_size), 1) * world_size} can"
+        )
+    return together // world_size
 
 
 def _world_size(asked: int | None, engine: str) -> int:

@@ -117,6 +117,7 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"model": Choice("resnet_graph")},
         {"cluster": ClusterConfig(speeds=[1.0, 0.4])},
         {"cluster": ClusterConfig(device="cpu")},
+        {"cluster": ClusterConfig(transport="gloo")},
         {"cluster": ClusterConfig(faults=["1@40:crash"])},
         {"cluster": ClusterConfig(tolerate_loss=False)},
     ],
@@ -127,7 +128,8 @@ def test_whatever_changes_the_result_is_another_cell(change):
 
 
 def test_saying_the_default_is_saying_nothing():
-    said = planned(world_size=2, train=TrainConfig(3, 32, 0.1, 0.5), policy={"name": "cadence", "anchor": 10})
+    train = TrainConfig(epochs=3, global_batch_size=64, lr=0.1, lr_scale_ratio=0.5)
+    said = planned(world_size=2, train=train, policy={"name": "cadence", "anchor": 10})
     assert said.spec.run_id == planned().spec.run_id
 
 
@@ -161,6 +163,11 @@ def test_saying_the_default_is_saying_nothing():
         ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
         ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
         ({"cluster": ClusterConfig(deadline_s=0.0)}, "above 0"),
+        ({"cluster": ClusterConfig(transport="memry")}, "did you mean 'memory'"),
+        ({"cluster": ClusterConfig(transport="nccl")}, "needs a GPU for every rank"),
+        ({"train": TrainConfig(global_batch_size=33)}, "32 can"),
+        ({"train": TrainConfig(global_batch_size=0)}, "2 can"),
+        ({"train": TrainConfig(global_batch_size=64, batch_size=32)}, "give one of them"),
         ({"cluster": ClusterConfig(faults=["2@40:crash"])}, "ranks are 0 to 1"),
         ({"cluster": ClusterConfig(faults=["1@40"])}, "of the form RANK@STEP:KIND"),
         ({"cluster": ClusterConfig(faults=["1@40:vanish"])}, "is not one of crash, raise"),

@@ -138,3 +138,21 @@ def test_the_gap_is_negative_where_a_mode_is_worse_than_solo(tmp_path: Path, hig
     assert shown in row
     rows = [line for line in text.split("## Learning")[0].splitlines() if line.startswith("| ")]
     assert ("**solo**" in rows[1]) == higher, "the best comes first"
+
+
+def test_strong_scaling_holds_the_global_batch_against_one_rank(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    write_run(root, make_spec("solo", batch_size=64))
+    write_run(root, make_spec("nccl_sync", batch_size=32))
+    write_run(root, make_spec("nccl_sync", batch_size=64))  # a global batch of 128, which no single rank has
+    write_run(root, make_spec("nccl_sync", batch_size=16, world_size=4))
+    text = write_report(root, tmp_path / "report").read_text()
+    section = text.split("## Strong scaling")[1].split("\n## ")[0]
+    rows = [re.sub(r"\s+", "", line).split("|")[1:5] for line in section.splitlines() if line.startswith("| ")][1:]
+    assert rows == [["solo", "1", "64", "1"], ["nccl_sync×2", "2", "32", "1"], ["nccl_sync×4", "4", "16", "1"]]
+    assert "global batch 64" in section
+    assert "global batch 128" not in section
+
+
+def test_without_a_whole_batch_on_one_rank_there_is_no_strong_scaling(report: Path) -> None:
+    assert "Strong scaling" not in report.read_text()

@@ -14,6 +14,7 @@ from bench.report.sections import (
     environment,
     faults,
     scaling,
+    strong,
     timeline,
 )
 
@@ -22,6 +23,7 @@ SECTIONS: dict[str, Callable[[Page], str]] = {
     "comparison": comparison.section,
     "curves": curves.section,
     "scaling": scaling.section,
+    "strong": strong.section,
     "faults": faults.section,
     "breakdown": breakdown.section,
     "elche": elche.section,

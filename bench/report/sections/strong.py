@@ -1,0 +1,71 @@
+"""Strong scaling: the same global batch cut over more ranks, against the one rank that takes it whole."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bench.cells import Cell, Workload
+from bench.report.compare import Rival, gap
+from bench.report.page import NONE, Page, fixed, table
+
+
+class Task(NamedTuple):
+    """What stays the same however many ranks there are."""
+
+    model: str
+    data: str
+    recipe: str
+    epochs: int
+    global_batch: int
+    lr: float
+
+    @staticmethod
+    def of(cell: Cell) -> Task:
+        """The task of a cell, whose workload has the batch of one rank."""
+        w: Workload = cell.workload
+        return Task(w.model, w.data, w.recipe, w.epochs, w.batch_size * cell.about.world_size, w.lr)
+
+
+def section(page: Page) -> str:
+    """A table for each task that one rank and several ranks were given."""
+    parts = []
+    for task, found in tasks(page.cells).items():
+        parts += [
+            f"### {task.model} on {task.data}, global batch {task.global_batch}, {task.epochs} epochs",
+            table([_row(Rival(cell, found[0])) for cell in found]),
+        ]
+    intro = (
+        "The global batch is the same for any number of ranks (`train.global_batch_size`), so each rank's share of a step "
+        "shrinks and communication does not. *Speed-up* is over one rank with the same global batch; the ideal is the "
+        "number of ranks, if there is a free core for each."
+    )
+    return "\n\n".join(["## Strong scaling", intro, *parts]) if parts else ""
+
+
+def tasks(cells: tuple[Cell, ...]) -> dict[Task, list[Cell]]:
+    """Cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks without a
+    reference, or with nothing else, are left out."""
+    groups: dict[Task, list[Cell]] = {}
+    for cell in cells:
+        if cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults:
+            groups.setdefault(Task.of(cell), []).append(cell)
+    found = {}
+    for task, group in groups.items():
+        group.sort(key=lambda cell: (not cell.is_solo, cell.about.mode, cell.about.world_size))
+        if group[0].is_solo and any(cell.about.world_size > 1 for cell in group):
+            found[task] = group
+    return found
+
+
+def _row(rival: Rival) -> dict[str, str]:
+    cell, speedup, size = rival.cell, rival.speedup, rival.cell.about.world_size
+    return {
+        "mode": cell.marked,
+        "ranks": str(size),
+        "batch of a rank": str(cell.workload.batch_size),
+        "n": str(cell.speed.n),
+        "samples/s": fixed(cell.speed, 0),
+        "speed-up": f"{speedup:.2f}" if speedup is not None else NONE,
+        "speed-up / ideal": f"{100 * speedup / size:.0f} %" if speedup is not None else NONE,
+        "against solo": gap(rival.behind, cell.about.final.eval_metric),
+    }
