@@ -5,14 +5,13 @@ Pure functions of the cohort and the plan. Knows no controller and no backend be
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddp.core.allocation import fit, level, merge_lone
 from ddp.core.cohort import Cohort
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
 from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
+from ddp.core.values import replace
 
 
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
@@ -99,14 +98,13 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
-    batch, commands = cohort.world.batch, []
-    wants = tuple(_want(cohort, plan, ledger, rank) for rank in range(cohort.world.size))
+    batch, owners, commands = cohort.world.batch, _owners(cohort, plan), []
     left = ledger.steps(batch)
+    wants = tuple(_want(cohort, plan, ledger, rank, owners) if left else 0 for rank in range(cohort.world.size))
     if sum(wants) > left:
         weights = tuple(map(float, wants))
         wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
     for rank, steps in enumerate(wants):
-        owners = _owners(cohort, plan)
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             cohort, command = _grant(cohort, plan, rank, min(steps, _share_left(cohort, rank) or steps), ledger.epoch)
@@ -115,18 +113,17 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
     return cohort, commands
 
 
-def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int) -> int:
+def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
     """Steps of an epoch that may be granted to `rank`.
 
     At the end of training a rank that runs ahead leaves the others their share of the window: all are to end together.
     """
-    batch = cohort.world.batch
-    if not cohort.ranks[rank].alive or not ledger.within_reach(rank, _owners(cohort, plan)):
+    want = allowance(cohort, plan, rank) if cohort.ranks[rank].alive else 0
+    if want <= 0 or not ledger.within_reach(rank, owners):
         return 0
-    want = max(allowance(cohort, plan, rank), 0)
-    if want and cohort.begun == cohort.world.epochs and plan.dispatch != "fixed":
+    if cohort.begun == cohort.world.epochs and plan.dispatch != "fixed":
         others = sum(_share_left(cohort, other) for other in cohort.live if other != rank)
-        want = min(want, max(_share_left(cohort, rank), ledger.steps(batch) - others))
+        want = min(want, max(_share_left(cohort, rank), ledger.steps(cohort.world.batch) - others))
     return want
 
 

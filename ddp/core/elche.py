@@ -9,12 +9,13 @@ Source: the El Che strategy of floDl. Rules and differences: docs/controller.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from ddp.core.allocation import allocate, rate
 from ddp.core.events import RoundClosed
 from ddp.core.speeds import SMOOTHINGS, Speed, follow
+from ddp.core.values import replace
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
 """Phases and the measured windows from which on they last."""
@@ -86,7 +87,7 @@ def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | N
     return tuple(float(x) for x in given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ElChe:
     """State of the controller. Tuples are by rank."""
 

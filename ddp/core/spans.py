@@ -6,7 +6,9 @@ ranks' speeds, of processes or of tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from ddp.core.values import replace
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -31,10 +33,10 @@ def union(spans: Spans, more: Spans) -> Spans:
 
 def measure(spans: Spans) -> int:
     """Number of positions covered."""
-    return sum(stop - start for start, stop in spans)
+    return sum([stop - start for start, stop in spans])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
 
@@ -52,7 +54,7 @@ class Batch:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_in_warm_up_the_anchor_grows_only_above_twice_the_target() -> None:
 def test_a_guard_can_forbid_growth_alone() -> None:
     settings = ElCheSettings(overhead_target=0.1)
     state = elche.measure(settings, windows(settings, [0.01, 0.01], 6), window((10, 10), [0.01, 0.01], 0.05))
-    state = ElChe(**{**{f: getattr(state, f) for f in state.__slots__}, "costs": (0.05,)})
+    state = replace(state, costs=(0.05,))
     assert elche.tune(settings, state, may_grow=False).anchor == 10
     assert elche.tune(settings, state).anchor == 20
     assert elche.nudge_down(state, 0.5).anchor == 5
