@@ -99,7 +99,8 @@ def regret(case: Case, played: Simulation, skipped: int = UNCALIBRATED) -> float
     rounds = closed(played)
     begin = rounds[skipped - 1].at
     end = max(record.at for _, record in played.records if isinstance(record, Averaged))
-    steps = sum(entry.stop > begin for entry in played.trained)
+    after = [entry for entry in played.trained if entry.stop > begin]
+    steps = sum(min(1.0, (entry.stop - begin) / (entry.stop - entry.start)) for entry in after)
     wire = case.wire_s * (len(rounds) - skipped) if case.blocking else 0.0
     return 1 - (steps / case.speed + wire) / (end - begin)
 

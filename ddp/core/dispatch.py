@@ -98,12 +98,8 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
-    batch, owners, commands = cohort.world.batch, _owners(cohort, plan), []
-    left = ledger.steps(batch)
-    wants = tuple(_want(cohort, plan, ledger, rank, owners) if left else 0 for rank in range(cohort.world.size))
-    if sum(wants) > left:
-        weights = tuple(map(float, wants))
-        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
+    owners, commands = _owners(cohort, plan), []
+    wants = _wants(cohort, plan, ledger, owners)
     for rank, steps in enumerate(wants):
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
@@ -113,18 +109,38 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
     return cohort, commands
 
 
-def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
-    """Steps of an epoch that may be granted to `rank`.
+def _wants(cohort: Cohort, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
+    """Steps of an epoch that may be granted to each rank now."""
+    left = ledger.steps(cohort.world.batch)
+    wants = tuple(_want(cohort, plan, ledger, rank, owners) if left else 0 for rank in range(cohort.world.size))
+    last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
+    if last and any(plan.ahead) and any(wants):
+        wants = _end_together(cohort, plan, wants, left)
+    if sum(wants) > left:
+        weights = tuple(map(float, wants))
+        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
+    return wants
 
-    At the end of training a rank that runs ahead leaves the others their share of the window: all are to end together.
-    """
+
+def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
     want = allowance(cohort, plan, rank) if cohort.ranks[rank].alive else 0
-    if want <= 0 or not ledger.within_reach(rank, owners):
-        return 0
-    if cohort.begun == cohort.world.epochs and plan.dispatch != "fixed":
-        others = sum(_share_left(cohort, other) for other in cohort.live if other != rank)
-        want = min(want, max(_share_left(cohort, rank), ledger.steps(cohort.world.batch) - others))
-    return want
+    return want if want > 0 and ledger.within_reach(rank, owners) else 0
+
+
+def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
+    """At the end of training a rank that runs ahead leaves the others their part of what is left: all end together.
+
+    What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
+    """
+    queued = tuple(state.queued for state in cohort.ranks)
+    sharing = _weights(cohort, plan)
+    while True:
+        total = left + sum(n for n, w in zip(queued, sharing, strict=True) if w)
+        parts = level(sharing, tuple(total if w else 0 for w in sharing), total)
+        full = tuple(0.0 if n > part else w for n, part, w in zip(queued, parts, sharing, strict=True))
+        if full == sharing:
+            return tuple(min(want, max(part - n, 0)) for want, part, n in zip(wants, parts, queued, strict=True))
+        sharing = full
 
 
 def _share_left(cohort: Cohort, rank: int) -> int:
