@@ -157,7 +157,7 @@ MODES: dict[str, tuple[WindowSettings, bool]] = {
     "async, not blocking": (Async(), False),
 }
 SPREADS = (1.0, 1.2, 2.0, 4.0, 8.0)
-DRAWS = {2: 4, 4: 4, 8: 2, 16: 2, 32: 1, 64: 1}
+DRAWS = {2: 2, 4: 2, 8: 2, 16: 1, 32: 1, 64: 1}
 """Ranks -> draws of speeds for each spread."""
 
 

@@ -6,7 +6,7 @@ Pure functions of the cohort and the plan. Knows no controller and no backend be
 from __future__ import annotations
 
 from ddp.core.allocation import fit, level, merge_lone
-from ddp.core.cohort import Cohort
+from ddp.core.cohort import Cohort, RankState
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
 from ddp.core.saving import averages
@@ -165,18 +165,32 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
     # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
     reach = [steps + more for steps, more in zip(cohort.window, plan.ahead, strict=True)]
     pace = sum(reach[r] for r in cohort.live) / reach[rank]
-    ahead = sum(measure(queued.spans(queued.steps)) for queued in state.queue)
+    # What any rank does before the order to average will be done when this begins: exact, whatever windows it is of.
+    met = sum(_samples(cohort.ranks[r], before=True) for r in cohort.live)
+    ahead = _samples(state, before=False)
     # What is queued was granted under another window, of which this rank's part may have been larger by far.
     most = sum(reach[r] + cohort.ranks[r].queued for r in cohort.live) * world.batch
     command = Train(
         rank,
         chunk,
-        seen=min(cohort.samples + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start)),
+        seen=min(cohort.samples + met + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start)),
         pace=pace,
         reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window",
     )
     cohort = cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=(*state.queue, chunk)))
     return cohort, command
+
+
+def _samples(state: RankState, before: bool) -> int:
+    """What a rank was granted and has not reported: of the steps before its order to average, or of those behind it."""
+    samples, left = [0, 0], state.before
+    for chunk in state.queue:
+        first = min(left, chunk.steps)
+        mine = measure(chunk.spans(first))
+        samples[0] += measure(chunk.spans(chunk.steps)) - mine
+        samples[1] += mine
+        left -= first
+    return samples[before]
 
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:

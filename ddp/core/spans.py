@@ -7,8 +7,7 @@ ranks' speeds, of processes or of tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from ddp.core.values import replace
+from functools import cached_property
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -71,7 +70,7 @@ class Chunk:
     parts: int = 1
     done: int = 0
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps left to do."""
         return -(-(self.stop - self.start) // self.batch) - self.done
@@ -94,4 +93,4 @@ class Chunk:
     def advance(self, steps: int) -> Chunk:
         """The chunk with `steps` more steps behind it."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
-        return replace(self, done=self.done + steps)
+        return Chunk(self.epoch, self.start, self.stop, self.batch, self.part, self.parts, self.done + steps)
