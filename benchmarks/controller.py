@@ -8,10 +8,14 @@ from __future__ import annotations
 import random
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from tabulate import tabulate
 
@@ -31,6 +35,8 @@ UNCALIBRATED = 2
 """Windows that are granted before the first one is measured."""
 
 StepCost = Callable[[int, int], float]
+Run = Callable[[Callable[..., Any], Iterable[tuple[Any, ...]]], list[Any]]
+"""(function, arguments of each call) -> results in that order, found by all cores."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +70,12 @@ class Case:
         noise = random.Random(f"{self.seed}.{rank}.{step}").uniform(-1, 1)
         return self.step_s[rank] * (1 + self.jitter * noise)
 
-    def play(self, policy: WindowSettings, cost: StepCost | None = None) -> Simulation:
-        """The run under `policy`."""
+    def play(self, policy: WindowSettings, cost: StepCost | None = None, **options: Any) -> Simulation:
+        """The run under `policy`; `options` are further fields of `Simulation`."""
         costs = Costs(
             cost or self.cost, latency_s=LATENCY_S, wire_s=self.wire_s, reduce_s=self.wire_s, report_s=2 * STEP_S
         )
-        return simulate(policy, self.world(), costs=costs, tick_s=1e4)
+        return simulate(policy, self.world(), costs=costs, tick_s=1e4, **options)
 
 
 def drawn(size: int, spread: float, seed: int) -> tuple[float, ...]:
@@ -99,7 +105,8 @@ def regret(case: Case, played: Simulation, skipped: int = UNCALIBRATED) -> float
     rounds = closed(played)
     begin = rounds[skipped - 1].at
     end = max(record.at for _, record in played.records if isinstance(record, Averaged))
-    steps = sum(entry.stop > begin for entry in played.trained)
+    after = [entry for entry in played.trained if entry.stop > begin]
+    steps = sum(min(1.0, (entry.stop - begin) / (entry.stop - entry.start)) for entry in after)
     wire = case.wire_s * (len(rounds) - skipped) if case.blocking else 0.0
     return 1 - (steps / case.speed + wire) / (end - begin)
 
@@ -124,14 +131,14 @@ def anchor_changes(played: Simulation, skipped: int) -> float:
     return changes / max(windows - skipped, 1)
 
 
-def followed(smoothing: str, blocking: bool, jitter: float, seed: int = 0) -> tuple[int, int]:
+def followed(policy: WindowSettings, blocking: bool, jitter: float, seed: int = 0) -> tuple[int, int]:
     """Windows until a rank that becomes half as fast, and one that becomes fast again, has the count that fits.
 
     Counted are windows that the rank began at its new speed and whose count is more than 15 % off, relative to rank 0.
     """
     case = Case((STEP_S, STEP_S, 2.5 * STEP_S), blocking, jitter, windows=50, seed=seed)
     begin, end = 300, 520
-    policy = Cadence(smoothing=smoothing, max_anchor=10)
+    policy = replace(policy, max_anchor=policy.anchor)
     played = case.play(policy, lambda rank, step: case.cost(rank, step) * (1 + (rank == 1 and begin <= step < end)))
     done, off = 0, [0, 0]
     for window in closed(played):
@@ -146,10 +153,12 @@ def followed(smoothing: str, blocking: bool, jitter: float, seed: int = 0) -> tu
 MODES: dict[str, tuple[WindowSettings, bool]] = {
     "cadence, blocking": (Cadence(), True),
     "cadence, not blocking": (Cadence(), False),
-    "async, not blocking": (Async(), False),
     "async, blocking": (Async(), True),
+    "async, not blocking": (Async(), False),
 }
 SPREADS = (1.0, 1.2, 2.0, 4.0, 8.0)
+DRAWS = {2: 2, 4: 2, 8: 2, 16: 1, 32: 1, 64: 1}
+"""Ranks -> draws of speeds for each spread."""
 
 
 def _length(size: int) -> int:
@@ -157,79 +166,98 @@ def _length(size: int) -> int:
     return max(15, min(40, 240 // size))
 
 
-def regrets(policy: WindowSettings, blocking: bool, size: int, seeds: int) -> list[float]:
-    """For random speeds of all spreads."""
-    cases = [
-        Case(drawn(size, spread, seed), blocking, windows=_length(size)) for spread in SPREADS for seed in range(seeds)
+def _regret(mode: str, size: int, spread: float, seed: int) -> float:
+    policy, blocking = MODES[mode]
+    case = Case(drawn(size, spread, seed), blocking, windows=_length(size))
+    return regret(case, case.play(policy))
+
+
+def _regret_table(run: Run) -> str:
+    keys = [(mode, size) for size in reversed(DRAWS) for mode in MODES]  # the longest first
+    draws = [[(*key, spread, seed) for spread in SPREADS for seed in range(DRAWS[key[1]])] for key in keys]
+    found = iter(run(_regret, [draw for some in draws for draw in some]))
+    regrets = {key: [next(found) for _ in some] for key, some in zip(keys, draws, strict=True)}
+    rows = [
+        [size, each * len(SPREADS), *(_mean_worst(regrets[mode, size]) for mode in MODES)]
+        for size, each in DRAWS.items()
     ]
-    return [regret(case, case.play(policy)) for case in cases]
-
-
-def _regret_table() -> str:
-    rows = []
-    for size in (2, 4, 8, 16, 32, 64):
-        seeds = 2 if size < 8 else 1
-        found = [regrets(policy, blocking, size, seeds) for policy, blocking in MODES.values()]
-        rows.append([size, seeds * len(SPREADS), *(f"{mean(some):.2%} / {max(some):.2%}" for some in found)])
     return tabulate(rows, ["ranks", "draws", *(f"{mode}: mean / worst" for mode in MODES)], tablefmt="github")
 
 
-def _smoothing_table() -> str:
+def _mean_worst(some: list[float]) -> str:
+    return f"{mean(some):.2%} / {max(some):.2%}"
+
+
+def _jittery(smoothing: str, mode: str, size: int, seed: int) -> tuple[float, float]:
+    """(regret, changes of the anchor per window) at 20 % jitter."""
+    policy, blocking = MODES[mode]
+    case = Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=60, seed=seed)
+    played = case.play(replace(policy, smoothing=smoothing))
+    return regret(case, played), anchor_changes(played, 5)
+
+
+def _follow(smoothing: str, mode: str, jitter: float, seed: int) -> tuple[int, int]:
+    policy, blocking = MODES[mode]
+    return followed(replace(policy, smoothing=smoothing), blocking, jitter, seed)
+
+
+def _smoothing_table(run: Run) -> str:
     rows = []
-    for smoothing in ("adaptive", "trust"):
-        off = [followed(smoothing, blocking, jitter) for blocking in (True, False) for jitter in (0.0, 0.2)]
-        jittery = [
-            Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=100, seed=seed)
-            for size in (2, 4, 8)
-            for seed in range(2)
-            for blocking in (True, False)
-        ]
-        played = [(case, case.play(Cadence(smoothing=smoothing))) for case in jittery]
-        rows.append(
-            [
-                smoothing,
-                max(slow for slow, _ in off),
-                max(fast for _, fast in off),
-                f"{mean(regret(case, run) for case, run in played):.2%}",
-                f"{mean(anchor_changes(run, 5) for _, run in played):.3f}",
-                f"{max(anchor_changes(run, 5) for _, run in played):.3f}",
-            ]
-        )
-    headers = [
-        "smoothing",
-        "windows off: half as fast",
-        "back again",
-        "regret at 20 % jitter",
-        "anchor changes",
-        "worst",
+    for smoothing, mode in product(("adaptive", "trust"), MODES):
+        off = run(_follow, [(smoothing, mode, jitter, seed) for jitter in (0.0, 0.2) for seed in range(3)])
+        noisy = run(_jittery, [(smoothing, mode, size, seed) for size in (2, 4, 8) for seed in range(3)])
+        changes = [change for _, change in noisy]
+        numbers = f"{mean(lost for lost, _ in noisy):.2%}", f"{mean(changes):.3f}", f"{max(changes):.3f}"
+        rows.append([smoothing, mode, max(slow for slow, _ in off), max(fast for _, fast in off), *numbers])
+    headers = ["smoothing", "mode", "half as fast", "back again", "regret", "anchor changes", "worst"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _overhead(mode: str, wire_s: float, target: float) -> tuple[int, float]:
+    """(anchor in the end, median part of a window that an average takes)."""
+    policy, blocking = MODES[mode]
+    case = Case(drawn(4, 4.0, 0), blocking, wire_s=wire_s, windows=300, epochs=1)
+    played = case.play(replace(policy, overhead_target=target))
+    return plans(played)[-1].anchor, overhead(case, played, 10)
+
+
+def _overhead_table(run: Run) -> str:
+    cells = list(product((0.0002, 0.002, 0.01, 0.05), (0.02, 0.05)))
+    found = iter(run(_overhead, [(mode, *cell) for cell in cells for mode in MODES]))
+    rows = [
+        [f"{wire * 1e3:g} ms", f"{target:g}", *("{} / {:.4f}".format(*next(found)) for _ in MODES)]
+        for wire, target in cells
     ]
-    return tabulate(rows, headers, tablefmt="github")
+    headers = ["an average costs", "target", *(f"{mode}: anchor / measured" for mode in MODES)]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
-def _overhead_table() -> str:
-    rows = []
-    for wire in (0.0002, 0.002, 0.01, 0.05):
-        case = Case(drawn(4, 4.0, 0), True, wire_s=wire, windows=300, epochs=1)
-        for target in (0.02, 0.05):
-            played = case.play(Cadence(overhead_target=target))
-            share = overhead(case, played, 10)
-            rows.append([f"{wire * 1e3:g} ms", f"{target:g}", plans(played)[-1].anchor, f"{share:.4f}"])
-    return tabulate(rows, ["an average costs", "target", "anchor", "measured"], tablefmt="github")
-
-
-TABLES = {"regret": _regret_table, "smoothing": _smoothing_table, "overhead": _overhead_table}
+TABLES: dict[str, Callable[[Run], str]] = {
+    "regret": _regret_table,
+    "smoothing": _smoothing_table,
+    "overhead": _overhead_table,
+}
 
 
 def main(write: bool) -> None:
     """Print the tables, or put each between its marks in the document."""
     text = DOCUMENT.read_text(encoding="utf-8") if write else ""
-    for name, make in TABLES.items():
-        table = make()
-        print(table, end="\n\n", flush=True)
-        marks = (f"<!-- {name} -->\n", f"\n<!-- end of {name} -->")
-        text = re.sub(f"(?s)(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", lambda _, new=table: new, text)
+    with ProcessPoolExecutor() as pool:
+
+        def run(job: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
+            return list(pool.map(partial(_call, job), arguments))
+
+        for name, make in TABLES.items():
+            table = make(run)
+            print(table, end="\n\n", flush=True)
+            marks = (f"<!-- {name} -->\n", f"\n<!-- end of {name} -->")
+            text = re.sub(f"(?s)(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", lambda _, new=table: new, text)
     if write:
         DOCUMENT.write_text(text, encoding="utf-8")
+
+
+def _call(job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return job(*arguments)
 
 
 if __name__ == "__main__":

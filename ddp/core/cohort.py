@@ -5,19 +5,20 @@ Owns the bookkeeping of what each rank holds, has trained and owes. Decides noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddp.core.commands import Books
 from ddp.core.errors import ProtocolError
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, Spans, measure, union
+from ddp.core.values import replace
 from ddp.core.world import World
 
 Trained = tuple[tuple[int, Spans], ...]
 """Spans by epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankState:
     """One rank, as the coordinator sees it."""
 
@@ -42,14 +43,14 @@ class RankState:
     @property
     def queued(self) -> int:
         """Steps granted and not reported."""
-        return sum(chunk.steps for chunk in self.queue)
+        return sum([chunk.steps for chunk in self.queue])
 
     def contribute(self) -> RankState:
         """After its training has gone into an average."""
         return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, before=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Contribution:
     """What a rank brought into a round."""
 
@@ -60,7 +61,7 @@ class Contribution:
     busy_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Owed:
     """A part of an evaluation that a rank owes."""
 
@@ -70,7 +71,7 @@ class Owed:
     parts: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Round:
     """One averaging of replicas, from the order to the last acknowledgement."""
 
@@ -101,7 +102,7 @@ class Round:
         return replace(self, waiting=tuple(r for r in self.waiting if r != rank))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mark:
     """When a checkpoint was made."""
 
@@ -111,7 +112,7 @@ class Mark:
     averages: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Saving:
     """A checkpoint in the making."""
 
@@ -125,7 +126,7 @@ class Saving:
     files: tuple[tuple[str, int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cohort:
     """All ranks and the work of the epochs in progress."""
 
@@ -169,7 +170,7 @@ class Cohort:
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
-        return tuple(r for r, state in enumerate(self.ranks) if state.alive)
+        return tuple([r for r, state in enumerate(self.ranks) if state.alive])
 
     @property
     def ready(self) -> bool:

@@ -9,7 +9,7 @@ from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, measure
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Train:
     """Rank: train this chunk after those that you have.
 
@@ -24,7 +24,7 @@ class Train:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Join:
     """Rank: form a group for collectives with `members`, in place of the one that you have.
 
@@ -38,7 +38,7 @@ class Join:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Average:
     """Rank: take part in this round: enter the collective, or lay down a snapshot.
 
@@ -52,7 +52,7 @@ class Average:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
     """Rank: lay down what came out of this round, for ranks that missed it; inside steps: your whole state."""
 
@@ -61,7 +61,7 @@ class Share:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Adopt:
     """Rank: take what was shared of this round."""
 
@@ -70,7 +70,7 @@ class Adopt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reduce:
     """Coordinator's process: average the snapshots of these ranks, weighted by the samples trained."""
 
@@ -80,7 +80,7 @@ class Reduce:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Apply:
     """Rank: add (average - own snapshot) to the parameters."""
 
@@ -89,7 +89,7 @@ class Apply:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evaluate:
     """Rank: evaluate slice `part` of `parts` of the test set on the average just made."""
 
@@ -101,7 +101,7 @@ class Evaluate:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Save:
     """Rank: lay down your part of checkpoint `index`: your optimizer's state, and with `model` the average just made."""
 
@@ -112,7 +112,7 @@ class Save:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stop:
     """Rank: report and leave."""
 
@@ -120,7 +120,7 @@ class Stop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Drop:
     """Runtime: the run goes on without this rank; end its process, whatever state it is in."""
 
@@ -128,7 +128,7 @@ class Drop:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Abort:
     """Runtime: the run cannot go on; `status` is what to record (`failed` or `diverged`)."""
 
@@ -136,7 +136,7 @@ class Abort:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """A policy's order to the dispatcher: how far each rank runs before the replicas are brought together."""
 
@@ -164,7 +164,7 @@ class Plan:
     """Of the controller; empty: it has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Books:
     """What the coordinator must know to go on from a checkpoint: what is in its model, and what the policy has learnt."""
 
@@ -192,7 +192,7 @@ class Books:
         return self.epochs * self.epoch_samples + sum(measure(ledger.merged) for ledger in self.ledgers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publish:
     """Runtime: checkpoint `index` is whole; put it where it will be found."""
 

@@ -6,7 +6,7 @@ It holds no opinion on when replicas should meet: that is the policy's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -38,6 +38,7 @@ from ddp.core.events import (
 )
 from ddp.core.policies import Policy
 from ddp.core.recovery import distrust, evaluate_orphans, lose, recover, settle
+from ddp.core.values import replace
 from ddp.core.world import World
 
 STUCK = 2
@@ -49,7 +50,7 @@ Output = Command | PolicyEvent | PolicyRecord | Merged
 """Commands to obey; and for the record events for policies, what policies say beside their plans, and the ledger's lines."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Coordinator:
     """State of the coordinator. `update` returns the next one."""
 
@@ -141,6 +142,8 @@ class Coordinator:
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Show the policy the events meant for it; a new plan takes effect at once."""
+        if not any(isinstance(output, RoundClosed) for output in outputs):
+            return self, outputs
         state, plan = self.policy_state, self.plan
         issued: list[Output] = []
         for output in outputs:
@@ -188,9 +191,11 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
 
 def _heard(cohort: Cohort, event: Event) -> Cohort:
     """Note who spoke, and when something last moved."""
-    if not isinstance(event, (Reduced, Tick)):
+    if isinstance(event, Tick):
+        return cohort
+    if not isinstance(event, Reduced):
         cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
-    return cohort if isinstance(event, (Tick, Alive)) else replace(cohort, moved=event.at)
+    return cohort if isinstance(event, Alive) else replace(cohort, moved=event.at)
 
 
 def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]:

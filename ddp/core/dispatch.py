@@ -5,14 +5,13 @@ Pure functions of the cohort and the plan. Knows no controller and no backend be
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddp.core.allocation import fit, level, merge_lone
-from ddp.core.cohort import Cohort
+from ddp.core.cohort import Cohort, RankState
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
 from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
+from ddp.core.values import replace
 
 
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
@@ -99,14 +98,9 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
-    batch, commands = cohort.world.batch, []
-    wants = tuple(_want(cohort, plan, ledger, rank) for rank in range(cohort.world.size))
-    left = ledger.steps(batch)
-    if sum(wants) > left:
-        weights = tuple(map(float, wants))
-        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
+    owners, commands = _owners(cohort, plan), []
+    wants = _wants(cohort, plan, ledger, owners)
     for rank, steps in enumerate(wants):
-        owners = _owners(cohort, plan)
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             cohort, command = _grant(cohort, plan, rank, min(steps, _share_left(cohort, rank) or steps), ledger.epoch)
@@ -115,19 +109,38 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
     return cohort, commands
 
 
-def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int) -> int:
-    """Steps of an epoch that may be granted to `rank`.
+def _wants(cohort: Cohort, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
+    """Steps of an epoch that may be granted to each rank now."""
+    left = ledger.steps(cohort.world.batch)
+    wants = tuple(_want(cohort, plan, ledger, rank, owners) if left else 0 for rank in range(cohort.world.size))
+    last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
+    if last and any(plan.ahead) and any(wants):
+        wants = _end_together(cohort, plan, wants, left)
+    if sum(wants) > left:
+        weights = tuple(map(float, wants))
+        wants = merge_lone(level(weights, wants, left), weights, wants, plan.max_lead)
+    return wants
 
-    At the end of training a rank that runs ahead leaves the others their share of the window: all are to end together.
+
+def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
+    want = allowance(cohort, plan, rank) if cohort.ranks[rank].alive else 0
+    return want if want > 0 and ledger.within_reach(rank, owners) else 0
+
+
+def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
+    """At the end of training a rank that runs ahead leaves the others their part of what is left: all end together.
+
+    What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
-    batch = cohort.world.batch
-    if not cohort.ranks[rank].alive or not ledger.within_reach(rank, _owners(cohort, plan)):
-        return 0
-    want = max(allowance(cohort, plan, rank), 0)
-    if want and cohort.begun == cohort.world.epochs and plan.dispatch != "fixed":
-        others = sum(_share_left(cohort, other) for other in cohort.live if other != rank)
-        want = min(want, max(_share_left(cohort, rank), ledger.steps(batch) - others))
-    return want
+    queued = tuple(state.queued for state in cohort.ranks)
+    sharing = _weights(cohort, plan)
+    while True:
+        total = left + sum(n for n, w in zip(queued, sharing, strict=True) if w)
+        parts = level(sharing, tuple(total if w else 0 for w in sharing), total)
+        full = tuple(0.0 if n > part else w for n, part, w in zip(queued, parts, sharing, strict=True))
+        if full == sharing:
+            return tuple(min(want, max(part - n, 0)) for want, part, n in zip(wants, parts, queued, strict=True))
+        sharing = full
 
 
 def _share_left(cohort: Cohort, rank: int) -> int:
@@ -152,18 +165,32 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
     # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
     reach = [steps + more for steps, more in zip(cohort.window, plan.ahead, strict=True)]
     pace = sum(reach[r] for r in cohort.live) / reach[rank]
-    ahead = sum(measure(queued.spans(queued.steps)) for queued in state.queue)
+    # What any rank does before the order to average will be done when this begins: exact, whatever windows it is of.
+    met = sum(_samples(cohort.ranks[r], before=True) for r in cohort.live)
+    ahead = _samples(state, before=False)
     # What is queued was granted under another window, of which this rank's part may have been larger by far.
     most = sum(reach[r] + cohort.ranks[r].queued for r in cohort.live) * world.batch
     command = Train(
         rank,
         chunk,
-        seen=min(cohort.samples + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start)),
+        seen=min(cohort.samples + met + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start)),
         pace=pace,
         reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window",
     )
     cohort = cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=(*state.queue, chunk)))
     return cohort, command
+
+
+def _samples(state: RankState, before: bool) -> int:
+    """What a rank was granted and has not reported: of the steps before its order to average, or of those behind it."""
+    samples, left = [0, 0], state.before
+    for chunk in state.queue:
+        first = min(left, chunk.steps)
+        mine = measure(chunk.spans(first))
+        samples[0] += measure(chunk.spans(chunk.steps)) - mine
+        samples[1] += mine
+        left -= first
+    return samples[before]
 
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:

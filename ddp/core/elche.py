@@ -9,19 +9,20 @@ Source: the El Che strategy of floDl. Rules and differences: docs/controller.md.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from ddp.core.allocation import allocate, rate
 from ddp.core.events import RoundClosed
 from ddp.core.speeds import SMOOTHINGS, Speed, follow
+from ddp.core.values import replace
 
 PHASES = (("probe", 0), ("warmup", 1), ("stable", 5), ("mature", 20))
 """Phases and the measured windows from which on they last."""
 LAG = 2
 """Windows granted before the first one is measured."""
 WARMUP_FACTOR = 2
-"""In warm-up the anchor grows only above this many times the target: the first averages cost more than later ones."""
+"""In warm-up what averages cost counts only above this many times the target: the first ones cost more than later ones."""
 MEMORY = {"probe": 5, "warmup": 5, "stable": 5, "mature": 9}
 """Averages whose costs are remembered; their median counts."""
 MARGIN = 1.1
@@ -86,7 +87,7 @@ def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | N
     return tuple(float(x) for x in given)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ElChe:
     """State of the controller. Tuples are by rank."""
 
@@ -220,8 +221,11 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
     slowest = _slowest(settings, state)
     seconds = max(slowest / cost * step_s for cost, step_s in zip(costs, state.known, strict=True))
     wanted = median(state.costs) / (settings.overhead_target * seconds)
+    if not state.settled:
+        measured = wanted if wanted > WARMUP_FACTOR * anchor else 0.0
+        wanted = max(measured, _unfit(settings, state, costs) * anchor / settings.overhead_target)
     epoch = math.ceil(state.most / sum(slowest / cost for cost in costs))
-    if wanted > anchor * (1 if state.settled else WARMUP_FACTOR):
+    if wanted > anchor:
         if may_grow:
             grown = min(math.ceil(MARGIN * wanted), 2 * anchor, settings.max_anchor, epoch)
             anchor = max(anchor, grown)
@@ -233,6 +237,17 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
     lowest = settings.min_anchor or settings.anchor
     rested = max(math.ceil(REST * wanted), -(-anchor // 2), lowest)
     return replace(state, anchor=min(anchor, rested), quiet=0)
+
+
+def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> float:
+    """Part of a window that the ranks stand still because steps are whole, by their speeds and the anchor alone.
+
+    Known before any window of such counts was measured, and not mistaken about the first averages.
+    """
+    if settings.partition_ratios or settings.max_batch_diff is not None:
+        return 0.0
+    counts = allocate(costs, state.anchor * _slowest(settings, state), max(state.most, len(costs)))
+    return 1 - rate(counts, costs) / sum(1 / cost for cost in costs)
 
 
 def nudge_down(state: ElChe, factor: float) -> ElChe:

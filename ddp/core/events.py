@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ddp.core.spans import Spans
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ready:
     """A rank has its model, data and transport. `digest` (sha256 of its parameters) must be equal on all ranks."""
 
@@ -26,7 +26,7 @@ class Ready:
     """`nccl`, `gloo`, `memory` (snapshots in shared memory) or `none` (one rank)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Progress:
     """A rank has trained `steps` batches of `epoch` since its last report, in the order in which they were granted."""
 
@@ -49,7 +49,7 @@ class Progress:
     Tells the coordinator of a contribution that it never heard of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """A rank has laid down its replica for a round of a non-blocking backend: what it trained since the last one."""
 
@@ -60,7 +60,7 @@ class Snapshot:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reduced:
     """The coordinator's process has averaged the snapshots of a round."""
 
@@ -70,7 +70,7 @@ class Reduced:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Averaged:
     """A rank holds the average of a round."""
 
@@ -88,7 +88,7 @@ class Averaged:
     """||own - average|| / ||average||, L2 over all parameters; None: it was not finite."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AverageFailed:
     """A rank could not complete a round, most often because another rank is gone; its replica is as before the round.
 
@@ -102,7 +102,7 @@ class AverageFailed:
     """Steps that the rank has trained since its last contribution; inside steps: of its grant. None: it does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shared:
     """A rank has laid down what others missed of a round."""
 
@@ -111,7 +111,7 @@ class Shared:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evaluated:
     """A rank has evaluated slice `part` of the test set on the model as of the end of `epoch`."""
 
@@ -126,7 +126,7 @@ class Evaluated:
     part: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Saved:
     """A rank has laid down its part of a checkpoint, or could not."""
 
@@ -138,7 +138,7 @@ class Saved:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Alive:
     """A sign of life from a rank in a long piece of work."""
 
@@ -146,7 +146,7 @@ class Alive:
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finished:
     """A rank has stopped in good order; its last words."""
 
@@ -157,7 +157,7 @@ class Finished:
     peak_device_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failed:
     """A rank raised. `error` is one line, `traceback` the whole text; empty: it cannot go on from the checkpoint given."""
 
@@ -167,7 +167,7 @@ class Failed:
     traceback: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lost:
     """A rank's process is gone or unreachable."""
 
@@ -176,14 +176,14 @@ class Lost:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tick:
     """Time has passed; deadlines are looked at."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Slice:
     """A stretch of a rank's time, measured by the rank; slices of a rank do not overlap.
 
@@ -200,7 +200,7 @@ class Slice:
     bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundClosed:
     """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that brought in nothing."""
 
@@ -220,7 +220,7 @@ class RoundClosed:
     """Whether the rank stood still for lack of work when the round opened."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Merged:
     """For the record: what `rank` trained of `epoch` is in the model that all share. Over a run, the spans of an epoch
     cover every sample exactly once."""
@@ -231,7 +231,7 @@ class Merged:
     spans: Spans
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GuardVerdict:
     """The policy's guard is not content with how the replicas come apart. For the record: the policy has acted on it."""
 
@@ -252,7 +252,7 @@ class GuardVerdict:
     """What the anchor is multiplied by; 1 if it stays."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint. What is recorded before is what its model knows of."""
 

@@ -5,13 +5,14 @@ Knows positions only; who trains them, when and how fast is not its business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ddp.core.spans import Span, Spans, measure, union
+from ddp.core.values import replace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ledger:
     """The samples of one epoch. Every position goes free -> granted -> merged, and back to free if its rank is lost."""
 

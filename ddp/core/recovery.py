@@ -6,13 +6,12 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddp.core.cohort import Cohort, Round, book
 from ddp.core.commands import Abort, Command, Drop, Evaluate, Join, Share, Train
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.rounds import RETRIES, Output, merge, on_lost, order_evaluations
+from ddp.core.values import replace
 
 
 def lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tuple[Output, ...]]:

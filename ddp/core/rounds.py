@@ -7,14 +7,13 @@ broke on some ranks only, one that has the result lays it down (`share`) and the
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ddp.core.cohort import Cohort, Contribution, Owed, Round, Trained
 from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Evaluate, Plan, Reduce, Share
 from ddp.core.dispatch import starved
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
 from ddp.core.spans import measure
+from ddp.core.values import replace
 
 Output = Command | RoundClosed | Merged
 

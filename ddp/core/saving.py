@@ -7,12 +7,12 @@ their parts, that checkpoint is none; the one before stays.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from ddp.core.cohort import Cohort, Mark, RankState, Saving
 from ddp.core.commands import Apply, Books, Plan, Publish, Save
 from ddp.core.events import RoundClosed, Saved
+from ddp.core.values import replace
 from ddp.core.world import World
 
 

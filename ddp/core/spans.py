@@ -6,7 +6,8 @@ ranks' speeds, of processes or of tensors.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -31,10 +32,10 @@ def union(spans: Spans, more: Spans) -> Spans:
 
 def measure(spans: Spans) -> int:
     """Number of positions covered."""
-    return sum(stop - start for start, stop in spans)
+    return sum([stop - start for start, stop in spans])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
 
@@ -52,7 +53,7 @@ class Batch:
         return self.stop - self.start
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 
@@ -69,7 +70,7 @@ class Chunk:
     parts: int = 1
     done: int = 0
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps left to do."""
         return -(-(self.stop - self.start) // self.batch) - self.done
@@ -92,4 +93,4 @@ class Chunk:
     def advance(self, steps: int) -> Chunk:
         """The chunk with `steps` more steps behind it."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
-        return replace(self, done=self.done + steps)
+        return Chunk(self.epoch, self.start, self.stop, self.batch, self.part, self.parts, self.done + steps)

@@ -6,14 +6,15 @@ boundary, in order of arrival.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch
+from ddp.core.values import replace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """Action: train this batch, the cohort having seen `seen` samples (the learning rate is a function of it)."""
 
@@ -23,7 +24,7 @@ class Step:
     """The last of its grant: report after it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Idle:
     """Action: wait for orders."""
 
@@ -34,7 +35,7 @@ FOLLOWING = (Average, Apply, Evaluate, Save)
 Action = Step | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop | Idle
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Worker:
     """State of a worker. Methods return the next one."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddp.core.checkpointing import Checkpointing
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class World:
     """The cohort and its work."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,7 +97,7 @@ def test_in_warm_up_the_anchor_grows_only_above_twice_the_target() -> None:
 def test_a_guard_can_forbid_growth_alone() -> None:
     settings = ElCheSettings(overhead_target=0.1)
     state = elche.measure(settings, windows(settings, [0.01, 0.01], 6), window((10, 10), [0.01, 0.01], 0.05))
-    state = ElChe(**{**{f: getattr(state, f) for f in state.__slots__}, "costs": (0.05,)})
+    state = replace(state, costs=(0.05,))
     assert elche.tune(settings, state, may_grow=False).anchor == 10
     assert elche.tune(settings, state).anchor == 20
     assert elche.nudge_down(state, 0.5).anchor == 5
@@ -165,19 +167,32 @@ def test_levelling_keeps_proportions_and_the_total(weights: tuple[float, ...], t
     assert all((n + 1) / w >= longest * (1 - 1e-9) for n, w in zip(steps, weights, strict=True))
 
 
-@given(WEIGHTS, st.integers(2, 60), st.integers(1, 500))
+@given(WEIGHTS, st.integers(1, 60), st.integers(1, 500))
 def test_an_epoch_falls_into_windows_without_a_sliver(weights: tuple[float, ...], anchor: int, left: int) -> None:
+    """All windows are whole but the last two, which share what is left: not quite evenly where that takes less time."""
     counts = allocation.allocate(tuple(1 / w for w in weights), anchor / min(weights), max(500, len(weights)))
-    sizes = []
+    whole, cuts = sum(counts), []
     while left:
-        window = allocation.fit(counts, weights, left)
-        assert all(new <= old for old, new in zip(counts, window, strict=True)), "bounds are kept"
-        for lone in (r for r, n in enumerate(window) if n == 1 < counts[r]):
-            assert not any(0 < n < counts[r] for r, n in enumerate(window) if r != lone), "another could take it"
-        sizes.append(sum(window))
-        left -= sizes[-1]
+        cuts.append(allocation.fit(counts, weights, left))
+        left -= sum(cuts[-1])
     assert left == 0
-    assert min(sizes) >= max(sizes) / 5 or len(sizes) == 1
+    assert all(cut == counts for cut in cuts[:-2])
+    for cut in cuts:
+        assert all(new <= old for old, new in zip(counts, cut, strict=True)), "bounds are kept"
+        for lone in (r for r, n in enumerate(cut) if n == 1 < counts[r]):
+            assert not any(0 < n < counts[r] for r, n in enumerate(cut) if r != lone), "another could take it"
+    if len(cuts) > 1:
+        last = [sum(cut) for cut in cuts[-2:]]
+        assert 4 * min(last) >= whole
+        assert max(last) - min(last) <= 2 * allocation.NEAR + 1
+        even = (-(-sum(last) // 2), sum(last) // 2)
+        assert seconds(weights, counts, last) <= seconds(weights, counts, even) * (1 + 1e-9)
+
+
+def seconds(weights: tuple[float, ...], counts: tuple[int, ...], sizes: Sequence[int]) -> float:
+    """What windows of these sizes take, each with its steps dealt out as well as may be."""
+    cuts = [allocation.level(weights, counts, size) for size in sizes]
+    return sum(max(n / w for n, w in zip(cut, weights, strict=True)) for cut in cuts)
 
 
 @given(st.lists(st.floats(1e-4, 1.0), min_size=2, max_size=8), st.integers(1, 30), st.floats(0, 2.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Reduce, Sha
 from ddp.core.faults import Fault
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
+from ddp.core.policies.windows import DISPATCHES
 from ddp.core.speeds import SMOOTHINGS
 from ddp.core.world import World
 from ddp.sim import Costs
@@ -20,23 +20,30 @@ RATIOS = st.lists(st.sampled_from([0.05, 0.3, 1.0, 2.5, 20.0]), min_size=6, max_
 """A hint for each of six ranks: see `suited`."""
 
 
+ANCHORS, LEADS, OVERSHOOTS = st.integers(1, 12), st.none() | st.integers(0, 10), st.none() | st.integers(0, 8)
+HINTS = st.none() | RATIOS
+TARGETS = st.sampled_from([0.02, 0.1, 0.5])
+NAMES = {"smoothing": SMOOTHINGS, "dispatch": DISPATCHES, "guard": tuple(sorted(GUARDS))}
+CHOICES = {
+    "anchor": ANCHORS,
+    "max_batch_diff": LEADS,
+    "overhead_target": TARGETS,
+    "speed_hint": HINTS,
+    "partition_ratios": HINTS,
+    **{name: st.sampled_from(options) for name, options in NAMES.items()},
+}
+"""What settings of a policy with windows are drawn from. Strategies are made once: that costs more than drawing."""
+POLICY_NAMES = st.sampled_from(sorted(POLICIES))
+
+
 @st.composite
 def policies(draw: Any, only: str = "") -> Any:
-    name = only or draw(st.sampled_from(sorted(POLICIES)))
+    name = only or draw(POLICY_NAMES)
     if name == "sync":
         return POLICIES[name]()
-    options: dict[str, Any] = {
-        "anchor": draw(st.integers(1, 12)),
-        "max_batch_diff": draw(st.none() | st.integers(0, 10)),
-        "overhead_target": draw(st.sampled_from([0.02, 0.1, 0.5])),
-        "smoothing": draw(st.sampled_from(SMOOTHINGS)),
-        "speed_hint": draw(st.none() | RATIOS),
-        "partition_ratios": draw(st.none() | RATIOS),
-        "dispatch": draw(st.sampled_from(["progressive", "partition"])),
-        "guard": draw(st.sampled_from(sorted(GUARDS))),
-    }
+    options = {setting: draw(choice) for setting, choice in CHOICES.items()}
     if name == "async":
-        options["max_overshoot"] = draw(st.none() | st.integers(0, 8))
+        options["max_overshoot"] = draw(OVERSHOOTS)
     return POLICIES[name](**options)
 
 
@@ -46,24 +53,27 @@ def suited(policy: Any, world: World) -> Any:
     return replace(policy, **{name: hint[: world.size] for name, hint in hints.items() if hint})
 
 
+SPEEDS = st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.25, 0.1]), min_size=6, max_size=6)
+SEEDS, JITTERS = st.integers(0, 1000), st.sampled_from([0.0, 0.2, 3.0])
+TIMES = {
+    "latency_s": st.sampled_from([0.0, 0.001, 0.05]),
+    "wire_s": st.sampled_from([0.0, 0.002, 0.1, 0.3]),
+    "reduce_s": st.sampled_from([0.0, 0.02, 0.1, 0.3]),
+    "copy_s": st.sampled_from([0.0, 0.001]),
+    "evaluate_s": st.sampled_from([0.0, 0.05]),
+    "report_s": st.sampled_from([0.0, 0.02, 1.0]),
+}
+
+
 @st.composite
 def costs(draw: Any) -> Costs:
-    speeds = draw(st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.25, 0.1]), min_size=6, max_size=6))
-    seed, jitter = draw(st.integers(0, 1000)), draw(st.sampled_from([0.0, 0.2, 3.0]))
+    speeds, seed, jitter = draw(SPEEDS), draw(SEEDS), draw(JITTERS)
 
     def step_s(rank: int, step: int) -> float:
-        noise = random.Random(f"{seed}.{rank}.{step}").random() if jitter else 0.0
+        noise = hash((seed, rank, step)) % 1009 / 1009 if jitter else 0.0  # of numbers: the same in every process
         return 0.01 / speeds[rank] * (1 + jitter * noise)
 
-    return Costs(
-        step_s,
-        latency_s=draw(st.sampled_from([0.0, 0.001, 0.05])),
-        wire_s=draw(st.sampled_from([0.0, 0.002, 0.1, 0.3])),
-        reduce_s=draw(st.sampled_from([0.0, 0.02, 0.1, 0.3])),
-        copy_s=draw(st.sampled_from([0.0, 0.001])),
-        evaluate_s=draw(st.sampled_from([0.0, 0.05])),
-        report_s=draw(st.sampled_from([0.0, 0.02, 1.0])),
-    )
+    return Costs(step_s, **{name: draw(choice) for name, choice in TIMES.items()})
 
 
 @st.composite

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
 from itertools import pairwise
-from statistics import mean
 
 import pytest
 from hypothesis import given, settings
@@ -16,43 +17,55 @@ from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
 from ddp.sim import Simulation
 
-QUICK = [mode for mode in MODES if mode != "async, blocking"]
-"""Where ranks block and run ahead, all wait for whoever is in the middle of a step: see the table."""
 
-
-@pytest.mark.parametrize("mode", QUICK)
-@pytest.mark.parametrize(("size", "spread"), [(2, 8.0), (4, 1.2), (8, 8.0), (16, 2.0)])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("size", "spread"), [(2, 8.0), (4, 1.2), (4, 4.0), (8, 8.0), (16, 1.2)])
 def test_the_oracle_would_save_two_percent_at_most(mode: str, size: int, spread: float) -> None:
     policy, blocking = MODES[mode]
-    case = Case(drawn(size, spread, 0), blocking)
+    case = Case(drawn(size, spread, 0), blocking, windows=20)
     assert regret(case, case.play(policy)) <= 0.02
 
 
-@pytest.mark.parametrize(("size", "blocking"), [(32, True), (32, False), (64, True)])
-def test_so_for_many_ranks(size: int, blocking: bool) -> None:
-    case = Case(drawn(size, 8.0, 1), blocking, windows=640 // size, epochs=1)
-    assert regret(case, case.play(Cadence())) <= 0.02
+@pytest.mark.parametrize(
+    ("mode", "size", "spread"),
+    [
+        ("cadence, blocking", 32, 1.2),
+        ("cadence, not blocking", 32, 8.0),
+        ("async, not blocking", 32, 1.2),
+        ("async, not blocking", 64, 1.2),
+        ("cadence, blocking", 64, 2.0),
+    ],
+)
+def test_so_for_many_ranks(mode: str, size: int, spread: float) -> None:
+    """The spreads at which whole steps fit worst, in runs that are short."""
+    policy, blocking = MODES[mode]
+    case = Case(drawn(size, spread, 0), blocking, windows=15)
+    assert regret(case, case.play(policy)) <= 0.02
 
 
-@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
-def test_half_the_speed_is_followed_within_three_windows_and_back_again(blocking: bool, jitter: float) -> None:
-    slower, faster = followed("adaptive", blocking, jitter)
+def test_half_the_speed_is_followed_within_three_windows_and_back_again(mode: str, jitter: float) -> None:
+    policy, blocking = MODES[mode]
+    slower, faster = followed(policy, blocking, jitter)
     assert slower <= 3
     assert faster <= 3
 
 
-def test_jitter_moves_the_anchor_in_one_window_of_ten_at_most() -> None:
-    for size in (2, 4):
-        for blocking in (True, False):
-            cases = [Case(drawn(size, 4.0, seed), blocking, jitter=0.2, windows=60, seed=seed) for seed in range(2)]
-            assert mean(anchor_changes(case.play(Cadence()), 5) for case in cases) <= 0.1
+@pytest.mark.parametrize("mode", MODES)
+def test_jitter_moves_the_anchor_in_one_window_of_ten_at_most(mode: str) -> None:
+    policy, blocking = MODES[mode]
+    for size in (2, 4, 8):
+        case = Case(drawn(size, 4.0, 1), blocking, jitter=0.2, windows=60, seed=1)
+        assert anchor_changes(case.play(policy), 5) <= 0.1
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("wire_s", [0.0002, 0.01, 0.03])
-def test_the_overhead_target_is_held(wire_s: float) -> None:
-    case = Case(drawn(4, 4.0, 0), blocking=True, wire_s=wire_s, windows=150, epochs=1)
-    played = case.play(Cadence(overhead_target=0.05))
+def test_the_overhead_target_is_held(mode: str, wire_s: float) -> None:
+    policy, blocking = MODES[mode]
+    case = Case(drawn(4, 4.0, 0), blocking, wire_s=wire_s, windows=100, epochs=1)
+    played = case.play(replace(policy, overhead_target=0.05))
     assert overhead(case, played, skipped=10) <= 0.05
     assert plans(played)[-1].anchor < 200
 
@@ -95,12 +108,12 @@ def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: 
     assert starving(case.play(policy), len(step_s)) < 0.01
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(2, 5),
     st.sampled_from([1.0, 3.0, 8.0]),
     st.integers(0, 99),
-    st.integers(3, 12),
+    st.integers(1, 12),
     st.none() | st.integers(0, 8),
     st.booleans(),
 )
@@ -108,12 +121,17 @@ def test_windows_keep_their_bounds(
     size: int, spread: float, seed: int, anchor: int, lead: int | None, slices: bool
 ) -> None:
     case = Case(drawn(size, spread, seed), blocking=True, jitter=0.3, windows=12, seed=seed)
-    dispatch = "partition" if slices else "progressive"
-    played = case.play(Cadence(anchor=anchor, max_batch_diff=lead, dispatch=dispatch))
-    epoch = case.world().steps
+    policy = Cadence(anchor=anchor, max_batch_diff=lead, dispatch="partition" if slices else "progressive")
+    cuts: dict[tuple[int, ...], set[tuple[int, ...]]] = defaultdict(set)
+
+    def watch(played: Simulation) -> None:
+        if played.coordinator.plan is not None:
+            cuts[played.coordinator.cohort.window].add(played.coordinator.plan.counts)
+
+    played = case.play(policy, watch=watch)
     before: Plan | None = None
     for plan in plans(played):
-        assert size <= sum(plan.counts) <= max(epoch, size)
+        assert size <= sum(plan.counts) <= max(case.world().steps, size)
         assert all(n >= 1 for n in plan.counts)
         if lead is not None:
             assert max(plan.counts) - min(plan.counts) <= lead
@@ -121,5 +139,9 @@ def test_windows_keep_their_bounds(
             assert before.anchor / 2 <= plan.anchor <= 2 * before.anchor
         before = plan
     for window in closed(played):
-        if lead is None and sum(window.steps) > 1:
-            assert 1 not in window.steps, "a lone step tells nothing of a rank's speed"
+        assert window.steps in cuts, "what was trained is what was cut"
+        assert lead is None or max(window.steps) - min(window.steps) <= lead + 1
+        whole = [max(counts) for counts in zip(*cuts[window.steps], strict=True)]
+        for lone in (rank for rank, n in enumerate(window.steps) if n == 1 < whole[rank] and lead is None):
+            others = (rank for rank in range(size) if rank != lone)
+            assert not any(0 < window.steps[rank] < whole[rank] for rank in others), "another could take it"

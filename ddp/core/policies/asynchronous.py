@@ -17,7 +17,8 @@ class Async(WindowSettings):
     """The bound on running ahead is fixed, or tuned for each rank."""
 
     max_overshoot: int | None = None
-    """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on."""
+    """Steps a rank may run beyond its count while others catch up; null: tuned, from 1 % of an epoch's (2 to 5) on, and none
+    where ranks block."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -31,14 +32,14 @@ class Async(WindowSettings):
     def ahead(self, state: WindowState) -> tuple[int, ...]:
         """The overshoot, fixed or tuned; a tuned one is no longer than a window.
 
-        Where ranks block, all wait for whoever is in the middle of a step: there a tuned one holds as many steps as end
-        within one of the slowest rank, less the last.
+        Where ranks block, all would wait for whoever is in the middle of a step beyond its count, which costs more than
+        the step brings at any jitter: there a tuned one is zero.
         """
         if self.max_overshoot is not None:
             return state.overshoot
-        counts = state.elche.counts
-        bounds = tuple(n // min(counts) - 1 for n in counts) if state.world.blocking else counts
-        return tuple(min(more, bound) for more, bound in zip(state.overshoot, bounds, strict=True))
+        if state.world.blocking:
+            return (0,) * state.world.size
+        return tuple(map(min, state.overshoot, state.elche.counts))
 
     def initial_overshoot(self, world: World) -> tuple[int, ...]:
         """The same for all."""

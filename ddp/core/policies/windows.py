@@ -5,7 +5,7 @@ They differ in how far a rank may run ahead of its count, and that alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ddp.core import elche
@@ -13,6 +13,7 @@ from ddp.core.commands import Plan
 from ddp.core.elche import ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
 from ddp.core.guard import GUARDS, Guard, Report, Verdict
+from ddp.core.values import replace
 from ddp.core.world import World
 
 DISPATCHES = ("progressive", "partition")
@@ -20,7 +21,7 @@ REARM = 5
 """Stable verdicts in a row after which windows may grow again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WindowState:
     """State of a policy with windows."""
 

@@ -1,0 +1,133 @@
+"""What ranks do together in virtual time: form a group, average replicas, exchange gradients; and what if that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddp.core.commands import Average, Join
+from ddp.core.events import Alive, Averaged, AverageFailed
+from ddp.core.rounds import IN_STEP
+from ddp.core.worker import Step, Worker
+from ddp.sim.collectives import Collectives, Then
+
+if TYPE_CHECKING:
+    from ddp.sim.ranks import Ranks
+
+
+class Meetings:
+    """The collectives of a simulation's ranks."""
+
+    def __init__(self, ranks: Ranks, torn: Callable[[int], bool]) -> None:
+        self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
+        self._collectives = Collectives(
+            self._timeline.after, ranks.costs.wire_s, self._deadline_s / 5, self._beat, torn
+        )
+
+    def die(self, rank: int) -> None:
+        """The process of `rank` is gone."""
+        self._collectives.die(rank)
+
+    def join(self, index: int, order: Join) -> None:
+        """Form a group, and say so when all are there; or when it is clear that they never will be."""
+        rank = self._ranks.all[index]
+        if rank.group is not None:
+            self._collectives.tear(rank.group[0])
+        rank.group, rank.met = (order.generation, order.members), 0
+        rank.joining = order.generation
+
+        def then() -> None:
+            rank.joining = -1
+            self._ranks.tell(Alive(0.0, index))
+
+        def broke() -> None:
+            rank.group = None
+            then()
+
+        self._enter(index, lambda members: None, then, broke)
+        self._timeline.after(self._deadline_s / 2, self._unjoined, index, order.generation)
+
+    def average(self, index: int, order: Average) -> None:
+        """Average the replicas: it ends for all, a time on the wire after the last rank has arrived."""
+        self._ranks.report(index)
+        rank, arrived = self._ranks.all[index], self._timeline.now
+
+        def everyone(members: list[int]) -> None:
+            assert tuple(members) == order.members
+            union = 0
+            for member in members:
+                union |= self._ranks.all[member].content
+            for member in members:
+                self._ranks.all[member].result = union
+
+        def then() -> None:
+            rank.content = rank.result
+            brought = self._ranks.contribute(index, order.round)
+            stay = self._timeline.now - arrived
+            self._ranks.tell(Averaged(0.0, index, order.round, *brought, stay, 8, 0.0))
+
+        self._enter(index, everyone, then, lambda: self._broke(index, order.round))
+
+    def exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
+        """Gradients are averaged inside the step: it ends for all when the last rank has arrived."""
+        rank, trained = self._ranks.all[index], self._ranks.trained
+        rank.step = (step, start)
+
+        def everyone(members: list[int]) -> None:
+            first = len(trained)
+            for member in members:
+                entering = self._ranks.all[member].step
+                assert entering is not None
+                self._ranks.train(member, *entering)
+            for member in members:
+                other = self._ranks.all[member]
+                other.result = other.content | ((1 << len(trained)) - (1 << first))
+
+        def then() -> None:
+            rank.content = rank.result
+            self._ranks.done(index, step)
+
+        def broke() -> None:
+            rank.machine = before
+            self._broke(index, IN_STEP)
+
+        self._enter(index, everyone, then, broke)
+
+    def _enter(self, index: int, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
+        """Go into a collective of the rank's group; without a group it breaks."""
+        rank = self._ranks.all[index]
+        rank.busy = True
+
+        def leave(next: Callable[[], None]) -> None:
+            if rank.alive:
+                rank.busy = False
+                next()
+                self._ranks.act(index)
+
+        if rank.group is None:
+            self._timeline.after(0.0, leave, broke)
+            return
+        generation, members = rank.group
+        rank.met += 1
+        left, torn = partial(leave, then), partial(leave, broke)
+        self._collectives.enter((generation, rank.met), members, index, everyone, left, torn)
+
+    def _unjoined(self, index: int, generation: int) -> None:
+        rank = self._ranks.all[index]
+        if rank.alive and rank.joining == generation:
+            self._collectives.tear(generation)
+
+    def _beat(self, index: int) -> None:
+        if self._ranks.all[index].alive:
+            self._ranks.tell(Alive(0.0, index))
+
+    def _broke(self, index: int, round: int) -> None:
+        rank = self._ranks.all[index]
+        self._ranks.report(index)
+        if rank.group is not None:
+            self._collectives.tear(rank.group[0])  # whoever still waits in it is not to wait in vain
+        rank.group = None
+        rank.machine = rank.machine.broke()
+        steps = rank.machine.offset if round == IN_STEP else rank.steps
+        self._ranks.tell(AverageFailed(0.0, index, round, "a member is gone", steps))

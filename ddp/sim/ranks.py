@@ -1,0 +1,224 @@
+"""What ranks do in virtual time: obey the orders that `ddp.core.worker` puts in turn, and say what they did.
+
+Owns the stand-ins for compute, snapshots and checkpoints, and the script of faults. What a rank does together with others is
+in `ddp.sim.meetings`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop
+from ddp.core.events import Averaged, Evaluated, Failed, Finished, Progress, RankEvent, Saved, Shared, Snapshot
+from ddp.core.faults import Fault
+from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.core.world import World
+from ddp.sim.meetings import Meetings
+from ddp.sim.parts import Costs, Rank, Trained
+from ddp.sim.timeline import Timeline
+
+
+class Ranks:
+    """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` says that a rank's process has ended."""
+
+    def __init__(
+        self,
+        world: World,
+        costs: Costs,
+        timeline: Timeline,
+        tell: Callable[[RankEvent], None],
+        lost: Callable[[int], None],
+        faults: tuple[Fault, ...],
+        torn: Callable[[int], bool],
+    ) -> None:
+        self.world, self.costs, self.timeline = world, costs, timeline
+        self.all = [Rank() for _ in range(world.size)]
+        self.in_step = False
+        """Gradients are averaged inside every step."""
+        self.trained: list[Trained] = []
+        self.weights: list[tuple[int, dict[int, int]]] = []
+        self.struck: list[tuple[float, Fault]] = []
+        self.average = 0
+        """What is in the last average of snapshots, as bits."""
+        self.shared: dict[int, int] = {}
+        """Round -> what was laid down of it for those who missed it, as bits."""
+        self._tell, self._lost = tell, lost
+        self._script: dict[tuple[int, int], list[Fault]] = {}
+        for fault in faults:
+            self._script.setdefault((fault.rank, fault.step), []).append(fault)
+        self._meetings = Meetings(self, torn)
+
+    def tell(self, event: RankEvent) -> None:
+        """Send an event, unless it is one of those that are lost."""
+        rank = self.all[event.rank]
+        if rank.mute:
+            rank.mute -= 1
+        else:
+            self._tell(event)
+
+    def deliver(self, order: RankCommand) -> None:
+        """An order arrives."""
+        self.all[order.rank].inbox.append(order)
+        self.act(order.rank)
+
+    def reduce(self, members: tuple[int, ...]) -> None:
+        """Average the snapshots of `members`."""
+        self.average = 0
+        for rank in members:
+            self.average |= self.all[rank].laid
+
+    def end(self, rank: int) -> None:
+        """The process of `rank` is gone."""
+        self.all[rank].alive = False
+        self._meetings.die(rank)
+
+    def die(self, rank: int) -> None:
+        """The same, and it is noticed."""
+        self.end(rank)
+        self._lost(rank)
+
+    def stall(self, rank: int) -> None:
+        """It does and says nothing from now on."""
+        self.all[rank].alive = False
+
+    def act(self, index: int) -> None:
+        """Do what comes next, if the rank is there and idle."""
+        rank = self.all[index]
+        if rank.busy or not rank.alive:
+            return
+        for order in rank.inbox:
+            rank.machine = rank.machine.receive(order)
+        rank.inbox.clear()
+        before = rank.machine
+        rank.machine, action = before.act()
+        if isinstance(action, Step):
+            self._strike(index)
+            if rank.alive:
+                self._begin(index, action, before)
+        elif not isinstance(action, Idle):
+            self._obey(index, action)
+
+    def _begin(self, index: int, step: Step, before: Worker) -> None:
+        rank = self.all[index]
+        took = rank.slow * self.costs.step_s(index, rank.done) if step.batch.samples else 0.0
+        then = partial(self._meetings.exchange, before) if self.in_step else self._stepped
+        self._spend(index, took, then, step, self.timeline.now)
+
+    def _obey(self, index: int, action: Action) -> None:
+        rank, costs = self.all[index], self.costs
+        match action:
+            case Average() if self.world.blocking:
+                self._meetings.average(index, action)
+            case Average():
+                self.report(index)
+                self._spend(index, costs.copy_s, self._lay_down, action)
+            case Apply():
+                self._spend(index, costs.copy_s, self._applied, action.round)
+            case Evaluate():
+                told = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, costs.evaluate_s, action.part)
+                self._spend(index, costs.evaluate_s, self._say, told)
+            case Join():
+                self._meetings.join(index, action)
+            case Share():
+                self.shared[action.round] = rank.content if self.in_step else rank.result
+                self._spend(index, costs.copy_s, self._say, Shared(0.0, index, action.round))
+            case Adopt():
+                self._spend(index, costs.copy_s, self._adopted, action.round)
+            case Save():
+                self._spend(index, costs.copy_s, self._say, Saved(0.0, index, action.index, ()))
+            case Stop():
+                self.tell(Finished(0.0, index, "end", 0, 0))
+
+    def _strike(self, index: int) -> None:
+        """What the script has in store for the step that `index` is about to do."""
+        rank = self.all[index]
+        for fault in self._script.pop((index, rank.done), ()):
+            self.struck.append((self.timeline.now, fault))
+            match fault.kind:
+                case "crash":
+                    self.die(index)
+                case "raise":
+                    self.tell(Failed(0.0, index, "raised by the script", ""))
+                    self.die(index)
+                case "stall":
+                    self.stall(index)
+                case "slow":
+                    rank.slow = fault.value
+                case "lose":
+                    rank.mute += 1
+
+    def _spend(self, index: int, seconds: float, then: Callable[..., None], *args: Any) -> None:
+        self.all[index].busy = True
+        self.timeline.after(seconds, self._spent, index, then, *args)
+
+    def _spent(self, index: int, then: Callable[..., None], *args: Any) -> None:
+        if self.all[index].alive:
+            self.all[index].busy = False
+            then(index, *args)
+            self.act(index)
+
+    def _say(self, index: int, event: RankEvent) -> None:
+        self.tell(event)
+
+    def _stepped(self, index: int, step: Step, start: float) -> None:
+        self.train(index, step, start)
+        self.all[index].content |= 1 << len(self.trained) - 1
+        self.done(index, step)
+
+    def train(self, index: int, step: Step, start: float) -> None:
+        """A step of `index` ends now."""
+        entry = Trained(index, step.batch, start, self.timeline.now, step.seen)
+        self.trained.append(entry)
+        self.all[index].last = entry
+
+    def done(self, index: int, step: Step) -> None:
+        """The rank counts the step that it has done, and reports if it is time."""
+        rank = self.all[index]
+        assert rank.last is not None
+        rank.done += 1
+        rank.pending.append(rank.last)
+        rank.steps += 1
+        rank.samples += step.batch.samples
+        if step.last or self.timeline.now - rank.reported >= self.costs.report_s:
+            self.report(index)
+
+    def report(self, index: int) -> None:
+        """Say what was trained since the last report."""
+        rank = self.all[index]
+        for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
+            entries = list(group)
+            samples = sum(entry.batch.samples for entry in entries)
+            busy = sum(entry.stop - entry.start for entry in entries)
+            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
+        rank.pending, rank.reported = [], self.timeline.now
+
+    def contribute(self, index: int, round: int) -> tuple[int, int]:
+        """(steps, samples) that the rank brings into an average; it counts anew."""
+        rank = self.all[index]
+        brought = (rank.steps, rank.samples)
+        if not self.weights or self.weights[-1][0] != round:
+            self.weights.append((round, {}))
+        self.weights[-1][1][index] = rank.samples
+        rank.steps, rank.samples, rank.after = 0, 0, round
+        return brought
+
+    def _lay_down(self, index: int, order: Average) -> None:
+        rank = self.all[index]
+        rank.laid = rank.content
+        self.tell(Snapshot(0.0, index, order.round, *self.contribute(index, order.round)))
+
+    def _applied(self, index: int, round: int) -> None:
+        rank = self.all[index]
+        assert rank.laid & ~self.average == 0, "the average holds what it is the average of"
+        rank.content |= self.average
+        self.tell(Averaged(0.0, index, round, 0, 0, self.costs.copy_s, 8, 0.0))
+
+    def _adopted(self, index: int, round: int) -> None:
+        rank = self.all[index]
+        rank.content = rank.result = self.shared[round]
+        rank.after = round
+        brought = (0, 0) if self.in_step else self.contribute(index, round)
+        self.tell(Averaged(0.0, index, round, *brought, self.costs.copy_s, 8, 0.0))
