@@ -7,7 +7,6 @@ ranks' speeds, of processes or of tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -70,7 +69,7 @@ class Chunk:
     parts: int = 1
     done: int = 0
 
-    @cached_property
+    @property
     def steps(self) -> int:
         """Steps left to do."""
         return -(-(self.stop - self.start) // self.batch) - self.done
