@@ -62,7 +62,7 @@ class Invariants:
                 case Train():
                     trains.append(record)
                 case Reduce():
-                    laid = dict(played.weights)[record.round]
+                    laid = laid_down(played, record.round)
                     brought = dict(zip(record.members, record.samples, strict=True))
                     assert all(laid[rank] == samples for rank, samples in brought.items()), "law 2"
                     assert sum(brought.values()) > 0, "law 2: nobody brought anything"
@@ -135,6 +135,11 @@ def exactly_once(cohort: Cohort, recorded: dict[int, Spans]) -> None:
             assert recorded[epoch] == ((0, cohort.world.samples),), f"epoch {epoch} was closed unfinished"
 
 
+def laid_down(played: Simulation, round: int) -> dict[int, int]:
+    """What ranks brought into that round, by what they did."""
+    return next(brought for index, brought in reversed(played.weights) if index == round)
+
+
 def weights_are_the_contributions(played: Simulation) -> None:
     """Law 2: what the books say that a rank brought into the round in flight is what it brought."""
     current = played.coordinator.cohort.round
@@ -142,4 +147,4 @@ def weights_are_the_contributions(played: Simulation) -> None:
         assert current is not None
         assert entry.samples == sum(measure(spans) for _, spans in entry.trained)
         if not played.coordinator.cohort.shares:
-            assert entry.samples == dict(played.weights)[current.index][entry.rank]
+            assert entry.samples == laid_down(played, current.index)[entry.rank]

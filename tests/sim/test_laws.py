@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from itertools import accumulate
 from typing import Any
 
@@ -26,19 +26,20 @@ def covered_once(played: Simulation) -> None:
     """Law 1: every sample of every epoch is in the replica of every survivor, and in it once."""
     live = played.coordinator.cohort.live
     for rank in live:
-        counts: dict[int, Counter[int]] = defaultdict(Counter)
-        for entry in played.contained(rank):
-            counts[entry.batch.epoch].update(range(entry.batch.start, entry.batch.stop))
-        assert sorted(counts) == list(range(played.world.epochs))
-        for epoch, positions in counts.items():
-            assert positions == Counter(range(played.world.samples)), f"epoch {epoch} on rank {rank}"
-    recorded: dict[int, Counter[int]] = defaultdict(Counter)
-    for _, record in played.records:
-        if isinstance(record, Merged):
-            for start, stop in record.spans:
-                recorded[record.epoch].update(range(start, stop))
-    whole = Counter(range(played.world.samples))
-    assert recorded == dict.fromkeys(range(played.world.epochs), whole), "the record proves it"
+        held = [(entry.batch.epoch, entry.batch.start, entry.batch.stop) for entry in played.contained(rank)]
+        tiled(held, played.world, f"rank {rank}")
+    merged = [record for _, record in played.records if isinstance(record, Merged)]
+    tiled([(event.epoch, *span) for event in merged for span in event.spans], played.world, "the record")
+
+
+def tiled(stretches: list[tuple[int, int, int]], world: World, whose: str) -> None:
+    """Stretches (epoch, start, stop) that are not empty, end to end, make every epoch whole."""
+    filled = sorted(stretch for stretch in stretches if stretch[1] < stretch[2])
+    ends = [(epoch, stop) for epoch, _, stop in filled if stop < world.samples]
+    starts = [(epoch, start) for epoch, start, _ in filled if start > 0]
+    assert starts == ends, f"of {whose}"
+    assert [epoch for epoch, start, _ in filled if start == 0] == list(range(world.epochs)), f"of {whose}"
+    assert [epoch for epoch, _, stop in filled if stop == world.samples] == list(range(world.epochs)), f"of {whose}"
 
 
 @settings(max_examples=400, deadline=None)
