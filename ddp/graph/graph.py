@@ -1,20 +1,24 @@
 """`Graph`: a built flow, ready to train. Runs its nodes in order and keeps tagged values for the reader.
 
 An ordinary `nn.Module` whose children carry the labels of the nodes. It does not know how a flow is written
-(`ddp.graph.builder`) nor how it is trained.
+(`ddp.graph.builder`); how it is trained on one device or many is `ddp.graph.training`'s, reached through `Trainable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from ddp.graph.errors import GraphError
 from ddp.graph.nodes import shape_of
 from ddp.graph.structure import describe, digest
+from ddp.graph.trainable import Trainable
+
+if TYPE_CHECKING:
+    from ddp.graph.training import Training
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Step:
     """A fork: its output does not become the flow's value."""
 
 
-class Graph(nn.Module):
+class Graph(Trainable, nn.Module):
     """A flow of modules. Made by `FlowBuilder.build`; the first node receives all inputs of `forward`.
 
     After a forward pass `tagged` reads the values that were tagged in it, with their autograd graph, so that an
@@ -42,6 +46,7 @@ class Graph(nn.Module):
         super().__init__()
         self._steps = tuple(steps)
         self._kept: dict[str, Any] = {}
+        self._training: Training | None = None
         for step, module in zip(self._steps, modules, strict=True):
             self.add_module(step.label, module)
 
@@ -60,8 +65,16 @@ class Graph(nn.Module):
         raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
 
     def forward(self, *inputs: Any) -> Any:
-        """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit."""
+        """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit.
+
+        Distributed: the inputs are divided over the replicas along their first dimension, and the value put together.
+        """
         self._kept = {}  # First of all: two passes' activations never live at the same time.
+        value, self._kept = self._training.forward(inputs) if self._training is not None else self.flow(*inputs)
+        return value
+
+    def flow(self, *inputs: Any) -> tuple[Any, dict[str, Any]]:
+        """The value at the end of the flow, and the tagged values, of this very graph: whether it is distributed or not."""
         kept: dict[str, Any] = {}
         for step in self._steps:
             passed = (*inputs, *(kept[tag] for tag in step.using)) if step.using else inputs
@@ -70,8 +83,7 @@ class Graph(nn.Module):
                 kept[tag] = value
             if not step.side:
                 inputs = (value,)
-        self._kept = kept
-        return inputs[0]
+        return inputs[0], kept
 
     def _run(self, label: str, inputs: tuple[Any, ...]) -> Any:
         module = self._modules[label]
@@ -106,4 +118,4 @@ class Graph(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": {}}
+        return {**self.__dict__, "_kept": {}, "_training": None}

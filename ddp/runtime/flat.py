@@ -147,8 +147,19 @@ class FlatGradients:
         for buffer, _, before in self._buffers:
             before.copy_(buffer)
 
-    def pack(self, weight: float) -> None:
-        """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
+    def gather(self) -> None:
+        """Take in gradients that were put in place of the views, or taken away, from outside."""
+        for parameter, view in self._gradients:
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:
+                view.copy_(parameter.grad)
+            parameter.grad = view
+
+    def pack(self, weight: float, gradients: float | None = None) -> None:
+        """Weigh the gradients, and lay what changed in the buffers beside them with the same weight.
+
+        `gradients`: another weight for these, where the loss was taken over all ranks' samples."""
         self._state.gather()
         self._used.copy_(torch.tensor(self._touched))
         for buffer, view, before in self._buffers:
@@ -156,7 +167,9 @@ class FlatGradients:
                 torch.sub(buffer, before, out=view)
                 view.masked_fill_(buffer == before, 0.0)  # also of infinities
         for flat in self.flats:
-            flat.mul_(weight)
+            flat.mul_(weight if gradients is None else gradients)
+        for _, view, _ in self._buffers if gradients is not None else ():
+            view.mul_(weight)
 
     def unpack(self) -> None:
         """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
