@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp.runtime.flat import FlatGradients, FlatState
 
@@ -16,8 +16,8 @@ from ddp.runtime.flat import FlatGradients, FlatState
 class Exchange:
     """Gradients and buffers of replicas that hold the same bits, by rank."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        self.states = [FlatState(model) for model in models]
+    def __init__(self, states: Sequence[FlatState]) -> None:
+        self.states = states
         self.gradients = [FlatGradients(state) for state in self.states]
         for gradients in self.gradients:
             gradients.zero()

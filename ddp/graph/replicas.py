@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ddp.core.events import Slice
+from ddp.data.order import derive
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
 from ddp.graph.graph import Graph
@@ -23,6 +24,7 @@ from ddp.graph.team import ReplicaFailed, Team
 from ddp.graph.turns import Turns
 from ddp.graph.windows import Windows
 from ddp.runtime.clock import now
+from ddp.runtime.flat import FlatState
 from ddp.runtime.meter import Meter
 from ddp.runtime.slowdown import Slowdown
 
@@ -66,7 +68,7 @@ class Replicas:
         _check(self.models)
         self.least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in graph.modules()) else 1
         self.windows = windows(self.least)
-        self.exchange = Exchange(self.models)
+        self.exchange = Exchange([FlatState(model) for model in self.models])
         self.exchange.broadcast()
         self.team = Team(len(self.devices), parallel)
         self._turns = {mode: Turns(self.devices) for mode in (True, False)}
@@ -107,7 +109,7 @@ class Replicas:
         base = turns.begin()
 
         def run(rank: int, inputs: tuple[Any, ...], number: int) -> Any:
-            with turns.of((base, rank, number), self.devices[rank]):
+            with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
         value = Pass(batches, self.devices, run, self.everywhere)()

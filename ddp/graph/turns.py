@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from ddp.data.order import derive
 
 
 class Turns:
@@ -29,21 +27,22 @@ class Turns:
         """Whether the model draws; None: not known yet."""
         self._before: Tensor | None = None
 
+    @property
+    def taken(self) -> bool:
+        """Whether replicas wait for their turn."""
+        return self._draws is not False
+
     @contextmanager
-    def of(self, keys: tuple[int, ...], device: torch.device) -> Iterator[None]:
-        """The forward pass of one replica, whose random numbers come from `keys`."""
-        if self._draws is False and device.type == "cpu":
-            yield
-            return
-        seed = derive(*keys)
+    def of(self, seed: Callable[[], int], device: torch.device) -> Iterator[None]:
+        """The forward pass of one replica, whose random numbers come from `seed`."""
         if device.type == "cuda":  # a generator of its own
             generators: Any = torch.cuda.default_generators
-            generators[device.index or 0].manual_seed(seed)
+            generators[device.index or 0].manual_seed(seed())
         if self._draws is False:
             yield
             return
         with self._lock:
-            torch.default_generator.manual_seed(seed)
+            torch.default_generator.manual_seed(seed())
             if self._draws is None:
                 before = torch.get_rng_state()
                 yield

@@ -48,7 +48,9 @@ def place(job: Job, rank: int) -> torch.device:
 class Loop:
     """One rank's training loop."""
 
-    def __init__(self, job: Job, rank: int, send: Callable[[RankEvent], None]) -> None:
+    def __init__(
+        self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica
+    ) -> None:
         self.job, self.rank, self._send = job, rank, send
         _reset_peak_rss()
         self.device = place(job, rank)
@@ -57,7 +59,7 @@ class Loop:
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
-        self.replica = Replica(job, self.device, self.meter, self.slowdown)
+        self.replica = replica(job, self.device, self.meter, self.slowdown)
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
