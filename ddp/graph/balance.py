@@ -19,7 +19,7 @@ EVERY = 50
 MIN_SHARE = 0.05
 """Smallest share of a replica: one that gets nothing is never measured again."""
 GAIN = 0.05
-"""Part by which a step must get shorter for other shares to be taken over."""
+"""Part by which a step must get shorter, and by more than the jitter, for other shares to be taken over."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Balance:
     """Smoothed samples per millisecond; 0: not measured yet."""
     steps: int = 0
     """Steps measured."""
+    jitter: tuple[float, ...] = ()
+    """Smoothed relative change of the throughput from what was expected."""
 
 
 def start(size: int, speeds: tuple[float, ...] | None = None) -> Balance:
@@ -43,11 +45,16 @@ def start(size: int, speeds: tuple[float, ...] | None = None) -> Balance:
 
 def follow(balance: Balance, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Balance:
     """After a step in which the replicas trained `samples` in `busy_s` seconds. One that had none keeps its throughput."""
-    throughput = tuple(
-        _smooth(old, n / (1000 * busy)) if n and busy > 0 else old
-        for old, n, busy in zip(balance.throughput, samples, busy_s, strict=True)
+    before = balance.throughput
+    new = [n / (1000 * busy) if n and busy > 0 else v for v, n, busy in zip(before, samples, busy_s, strict=True)]
+    missed = [abs(value - old) / old if old else 0.0 for value, old in zip(new, before, strict=True)]
+    jitter = zip(balance.jitter or (0.0,) * len(new), missed, strict=True)
+    balance = replace(
+        balance,
+        throughput=tuple(map(_smooth, before, new)),
+        steps=balance.steps + 1,
+        jitter=tuple(SMOOTHING * miss + (1 - SMOOTHING) * old for old, miss in jitter),
     )
-    balance = replace(balance, throughput=throughput, steps=balance.steps + 1)
     return _rebalance(balance) if _due(balance.steps) else balance
 
 
@@ -96,4 +103,5 @@ def _rebalance(balance: Balance) -> Balance:
         return balance
     wanted = shares(balance.throughput)
     now, then = (max(r / v for r, v in zip(x, balance.throughput, strict=True)) for x in (balance.ratios, wanted))
-    return replace(balance, ratios=wanted) if then < (1 - GAIN) * now else balance
+    least = max(GAIN, sum(balance.jitter) / len(balance.jitter))
+    return replace(balance, ratios=wanted) if then < (1 - least) * now else balance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,12 +79,22 @@ def test_smoothing() -> None:
     assert state.throughput == pytest.approx((0.3 * 2 + 0.7, 1.0)), "who had nothing to do keeps its own"
 
 
-@given(st.lists(st.floats(0.96, 1.04), min_size=CALIBRATION, max_size=CALIBRATION))
-def test_jitter_changes_nothing(jitter: list[float]) -> None:
-    state = start(2)
-    for factor in jitter:
-        state = follow(state, (32, 32), (0.032 * factor, 0.032 / factor))
-    assert state.ratios == (0.5, 0.5)
+def played(seed: int, speeds: tuple[float, float], jitter: float) -> tuple[tuple[float, ...], int]:
+    """Shares after 210 steps of log-normal jitter, and how often they changed."""
+    draw, state, changes = random.Random(seed), start(2), 0
+    for _ in range(CALIBRATION + 4 * EVERY):
+        samples = cut(32, state.ratios)
+        busy = tuple(n / v / 1000 * draw.lognormvariate(0, jitter) for n, v in zip(samples, speeds, strict=True))
+        after = follow(state, samples, busy)
+        changes, state = changes + (after.ratios != state.ratios), after
+    return state.ratios, changes
+
+
+@pytest.mark.parametrize("jitter", [0.05, 0.1, 0.2])
+def test_jitter_is_not_followed_and_true_differences_are(jitter: float) -> None:
+    assert sum(played(seed, (1.0, 1.0), jitter)[1] for seed in range(40)) <= 4
+    for seed in range(40):
+        assert 0.55 < played(seed, (1.0, 0.5), jitter)[0][0] < 0.8
 
 
 def test_a_hint_counts_from_the_first_step_and_corrects_itself() -> None:
