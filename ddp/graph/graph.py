@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
 from ddp.graph.errors import GraphError
-from ddp.graph.nodes import shape_of
+from ddp.graph.nodes import Loop, shape_of
 from ddp.graph.structure import describe, digest
 from ddp.graph.trainable import Trainable
 
@@ -35,6 +35,15 @@ class Step:
     """A fork: its output does not become the flow's value."""
 
 
+class Flown(NamedTuple):
+    """What came out of a forward pass."""
+
+    value: Any
+    tagged: dict[str, Any]
+    traced: dict[str, Any]
+    """Of tagged loops, the values of all iterations."""
+
+
 class Graph(Trainable, nn.Module):
     """A flow of modules. Made by `FlowBuilder.build`; the first node receives all inputs of `forward`.
 
@@ -46,6 +55,7 @@ class Graph(Trainable, nn.Module):
         super().__init__()
         self._steps = tuple(steps)
         self._kept: dict[str, Any] = {}
+        self._traced: dict[str, Any] = {}
         self._training: Training | None = None
         for step, module in zip(self._steps, modules, strict=True):
             self.add_module(step.label, module)
@@ -64,26 +74,44 @@ class Graph(Trainable, nn.Module):
         owner = next(step.label for step in self._steps if tag in step.tags)
         raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
 
+    def traces(self, tag: str) -> list[Any]:
+        """The values of every iteration of the loop tagged `tag` in the last forward pass, the last one too. GraphError for
+        another tag, or before a forward pass."""
+        if tag in self._traced:
+            return list(self._traced[tag])
+        looped = [tag for step in self._steps if isinstance(self._modules[step.label], Loop) for tag in step.tags]
+        if tag in looped:
+            return [self.tagged(tag)]  # raises: there was no pass
+        raise GraphError(f"no loop is tagged {tag!r} in this graph; those with a tag are {looped}")
+
     def forward(self, *inputs: Any) -> Any:
         """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit.
 
         Distributed: the inputs are divided over the replicas along their first dimension, and the value put together.
         """
-        self._kept = {}  # First of all: two passes' activations never live at the same time.
-        value, self._kept = self._training.forward(inputs) if self._training is not None else self.flow(*inputs)
-        return value
+        self._kept, self._traced = {}, {}  # First of all: two passes' activations never live at the same time.
+        return self.keep(self._training.forward(inputs) if self._training is not None else self.flow(*inputs))
 
-    def flow(self, *inputs: Any) -> tuple[Any, dict[str, Any]]:
-        """The value at the end of the flow, and the tagged values, of this very graph: whether it is distributed or not."""
+    def keep(self, flown: Flown) -> Any:
+        """Keep what a pass has tagged, for `tagged` and `traces`; its value."""
+        self._kept, self._traced = flown.tagged, flown.traced
+        return flown.value
+
+    def flow(self, *inputs: Any) -> Flown:
+        """A forward pass of this very graph, whether it is distributed or not; nothing is kept."""
         kept: dict[str, Any] = {}
+        traced: dict[str, Any] = {}
         for step in self._steps:
             passed = (*inputs, *(kept[tag] for tag in step.using)) if step.using else inputs
             value = self._run(step.label, passed)
+            if isinstance(self._modules[step.label], Loop):
+                traced |= dict.fromkeys(step.tags, value)
+                value = value[-1]
             for tag in step.tags:
                 kept[tag] = value
             if not step.side:
                 inputs = (value,)
-        return inputs[0], kept
+        return Flown(inputs[0], kept, traced)
 
     def _run(self, label: str, inputs: tuple[Any, ...]) -> Any:
         module = self._modules[label]
@@ -118,4 +146,4 @@ class Graph(Trainable, nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": {}, "_training": None}
+        return {**self.__dict__, "_kept": {}, "_traced": {}, "_training": None}

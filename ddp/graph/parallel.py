@@ -42,7 +42,8 @@ class Pass:
 
     batches: Sequence[Sequence[Batch]]
     devices: Sequence[torch.device]
-    run: Run
+    run: Run | None
+    """Let go of once it has been used: it holds the replicas."""
     everywhere: Everywhere
     _spent: bool = field(default=False, init=False)
 
@@ -62,16 +63,18 @@ class Pass:
 
     def forward(self) -> list[Tensor]:
         """All tensors of the value, put together."""
-        self.everywhere("forward", [self._forward(rank) for rank in range(len(self.batches))])
+        run, self.run = self.run, None
+        assert run is not None
+        self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
         counts = [batch.samples for batch in self.flat]
         columns = zip(*(leaves(batch.value) for batch in self.flat), strict=True)
         return [gather([leaf.detach() for leaf in column], counts, self.devices[0]) for column in columns]
 
-    def _forward(self, rank: int) -> Callable[[], None]:
+    def _forward(self, rank: int, run: Run) -> Callable[[], None]:
         def work() -> None:
             for number, batch in enumerate(self.batches[rank]):
                 batch.local = rebuild(batch.inputs, lambda leaf: _cut_off(leaf, self.devices[rank]))
-                batch.value = self.run(rank, batch.local, number)
+                batch.value = run(rank, batch.local, number)
 
         return work
 

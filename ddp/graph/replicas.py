@@ -1,50 +1,28 @@
 """Replicas of a graph, one for each device: forward and backward on all of them, and bringing them together.
 
-Owns devices, threads, and what was done since the replicas met. Knows nothing of optimizers, schedules or data sets.
+Owns what was done since the replicas met. Knows nothing of optimizers, schedules or data sets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ddp.core.events import Slice
 from ddp.data.order import derive
+from ddp.graph.crew import Crew, Timeline
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
-from ddp.graph.graph import Graph
+from ddp.graph.graph import Flown, Graph
 from ddp.graph.parallel import Batch, Pass
 from ddp.graph.scatter import piece, samples
-from ddp.graph.team import ReplicaFailed, Team
 from ddp.graph.turns import Turns
 from ddp.graph.windows import Windows
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
-from ddp.runtime.meter import Meter
-from ddp.runtime.slowdown import Slowdown
-
-Timeline = Callable[[Any, float], None]
-"""Receives every record (slices, plans, closed windows) with its time."""
-
-
-class Watch(Meter):
-    """A replica's slices, handed on at once instead of written."""
-
-    def __init__(self, rank: int, device: torch.device, timeline: Timeline | None) -> None:
-        super().__init__(rank, Path(), device)
-        self._timeline = timeline
-
-    def flush(self) -> None:
-        """Hand the slices on."""
-        for at, kind, seconds, seq, size in self._slices if self._timeline else ():
-            assert self._timeline is not None
-            self._timeline(Slice(at, self.rank, kind, seconds, seq, size), at)
-        self._slices.clear()
 
 
 class Replicas:
@@ -70,10 +48,8 @@ class Replicas:
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
         self.exchange.broadcast()
-        self.team = Team(len(self.devices), parallel)
+        self.crew = Crew(self.devices, speeds, parallel, timeline)
         self._turns = {mode: Turns(self.devices) for mode in (True, False)}
-        self._watches = [Watch(rank, device, timeline) for rank, device in enumerate(self.devices)]
-        self._slow = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
         self._timeline = timeline
         self._trained = [p.requires_grad for p in graph.parameters()]
         self._seq = 0
@@ -84,8 +60,8 @@ class Replicas:
 
     def _begin(self) -> None:
         size = len(self.devices)
-        self._samples, self._steps, self._busy = [0] * size, [0] * size, [0.0] * size
-        self._backward, self._whole = False, False
+        self._samples, self._steps, self._whole = [0] * size, [0] * size, False
+        self.crew.begin()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[Batch]]:
         """A batch, divided by the shares in force: at most one piece for each rank."""
@@ -101,8 +77,8 @@ class Replicas:
             for stop, size in zip(stops, sizes, strict=True)
         ]
 
-    def forward(self, batches: Sequence[Sequence[Batch]], whole: bool = False) -> tuple[Any, dict[str, Any]]:
-        """All ranks' batches at once: (value, tagged values), put together. `whole`: they are a window's."""
+    def forward(self, batches: Sequence[Sequence[Batch]], whole: bool = False) -> Flown:
+        """All ranks' batches at once, put together. `whole`: they are a window's."""
         self._mirror()
         self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
         grad, turns = torch.is_grad_enabled(), self._turns[self.models[0].training]
@@ -112,45 +88,18 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        value = Pass(batches, self.devices, run, self.everywhere)()
+        flown: Flown = Pass(batches, self.devices, run, self.crew.everywhere)()
         turns.end()
         if grad:
             self._whole = self._whole or whole
             for rank, mine in enumerate(batches):
                 self._samples[rank] += self.shard_sizes[rank]
                 self._steps[rank] += len(mine)
-        taken: tuple[Any, dict[str, Any]] = value
-        return taken
-
-    def everywhere(self, kind: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised."""
-        counted = torch.is_grad_enabled() or kind in ("backward", "optimizer")
-        self._backward = self._backward or kind == "backward"
-        bound = [self._timed(rank, kind, one, counted) for rank, one in enumerate(work)]
-        try:
-            return self.team.run(bound)
-        except ReplicaFailed as error:
-            error.error.add_note(f"on replica {error.rank} ({self.devices[error.rank]})")
-            raise error.error from None
-
-    def _timed(self, rank: int, kind: str, work: Callable[[], Any], counted: bool) -> Callable[[], Any]:
-        watch, device = self._watches[rank], self.devices[rank]
-
-        def run() -> Any:
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
-            began = now()
-            value = work()
-            at = watch.add(kind if counted else "evaluate", began)
-            if counted:
-                self._busy[rank] += self._slow[rank].pay(at - began, watch) - began
-            return value
-
-        return run
+        return flown
 
     def reduce(self) -> None:
         """Bring gradients and buffers together. GraphError where there is nothing to bring."""
-        if not self._backward:
+        if not self.crew.backward:
             raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
         now_trained = [p.requires_grad for p in self.models[0].parameters()]
         if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
@@ -168,23 +117,21 @@ class Replicas:
             for one in gradients:
                 one.unpack()
         self._seq += 1
-        for watch in self._watches:
-            watch.add("exchange", began, self._seq, self.exchange.bytes)
+        self.crew.met(began, self._seq, self.exchange.bytes)
         self._sync_s = now() - began
 
     def close_step(self) -> None:
         """Gradients are spent: clear them, and follow what the step has shown of the replicas' speeds."""
         for one in self.exchange.gradients:
             one.zero()
-        work = (tuple(self._samples), tuple(self._steps), tuple(self._busy))
+        work = (tuple(self._samples), tuple(self._steps), tuple(self.crew.busy_s))
         if self._whole or not self.windows.windowed:
             self.windows, said = self.windows.met(now(), *work, self._sync_s)
             for record in said:
                 self._say(record)
         else:
             self.windows = self.windows.scattered(work[0], work[2])
-        for watch in self._watches:
-            watch.flush()
+        self.crew.flush()
         self._begin()
 
     def _say(self, record: Any) -> None:
@@ -234,6 +181,8 @@ def _check(models: Sequence[Graph]) -> None:
                     f"unequal models: {name!r} is {list(shape)} in the graph and {list(theirs[name])} in what the "
                     "builder makes; build both in the same way"
                 )
+        for mine, parameter in zip(first.parameters(), model.parameters(), strict=True):
+            parameter.requires_grad_(mine.requires_grad)
         if model.structural_hash != first.structural_hash:
             raise GraphError("unequal models: equal parameters, but another structure; build both in the same way")
         model.load_state_dict(first.state_dict())

@@ -16,12 +16,13 @@ from torch import nn
 
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.world import World
+from ddp.graph.crew import Timeline
 from ddp.graph.devices import cuda_devices, heterogeneous, resolve
 from ddp.graph.errors import GraphError
-from ddp.graph.graph import Graph
+from ddp.graph.graph import Flown, Graph
 from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.parallel import Batch
-from ddp.graph.replicas import Replicas, Timeline
+from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
 
 ANCHOR = 10
@@ -162,8 +163,8 @@ class Training:
         self._optimizers = [factory(list(model.parameters())) for model in models]
         self._own = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
 
-    def forward(self, inputs: tuple[Any, ...]) -> tuple[Any, dict[str, Any]]:
-        """The value, and the tagged values."""
+    def forward(self, inputs: tuple[Any, ...]) -> Flown:
+        """A forward pass on whatever there is."""
         if self.replicas is None:
             return self.graph.flow(*inputs)
         return self.replicas.forward(self.replicas.scatter(inputs))
@@ -182,7 +183,7 @@ class Training:
             work[0]()
             self._optimizers[0].zero_grad(set_to_none=True)
         else:
-            self.replicas.everywhere("optimizer", work)
+            self.replicas.crew.everywhere("optimizer", work)
             self.replicas.close_step()
         self.steps += 1
 
@@ -254,7 +255,7 @@ class Training:
                 for source, spans in zip(sources, work, strict=True)
             ]
             sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
-            yield GraphBatch(loader.names, tuple(replicas.everywhere("data", fetch)), sizes, replicas.devices[0])
+            yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
             position += sum(map(sum, sizes))
 
     def forward_batch(self, batch: GraphBatch) -> Any:
@@ -271,9 +272,7 @@ class Training:
             [Batch(batch.columns(part, self._inputs), size) for part, size in zip(mine, sizes, strict=True)]
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
-        graph._kept = {}
-        value, graph._kept = self.replicas.forward(batches, whole=self.replicas.windows.windowed)
-        return value
+        return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
 
 
 def _sound(what: str, value: float) -> float:
