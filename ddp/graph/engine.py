@@ -78,6 +78,8 @@ class _Engine:
         self._samples = self._replicas[0].samples
         self._merged: list[list[Span]] = [[] for _ in self._loops]
         self._seq = 0
+        self._free: float | None = None
+        """Since when the replicas wait for their next window; None: they did something else meanwhile."""
         held = checkpoint.resume(job)
         self._books = held.books if held is not None else Books(self._samples, 0, (), 0, 0, None, None)
         if self._books.epoch_samples != self._samples:
@@ -143,6 +145,7 @@ class _Engine:
         for loop, since in zip(self._loops, arrived, strict=True):
             loop.meter.add("exchange", since, self._seq, self._exchange.bytes)
             loop.version += 1
+        self._free = now()
         for mine, spans in zip(self._merged, work, strict=True):
             mine += spans
         busy = tuple(replica.busy_s for replica in self._replicas)
@@ -156,6 +159,8 @@ class _Engine:
         """A replica's part of a window; when it was there."""
         loop, replica = self._loops[rank], self._replicas[rank]
         loop.pause()
+        if self._free is not None:
+            loop.meter.add("wait", self._free)
         replica.begin(sum(stop - start for start, stop in spans))
         for number, (start, stop) in enumerate(spans):
             done = number == len(spans) - 1
@@ -178,6 +183,7 @@ class _Engine:
 
     def _close(self, epoch: int) -> None:
         """Every sample of the epoch is in the model: say so, and evaluate it."""
+        self._free = None
         self._merge(epoch)
         parts = len(self._loops)
         orders = [Evaluate(r, epoch, r, parts, in_turn=True, reason=f"epoch {epoch} is complete") for r in range(parts)]
@@ -211,7 +217,7 @@ class _Engine:
             return
         if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
             return
-        rest = seen - mark.epochs * self._samples
+        rest, self._free = seen - mark.epochs * self._samples, None
         if rest:
             self._merge(mark.epochs)
         reason = f"after {mark.epochs} epochs and {mark.averages} averages"

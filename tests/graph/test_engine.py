@@ -202,3 +202,4 @@ def test_analysis_takes_its_records_like_any_others(play: Callable[..., Played],
     assert [row.samples for row in found.epochs] == [toy.SAMPLES, 2 * toy.SAMPLES]
     assert found.transport == "memory"
     assert (found.elche is not None) == (policy == "cadence")
+    assert found.sync.divergence_p50 is None
