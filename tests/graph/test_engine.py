@@ -23,6 +23,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
 from ddp.data.order import order
 from ddp.graph import engine
+from ddp.runtime.codec import decode
 from ddp.runtime.engines import elche
 from ddp.runtime.task import Job, Task
 from tests.bench.streams import make_spec
@@ -161,13 +162,14 @@ def not_finite(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def test_what_goes_wrong_is_said_and_nothing_is_left(play: Callable[..., Played]) -> None:
+    count = threading.active_count()
     with pytest.raises(RankFailed, match="the toy is broken") as caught:
         play("sync", lambda: replace(toy.task(), loss=failing))
     assert caught.value.rank == 0
     assert "in failing" in caught.value.traceback
     with pytest.raises(Diverged, match=r"lower train\.lr"):
         play("sync", lambda: replace(toy.task(), loss=not_finite))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("replica-")]
+    assert threading.active_count() == count, "no thread is left"
 
 
 @pytest.mark.parametrize("unit", ["epochs", "averages"])
@@ -191,7 +193,9 @@ def test_a_run_goes_on_from_a_checkpoint(
 @pytest.mark.parametrize("policy", ["sync", "cadence"])
 def test_analysis_takes_its_records_like_any_others(play: Callable[..., Played], policy: str) -> None:
     played = play(policy, partial(toy.task, norm=True))
-    records = sorted((r for r in played.records if hasattr(r, "at")), key=lambda r: r.at)
+    lines = [line for path in played.job.scratch.glob("slices-*.jsonl") for line in path.read_text().splitlines()]
+    said = [r for r in played.records if hasattr(r, "at")]
+    records = sorted([*said, *map(decode, lines)], key=lambda record: record.at)
     begun, ended = records[0].at - 0.1, records[-1].at + 0.1
     spec = replace(make_spec(f"nccl_{policy}", 2, epochs=2), mode=f"graph_{policy}", engine="graph", backend=None)
     commands = [record for record in played.records if not hasattr(record, "at")]
@@ -202,4 +206,6 @@ def test_analysis_takes_its_records_like_any_others(play: Callable[..., Played],
     assert [row.samples for row in found.epochs] == [toy.SAMPLES, 2 * toy.SAMPLES]
     assert found.transport == "memory"
     assert (found.elche is not None) == (policy == "cadence")
-    assert found.sync.divergence_p50 is None
+    assert (found.sync.kind, found.sync.divergence_p50) == ("gradients", None)
+    assert found.sync.bytes > 0
+    assert all(row.compute > 0 and row.comm > 0 for row in found.breakdown)
