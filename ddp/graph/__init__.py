@@ -1,7 +1,8 @@
 """Models as flows: `FlowBuilder` writes them, `Graph` runs them, `GraphError` names the node that is wrong.
 
 Building a model knows nothing of data, training or processes. Training one, on one device or on replicas on several in one
-process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`, `wrap`; imported on use, for they need the runtime.
+process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`, `wrap`. Names are looked up on first use:
+building needs no runtime, and naming the engine no torch.
 """
 
 from __future__ import annotations
@@ -9,13 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ddp.graph.builder import FlowBuilder
-from ddp.graph.errors import GraphError
-from ddp.graph.graph import Graph
-
 if TYPE_CHECKING:
+    from ddp.graph.builder import FlowBuilder
     from ddp.graph.devices import is_heterogeneous
     from ddp.graph.entry import setup, setup_with
+    from ddp.graph.errors import GraphError
+    from ddp.graph.graph import Graph
     from ddp.graph.loader import DataLoader, GraphBatch
     from ddp.graph.manual import wrap
     from ddp.graph.training import DdpConfig
@@ -36,7 +36,10 @@ __all__ = [
 _HOME = {
     "DataLoader": "loader",
     "DdpConfig": "training",
+    "FlowBuilder": "builder",
+    "Graph": "graph",
     "GraphBatch": "loader",
+    "GraphError": "errors",
     "is_heterogeneous": "devices",
     "setup": "entry",
     "setup_with": "entry",
