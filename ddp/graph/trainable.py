@@ -103,6 +103,11 @@ class Trainable:
         replicas = self._training.replicas if self._training is not None else None
         return list(replicas.windows.plan.counts) if replicas is not None else [1]
 
+    def scalars(self) -> dict[str, float | None]:
+        """Means of what `ddp.record_scalar` was given since the last call, between a forward pass and its step; None: not
+        finite."""
+        return self._begun().scalars()
+
     def set_data_loader(self, loader: DataLoader, *inputs: str) -> None:
         """Attach the training data; `inputs` name the members of a batch that go into the graph, in order."""
         self._begun(or_begin=True).set_data_loader(loader, inputs)

@@ -24,6 +24,7 @@ from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
+from ddp.runtime.scalars import Scalars
 
 ANCHOR = 10
 MAX_ANCHOR = 200
@@ -102,6 +103,7 @@ class Training:
         self._factory: OptimizerFactory | None = None
         self._schedule: Schedule | None = None
         self._scale = 1.0
+        self._scalars = Scalars()
         self._loader: DataLoader | None = None
         self._inputs: tuple[str, ...] = ()
 
@@ -165,6 +167,7 @@ class Training:
 
     def forward(self, inputs: tuple[Any, ...]) -> Flown:
         """A forward pass on whatever there is."""
+        self._record()
         if self.replicas is None:
             return self.graph.flow(*inputs)
         return self.replicas.forward(self.replicas.scatter(inputs))
@@ -186,6 +189,16 @@ class Training:
             self.replicas.crew.everywhere("optimizer", work)
             self.replicas.close_step()
         self.steps += 1
+        self._scalars.__exit__()
+
+    def _record(self) -> None:
+        """From a pass with gradient to its step, what the caller records belongs to this graph."""
+        if torch.is_grad_enabled() and self.graph.training:
+            self._scalars.__enter__()
+
+    def scalars(self) -> dict[str, float | None]:
+        """See `Graph.scalars`."""
+        return {name: total / calls if total is not None else None for name, total, calls in self._scalars.drain()}
 
     def _update(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         def work() -> None:
@@ -261,6 +274,7 @@ class Training:
     def forward_batch(self, batch: GraphBatch) -> Any:
         """See `Graph.forward_batch`."""
         graph = self.graph
+        self._record()
         if self.replicas is None:
             return graph(*(batch[name] for name in self._inputs))
         if len(batch.parts) != len(self.replicas.devices):

@@ -92,11 +92,13 @@ class Oracle:
 def _mean(start: list[Tensor], buffers: list[list[Tensor]], counts: list[int]) -> list[Tensor]:
     after = []
     for before, *theirs in zip(start, *buffers, strict=True):
-        if not before.is_floating_point():
+        if len(theirs) == 1:  # one rank: nothing meets, and nothing is rounded
+            after.append(theirs[0])
+        elif not before.is_floating_point():
             after.append(torch.stack(theirs).amax(0))
-            continue
-        change = sum((value - before) * (n / sum(counts)) for value, n in zip(theirs, counts, strict=True))
-        after.append(before + change)
+        else:
+            change = sum((value - before) * (n / sum(counts)) for value, n in zip(theirs, counts, strict=True))
+            after.append(before + change)
     return after
 
 

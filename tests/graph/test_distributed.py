@@ -182,6 +182,21 @@ def test_learning_rates() -> None:
         graph.set_scheduler(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_scalars_are_recorded_between_a_pass_and_its_step(size: int) -> None:
+    graph, (x, y) = on(size), data(8)
+    for step in range(3):
+        loss = F.cross_entropy(graph(x), y)
+        ddp.record_scalar("step", step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        ddp.record_scalar("loss", loss)
+        graph.step()
+    assert graph.scalars()["step"] == 1.0
+    assert graph.scalars() == {}
+    with pytest.raises(RuntimeError, match="outside of a train step"):
+        ddp.record_scalar("step", 1)
+
+
 def test_other_parameter_groups_keep_their_proportion() -> None:
     def groups(parameters: Any) -> torch.optim.Optimizer:
         first, *rest = parameters

@@ -39,7 +39,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Played]:
     def run(policy: str, task: Callable[[], Task] = toy.task, **fields: Any) -> Played:
         which, parallel = fields.pop("engine", engine), fields.pop("parallel", True)
         options = fields.pop("options", {})
-        common = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 30.0, "keep_state": True}
+        common = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 60.0, "keep_state": True}
         fields = {"scratch": tmp_path_factory.mktemp("scratch")} | common | fields
         job = Job(task=task, policy=POLICIES[policy](**options), backend="nccl", **fields)
         played, threads = Played(job, []), threading.active_count()
