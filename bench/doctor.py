@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from bench import environment
 from bench.listing import presets
-from bench.plan import SOLO
+from ddp.runtime.engines import facts
 
 WORLD_SIZES = (1, 2, 4)
 Check = tuple[str, str | None, str]
@@ -107,7 +107,7 @@ def _modes(problems: dict[str, str | None]) -> list[list[str]]:
         problem = problems.get(mode.partition("_")[0])
         row = [f"  {mode}"]
         for size in WORLD_SIZES:
-            if mode == SOLO and size > 1:
+            if facts(mode).one_rank and size > 1:
                 row.append("no: has one rank")
             elif problem:
                 row.append("no: see above")

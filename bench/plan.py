@@ -22,16 +22,12 @@ from ddp.core.averaging import Averaging
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES
+from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
 from ddp.settings import check_transport, known, make_policy, script
 from ddp.suggest import unknown
 from models.setup import Recipe, Setup
 
-SOLO = "solo"
-"""The engine that trains on one rank only."""
-PAIRED = "elche"
-"""The engine that is made of a policy and a backend; the others are modes by themselves."""
 MAX_WORLD = 64
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
@@ -56,8 +52,11 @@ class RunPlan:
 
 
 def mode_name(engine: str, policy: str, backend: str) -> str:
-    """What results call this way of training: `nccl_cadence` for the pair, else the engine's own name."""
-    return f"{backend}_{policy}" if engine == PAIRED else engine
+    """What results call this way of training: `nccl_cadence` for a pair, `graph_sync` for an engine with a policy, else the
+    engine's own name."""
+    made_of = facts(engine).made_of
+    first = backend if "backend" in made_of else engine
+    return f"{first}_{policy}" if "policy" in made_of else first
 
 
 def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Machine) -> RunPlan:
@@ -65,8 +64,10 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     engine = known("engine", config.engine.name, ENGINES)
     backend = known("backend", config.backend.name, BACKENDS)
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
+    made_of = facts(engine).made_of
     world_size = _world_size(config.world_size, engine)
     recipe = _recipe(config, setup, data_names, world_size)
+    _check_engine(config, engine)
     _check_cluster(config, world_size, machine)
     speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
@@ -84,8 +85,8 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
         engine=engine,
-        policy=config.policy["name"] if engine == PAIRED else None,
-        backend=backend if engine == PAIRED else None,
+        policy=config.policy["name"] if "policy" in made_of else None,
+        backend=backend if "backend" in made_of else None,
         world_size=world_size,
         seed=config.seed,
         epochs=recipe.epochs,
@@ -108,11 +109,12 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
     """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null."""
-    paired = config.engine.name == PAIRED
+    made_of = facts(config.engine.name).made_of
+    paired = "backend" in made_of
     return {
         "model": config.model.name,
         "engine": config.engine.name,
-        "policy": {"name": config.policy["name"]} | vars(policy) if paired else None,
+        "policy": {"name": config.policy["name"]} | vars(policy) if "policy" in made_of else None,
         "backend": config.backend.name if paired else None,
         "averaging": vars(config.averaging.resolved()) if paired else None,
         "world_size": world_size,
@@ -217,13 +219,27 @@ def _batch_size(config: Config, world_size: int) -> int | None:
     return together // world_size
 
 
+def _check_engine(config: Config, engine: str) -> None:
+    """What the engine cannot do."""
+    able, policy = facts(engine), config.policy["name"]
+    if "policy" in able.made_of and able.policies and policy not in able.policies:
+        raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
+    if able.one_process and not able.one_rank and config.cluster.faults:
+        raise ValueError(
+            f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
+        )
+
+
 def _world_size(asked: int | None, engine: str) -> int:
+    one = facts(engine).one_rank
     if asked is None:
-        return 1 if engine == SOLO else 2
+        return 1 if one else 2
     if not 1 <= asked <= MAX_WORLD:
         raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
-    if engine == SOLO and asked != 1:
-        raise ValueError(f"world_size={asked} with mode=solo, which has one rank: leave it out, or choose another mode")
+    if one and asked != 1:
+        raise ValueError(
+            f"world_size={asked} with mode={engine}, which has one rank: leave it out, or choose another mode"
+        )
     return asked
 
 

@@ -27,10 +27,11 @@ from bench.complaints import complain
 from bench.config import Config, register, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.listing import CONF
-from bench.plan import SOLO, Machine, RunPlan, plan
+from bench.plan import Machine, RunPlan, plan
 from bench.runfolder import find_runs, finished, place
 from bench.summary import Cell
 from bench.usage import UsageError, usage
+from ddp.runtime.engines import facts
 from ddp.suggest import unknown
 from models import MODELS
 
@@ -198,7 +199,7 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
     name = config.model.name
     if name not in MODELS:
         raise UsageError(unknown("model", name, MODELS))
-    if config.engine.name != SOLO and config.world_size != 1:
+    if not facts(config.engine.name).one_process and config.world_size != 1:
         from ddp.runtime import forkserver
 
         forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import

@@ -4,9 +4,11 @@
 
     state = Trainer(model_factory, optimizer_factory, train_step, dataset, batch_size=32, epochs=10).run().join()
 
+or, in one process and with a loop of your own, `ddp.setup(graph, builder, optimizer_factory)`.
+
 `ddp.core` decides (pure), `ddp.runtime` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
-virtual time, `ddp.graph` builds models, `ddp.data` feeds them, `ddp.trainer` is the interface for users. Importing `ddp`
-itself imports none of them: its names are looked up when they are first used.
+virtual time, `ddp.graph` builds models and trains them in one process, `ddp.data` feeds them, `ddp.trainer` is the interface
+for users. Importing `ddp` itself imports none of them: its names are looked up when they are first used.
 """
 
 from __future__ import annotations
@@ -16,6 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddp.core.errors import Aborted, Diverged, EngineError, RankFailed, RankLost
+    from ddp.graph import (
+        DataLoader,
+        DdpConfig,
+        FlowBuilder,
+        Graph,
+        GraphError,
+        is_heterogeneous,
+        setup,
+        setup_with,
+        wrap,
+    )
     from ddp.runtime.handle import WorkerHandle
     from ddp.runtime.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
@@ -23,21 +36,32 @@ if TYPE_CHECKING:
 __all__ = [
     "Aborted",
     "CheckpointInfo",
+    "DataLoader",
+    "DdpConfig",
     "Diverged",
     "EngineError",
     "EpochMetrics",
+    "FlowBuilder",
+    "Graph",
+    "GraphError",
     "RankFailed",
     "RankLost",
     "RunHandle",
     "TrainedState",
     "Trainer",
     "WorkerHandle",
+    "is_heterogeneous",
     "record_scalar",
+    "setup",
+    "setup_with",
+    "wrap",
 ]
 
 _HOME = {
     **dict.fromkeys(("Aborted", "Diverged", "EngineError", "RankFailed", "RankLost"), "ddp.core.errors"),
     **dict.fromkeys(("CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
+    **dict.fromkeys(("DataLoader", "DdpConfig", "FlowBuilder", "Graph", "GraphError"), "ddp.graph"),
+    **dict.fromkeys(("is_heterogeneous", "setup", "setup_with", "wrap"), "ddp.graph"),
     "WorkerHandle": "ddp.runtime.handle",
     "record_scalar": "ddp.runtime.scalars",
 }

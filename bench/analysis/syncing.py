@@ -12,6 +12,9 @@ def sync(stream: Stream) -> Sync:
     """Rounds of averaging where there were any, else collectives inside the steps."""
     if stream.closed:
         cost = np.array([event.sync_s for event in stream.closed])
+        if not stream.averaged and (payload := collectives(stream.slices)[1]):
+            # What met were gradients of a whole window, and the replicas never came apart.
+            return _sync("gradients", cost, payload, None)
         apart = [value for event in stream.closed for value in event.divergence]
         payload = sum(event.bytes for event in stream.averaged)
         return _sync("parameters", cost, payload, float(np.median(apart)) if apart else None)

@@ -1,10 +1,53 @@
 """Models as flows: `FlowBuilder` writes them, `Graph` runs them, `GraphError` names the node that is wrong.
 
-Owns how a model is put together; knows nothing of data, training or processes.
+Building a model knows nothing of data, training or processes. Training one, on one device or on replicas on several in one
+process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`, `wrap`. Names are looked up on first use:
+building needs no runtime, and naming the engine no torch.
 """
 
-from ddp.graph.builder import FlowBuilder
-from ddp.graph.errors import GraphError
-from ddp.graph.graph import Graph
+from __future__ import annotations
 
-__all__ = ["FlowBuilder", "Graph", "GraphError"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddp.graph.builder import FlowBuilder
+    from ddp.graph.devices import is_heterogeneous
+    from ddp.graph.entry import setup, setup_with
+    from ddp.graph.errors import GraphError
+    from ddp.graph.graph import Graph
+    from ddp.graph.loader import DataLoader, GraphBatch
+    from ddp.graph.manual import wrap
+    from ddp.graph.training import DdpConfig
+
+__all__ = [
+    "DataLoader",
+    "DdpConfig",
+    "FlowBuilder",
+    "Graph",
+    "GraphBatch",
+    "GraphError",
+    "is_heterogeneous",
+    "setup",
+    "setup_with",
+    "wrap",
+]
+
+_HOME = {
+    "DataLoader": "loader",
+    "DdpConfig": "training",
+    "FlowBuilder": "builder",
+    "Graph": "graph",
+    "GraphBatch": "loader",
+    "GraphError": "errors",
+    "is_heterogeneous": "devices",
+    "setup": "entry",
+    "setup_with": "entry",
+    "wrap": "manual",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ddp.graph' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"ddp.graph.{_HOME[name]}"), name)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ddp.graph.errors import GraphError
 from ddp.graph.graph import Graph, Step
-from ddp.graph.nodes import MERGES, Merge, Residual, Split
+from ddp.graph.nodes import MERGES, Loop, Merge, Residual, Split
 
 Part: TypeAlias = Union[nn.Module, "FlowBuilder"]
 """What a node is made of: a module, or a builder, which is built on the spot."""
@@ -53,6 +53,12 @@ class FlowBuilder:
     def also_with(self, shortcut: Part, module: Part) -> FlowBuilder:
         """Residual with a shortcut of its own: `shortcut(x) + module(x)`, of equal shapes."""
         return self._add("also_with", lambda label: Residual(self._take(module, label), self._take(shortcut, label)))
+
+    def loop(self, module: Part, times: int) -> FlowBuilder:
+        """`module` so many times, on its own output, with the same weights; `Graph.traces` has every iteration's value."""
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise GraphError(f"a loop runs 1 time or more, not {times!r}", self._default("loop"))
+        return self._add("loop", lambda label: Loop(self._take(module, label), times))
 
     def fork(self, module: Part, tag: str | None = None) -> FlowBuilder:
         """Side branch: `module(x)` is kept under `tag`, the flow goes on with x. Without `tag`, `.tag` must follow."""

@@ -1,20 +1,24 @@
 """`Graph`: a built flow, ready to train. Runs its nodes in order and keeps tagged values for the reader.
 
 An ordinary `nn.Module` whose children carry the labels of the nodes. It does not know how a flow is written
-(`ddp.graph.builder`) nor how it is trained.
+(`ddp.graph.builder`); how it is trained on one device or many is `ddp.graph.training`'s, reached through `Trainable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
 from ddp.graph.errors import GraphError
-from ddp.graph.nodes import shape_of
+from ddp.graph.nodes import Loop, shape_of
 from ddp.graph.structure import describe, digest
+from ddp.graph.trainable import Trainable
+
+if TYPE_CHECKING:
+    from ddp.graph.training import Training
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,16 @@ class Step:
     """A fork: its output does not become the flow's value."""
 
 
-class Graph(nn.Module):
+class Flown(NamedTuple):
+    """What came out of a forward pass."""
+
+    value: Any
+    tagged: dict[str, Any]
+    traced: dict[str, Any]
+    """Of tagged loops, the values of all iterations."""
+
+
+class Graph(Trainable, nn.Module):
     """A flow of modules. Made by `FlowBuilder.build`; the first node receives all inputs of `forward`.
 
     After a forward pass `tagged` reads the values that were tagged in it, with their autograd graph, so that an
@@ -42,6 +55,8 @@ class Graph(nn.Module):
         super().__init__()
         self._steps = tuple(steps)
         self._kept: dict[str, Any] = {}
+        self._traced: dict[str, Any] = {}
+        self._training: Training | None = None
         for step, module in zip(self._steps, modules, strict=True):
             self.add_module(step.label, module)
 
@@ -59,19 +74,44 @@ class Graph(nn.Module):
         owner = next(step.label for step in self._steps if tag in step.tags)
         raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
 
+    def traces(self, tag: str) -> list[Any]:
+        """The values of every iteration of the loop tagged `tag` in the last forward pass, the last one too. GraphError for
+        another tag, or before a forward pass."""
+        if tag in self._traced:
+            return list(self._traced[tag])
+        looped = [tag for step in self._steps if isinstance(self._modules[step.label], Loop) for tag in step.tags]
+        if tag in looped:
+            return [self.tagged(tag)]  # raises: there was no pass
+        raise GraphError(f"no loop is tagged {tag!r} in this graph; those with a tag are {looped}")
+
     def forward(self, *inputs: Any) -> Any:
-        """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit."""
-        self._kept = {}  # First of all: two passes' activations never live at the same time.
+        """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit.
+
+        Distributed: the inputs are divided over the replicas along their first dimension, and the value put together.
+        """
+        self._kept, self._traced = {}, {}  # First of all: two passes' activations never live at the same time.
+        return self.keep(self._training.forward(inputs) if self._training is not None else self.flow(*inputs))
+
+    def keep(self, flown: Flown) -> Any:
+        """Keep what a pass has tagged, for `tagged` and `traces`; its value."""
+        self._kept, self._traced = flown.tagged, flown.traced
+        return flown.value
+
+    def flow(self, *inputs: Any) -> Flown:
+        """A forward pass of this very graph, whether it is distributed or not; nothing is kept."""
         kept: dict[str, Any] = {}
+        traced: dict[str, Any] = {}
         for step in self._steps:
             passed = (*inputs, *(kept[tag] for tag in step.using)) if step.using else inputs
             value = self._run(step.label, passed)
+            if isinstance(self._modules[step.label], Loop):
+                traced |= dict.fromkeys(step.tags, value)
+                value = value[-1]
             for tag in step.tags:
                 kept[tag] = value
             if not step.side:
                 inputs = (value,)
-        self._kept = kept
-        return inputs[0]
+        return Flown(inputs[0], kept, traced)
 
     def _run(self, label: str, inputs: tuple[Any, ...]) -> Any:
         module = self._modules[label]
@@ -106,4 +146,4 @@ class Graph(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": {}}
+        return {**self.__dict__, "_kept": {}, "_traced": {}, "_training": None}

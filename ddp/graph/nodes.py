@@ -46,6 +46,22 @@ class Residual(nn.Module):
         return kept + added
 
 
+class Loop(nn.Module):
+    """`body` again and again, on its own output: the values of all iterations."""
+
+    def __init__(self, body: nn.Module, times: int) -> None:
+        super().__init__()
+        self.body = body
+        self.times = times
+
+    def forward(self, x: Any, *extra: Any) -> list[Any]:
+        """One value for each iteration; the last one is where the flow goes on."""
+        values = [x]
+        for _ in range(self.times):
+            values.append(self.body(values[-1], *extra))
+        return values[1:]
+
+
 class Split(nn.ModuleList):
     """Every branch on the same input: a tuple of their outputs."""
 

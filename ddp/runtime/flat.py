@@ -100,8 +100,8 @@ class FlatGradients:
     no gradient for the optimizer, as without ranks.
     """
 
-    def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor]) -> None:
-        """`empty` gives memory by name, elements and type: what a transport reduces without a copy."""
+    def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor] | None = None) -> None:
+        """`empty` gives memory by name, elements and type, such as a transport reduces without a copy."""
         self._state, parameters, buffers = state, state.parameters, state.float_buffers
         members = [*parameters, *buffers]
         self.flats: list[Tensor] = []
@@ -111,7 +111,9 @@ class FlatGradients:
             group = [tensor for tensor in members if tensor.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
             sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
-            flat = empty(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
+            name, size, device = f"gradients{len(self.flats)}", sum(sizes), group[0].device
+            flat = torch.empty(size, dtype=dtype, device=device) if empty is None else empty(name, size, dtype)
+            flat.zero_()
             *parts, rest = torch.split(flat, sizes)
             used = rest if not self.flats else used
             self.flats.append(flat)
@@ -148,8 +150,19 @@ class FlatGradients:
         for buffer, _, before in self._buffers:
             before.copy_(buffer)
 
-    def pack(self, weight: float) -> None:
-        """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
+    def gather(self) -> None:
+        """Take in gradients that were put in place of the views, or taken away, from outside."""
+        for parameter, view in self._gradients:
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:
+                view.copy_(parameter.grad)
+            parameter.grad = view
+
+    def pack(self, weight: float, gradients: float | None = None) -> None:
+        """Weigh the gradients, and lay what changed in the buffers beside them with the same weight.
+
+        `gradients`: another weight for these, where the loss was taken over all ranks' samples."""
         self._state.gather()
         self._used.copy_(torch.tensor(self._touched))
         for buffer, view, before in self._buffers:
@@ -157,7 +170,9 @@ class FlatGradients:
                 torch.sub(buffer, before, out=view)
                 view.masked_fill_(buffer == before, 0.0)  # also of infinities
         for flat in self.flats:
-            flat.mul_(weight)
+            flat.mul_(weight if gradients is None else gradients)
+        for _, view, _ in self._buffers if gradients is not None else ():
+            view.mul_(weight)
 
     def unpack(self) -> None:
         """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""

@@ -50,7 +50,9 @@ def place(job: Job, rank: int) -> torch.device:
 class Loop:
     """One rank's training loop."""
 
-    def __init__(self, job: Job, rank: int, send: Callable[[RankEvent], None]) -> None:
+    def __init__(
+        self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica
+    ) -> None:
         self.job, self.rank, self._send = job, rank, send
         _reset_peak_rss()
         self.device = place(job, rank)
@@ -60,7 +62,7 @@ class Loop:
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
         self.heart = Heart(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
-        self.replica = Replica(job, self.device, self.meter, self.slowdown)
+        self.replica = replica(job, self.device, self.meter, self.slowdown)
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0

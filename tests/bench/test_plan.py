@@ -66,6 +66,15 @@ def test_solo_has_neither_policy_nor_backend():
     assert other.run_id == spec.run_id
 
 
+def test_graph_mode_has_a_policy_and_no_backend():
+    spec = planned(engine=Choice("graph"), policy={"name": "sync"}).spec
+    assert (spec.mode, spec.policy, spec.backend, spec.world_size) == ("graph_sync", "sync", None, 2)
+    other = planned(engine=Choice("graph"), policy={"name": "sync"}, backend=Choice("cpu")).spec
+    assert other.run_id == spec.run_id
+    windows = planned(engine=Choice("graph")).spec
+    assert (windows.mode, windows.config["policy"]["name"]) == ("graph_cadence", "cadence")
+
+
 def test_the_rate_grows_with_the_ranks_as_the_recipe_says():
     assert planned(world_size=3).job.lr_scale == planned(world_size=3).spec.lr_scale == 2.0
 
@@ -140,6 +149,8 @@ def test_saying_the_default_is_saying_nothing():
         ({"world_size": -1}, "between 1 and 64"),
         ({"world_size": 65}, "between 1 and 64"),
         ({"world_size": 2, "engine": Choice("solo")}, "leave it out"),
+        ({"engine": Choice("graph"), "policy": {"name": "async"}}, "choose one of sync, cadence"),
+        ({"engine": Choice("graph"), "cluster": ClusterConfig(faults=["1@40:crash"])}, "use mode=nccl_sync"),
         ({"engine": Choice("elch")}, "did you mean 'elche'"),
         ({"backend": Choice("ncll")}, "did you mean 'nccl'"),
         ({"policy": {"name": "cadense"}}, "did you mean 'cadence'"),

@@ -195,7 +195,7 @@ def test_a_parameter_that_is_replaced_is_an_error_that_names_it() -> None:
 
 def test_exchanged_gradients_of_several_types_keep_to_themselves() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
-    gradients = FlatGradients(FlatState(model), lambda name, elements, dtype: torch.empty(elements, dtype=dtype))
+    gradients = FlatGradients(FlatState(model))
     gradients.zero()
     (model[0](torch.ones(1, 2)).sum() + model[1](torch.ones(1, 2).double()).sum()).backward()
     gradients.pack(0.5)

@@ -1,7 +1,39 @@
-"""What runs the loop. One file each, with `run(job, emit) -> None`; `emit` receives every record as it happens."""
+"""What runs the loop. One module each, with `run(job, emit) -> None`; `emit` receives every record as it happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 ENGINES: dict[str, str] = {
     "solo": "ddp.runtime.engines.solo",
     "elche": "ddp.runtime.engines.elche",
+    "graph": "ddp.graph.engine",
 }
 """Name -> module. Modules are imported on use: they need torch."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What must be known of an engine before it runs."""
+
+    made_of: tuple[str, ...] = ()
+    """Which of `policy` and `backend` make a mode of it; none: the engine is a mode by itself."""
+    policies: tuple[str, ...] = ()
+    """Those that it can, where it has one; empty: all."""
+    one_rank: bool = False
+    """It trains on one rank only."""
+    one_process: bool = False
+    """Its ranks have no processes of their own: none can be lost."""
+
+
+FACTS: dict[str, Facts] = {
+    "solo": Facts(one_rank=True, one_process=True),
+    "elche": Facts(made_of=("policy", "backend")),
+    "graph": Facts(made_of=("policy",), policies=("sync", "cadence"), one_process=True),
+}
+"""Of the engines that differ from the default."""
+
+
+def facts(engine: str) -> Facts:
+    """Of the engine `engine`."""
+    return FACTS.get(engine, Facts())

@@ -1,0 +1,93 @@
+"""The devices of a distributed graph at work: a function on all of them at once, its time booked and slowed where asked for.
+
+Knows no model: what waits for a backward pass holds the crew, and must not hold the graph that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp.core.events import Slice
+from ddp.graph.team import ReplicaFailed, Team
+from ddp.runtime.clock import now
+from ddp.runtime.meter import Meter
+from ddp.runtime.slowdown import Slowdown
+
+Timeline = Callable[[Any, float], None]
+"""Receives every record (slices, plans, closed windows) with its time."""
+WORK = ("backward", "optimizer")
+"""Kinds of slice that are always training; others are where gradients are on."""
+
+
+class Watch(Meter):
+    """A replica's slices, handed on at once instead of written."""
+
+    def __init__(self, rank: int, device: torch.device, timeline: Timeline | None) -> None:
+        super().__init__(rank, Path(), device)
+        self._timeline = timeline
+
+    def flush(self) -> None:
+        """Hand the slices on."""
+        for at, kind, seconds, seq, size in self._slices if self._timeline else ():
+            assert self._timeline is not None
+            self._timeline(Slice(at, self.rank, kind, seconds, seq, size), at)
+        self._slices.clear()
+
+
+class Crew:
+    """One worker for each device. `speeds`: emulated relative speed of each, or empty."""
+
+    def __init__(
+        self, devices: Sequence[torch.device], speeds: Sequence[float], parallel: bool, timeline: Timeline | None
+    ) -> None:
+        self.devices = tuple(devices)
+        self.watches = [Watch(rank, device, timeline) for rank, device in enumerate(self.devices)]
+        self._slow = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
+        self._team = Team(len(self.devices), parallel)
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.busy_s = [0.0] * len(self.devices)
+        """Seconds of training of each replica in the step."""
+        self.backward = False
+        """Whether gradients have come."""
+
+    def everywhere(self, kind: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised."""
+        counted = torch.is_grad_enabled() or kind in WORK
+        self.backward = self.backward or kind == "backward"
+        try:
+            return self._team.run([self._timed(rank, kind, one, counted) for rank, one in enumerate(work)])
+        except ReplicaFailed as error:
+            error.error.add_note(f"on replica {error.rank} ({self.devices[error.rank]})")
+            raise error.error from None
+
+    def _timed(self, rank: int, kind: str, work: Callable[[], Any], counted: bool) -> Callable[[], Any]:
+        watch, device = self.watches[rank], self.devices[rank]
+
+        def run() -> Any:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            began = now()
+            value = work()
+            at = watch.add(kind if counted else "evaluate", began)
+            if counted:
+                self.busy_s[rank] += self._slow[rank].pay(at - began, watch) - began
+            return value
+
+        return run
+
+    def met(self, since: float, seq: int, size: int) -> None:
+        """The replicas have met, from `since` until now."""
+        for watch in self.watches:
+            watch.add("exchange", since, seq, size)
+
+    def flush(self) -> None:
+        """Hand all slices on."""
+        for watch in self.watches:
+            watch.flush()

@@ -1,0 +1,238 @@
+"""`graph`: one process, a replica of the model for each device, in threads. Gradients and buffers meet in its memory.
+
+With `sync` every global batch is cut into shards by the replicas' throughput; with `cadence` each replica accumulates
+gradients over as many batches as El Che gives it, and there is one step for the window. Reduction is in the order of ranks.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ddp.core.cohort import Mark
+from ddp.core.commands import Books, Evaluate, Publish, Save
+from ddp.core.errors import Diverged, RankFailed
+from ddp.core.events import Merged, Progress
+from ddp.core.ledger import Ledger
+from ddp.core.spans import Batch, Span, union
+from ddp.core.worker import Step
+from ddp.core.world import World
+from ddp.graph.accumulate import Accumulating
+from ddp.graph.exchange import Exchange
+from ddp.graph.team import ReplicaFailed, Team
+from ddp.graph.turns import Turns
+from ddp.graph.windows import Windows
+from ddp.runtime import checkpoint
+from ddp.runtime.clock import now
+from ddp.runtime.engines import solo
+from ddp.runtime.engines.solo import Emit
+from ddp.runtime.loop import Loop
+from ddp.runtime.task import Job
+
+T = TypeVar("T")
+
+
+def run(job: Job, emit: Emit, parallel: bool = True) -> None:
+    """Train `job` in this process. Raises RankFailed, Diverged; KeyboardInterrupt passes through, no thread is left.
+
+    `parallel=False`: replicas run one after the other, to the same bits.
+    """
+    if job.world_size == 1:
+        solo.run(job, emit)
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    team = Team(job.world_size, parallel)
+    try:
+        _Engine(job, emit, team).train()
+    except ReplicaFailed as failure:
+        error = failure.error
+        text = "".join(traceback.format_exception(error))
+        raise RankFailed(failure.rank, f"{type(error).__name__}: {error}", text) from error
+    finally:
+        team.close()
+        torch.set_num_threads(threads)
+
+
+class _Engine:
+    """The loop around the schedule: windows of work for all replicas, until every epoch is trained."""
+
+    def __init__(self, job: Job, emit: Emit, team: Team) -> None:
+        self._job, self._emit, self._team = job, emit, team
+        self._said: list[Any] = []
+        """Events of the replicas' threads, until this one hands them on."""
+        task = job.task()
+        shared = replace(job, task=lambda: task)  # data is read once for all
+        self._loops = [self._loop(shared, rank) for rank in range(job.world_size)]
+        self._replicas = [self._replica(loop) for loop in self._loops]
+        exchange = self._exchange = Exchange([replica.state for replica in self._replicas])
+        self._turns = Turns([loop.device for loop in self._loops])
+        for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
+            replica.gradients, replica.turns = gradients, self._turns
+        self._samples = self._replicas[0].samples
+        self._merged: list[list[Span]] = [[] for _ in self._loops]
+        self._seq = 0
+        self._free: float | None = None
+        """Since when the replicas wait for their next window; None: they did something else meanwhile."""
+        held = checkpoint.resume(job)
+        self._books = held.books if held is not None else Books(self._samples, 0, (), 0, 0, None, None)
+        if self._books.epoch_samples != self._samples:
+            raise ValueError(
+                f"the checkpoint is of {self._books.epoch_samples} training samples, there are {self._samples} now"
+            )
+        self._windows = self._schedule()
+        self._saves, self._saved = self._books.saves, self._mark(self._books.samples)
+
+    def _loop(self, job: Job, rank: int) -> Loop:
+        loop = self._on(rank, lambda: Loop(job, rank, self._said.append, Accumulating))
+        self._on(rank, loop.restore)
+        return loop
+
+    def _replica(self, loop: Loop) -> Accumulating:
+        assert isinstance(loop.replica, Accumulating)
+        return loop.replica
+
+    def _on(self, rank: int, work: Callable[[], T]) -> T:
+        """Here and now, but as if the replica's thread had done it."""
+        try:
+            return work()
+        except Exception as error:
+            raise ReplicaFailed(rank, error) from error
+
+    def _schedule(self) -> Windows:
+        job, books = self._job, self._books
+        world = World(job.world_size, self._samples, job.batch_size, job.epochs, blocking=True, in_step=True)
+        norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._replicas[0].model.modules())
+        windows = Windows.start(job.policy, world, None, least=2 if norms else 1)
+        if books.plan is not None:
+            windows = replace(windows, state=books.policy_state, plan=books.plan, round=books.rounds)
+        return windows
+
+    def train(self) -> None:
+        """All epochs that are left."""
+        for loop in self._loops:
+            loop.ready("memory")
+        self._hand_on()
+        self._emit(self._windows.plan, now())
+        seen = self._books.samples
+        while seen < self._job.epochs * self._samples:
+            epoch, position = divmod(seen, self._samples)
+            seen += self._window(epoch, position, seen)
+            if seen % self._samples == 0:
+                self._close(epoch)
+            self._save_if_due(seen)
+        self._everywhere([self._finish(loop) for loop in self._loops])
+
+    def _window(self, epoch: int, position: int, seen: int) -> int:
+        """Train until the replicas have met once; samples trained."""
+        work = self._windows.work(position, self._samples)
+        sizes = tuple(sum(stop - start for start, stop in mine) for mine in work)
+        total = sum(sizes)
+        last = position + total == self._samples
+        self._turns.begin()
+        tasks = [partial(self._train, rank, epoch, mine, total, seen, last) for rank, mine in enumerate(work)]
+        arrived = self._everywhere(tasks)
+        self._turns.end()
+        began = now()
+        self._exchange.reduce()
+        self._seq += 1
+        for loop, since in zip(self._loops, arrived, strict=True):
+            loop.meter.add("exchange", since, self._seq, self._exchange.bytes)
+            loop.version += 1
+        self._free = now()
+        for mine, spans in zip(self._merged, work, strict=True):
+            mine += spans
+        busy = tuple(replica.busy_s for replica in self._replicas)
+        at = now()
+        self._windows, records = self._windows.met(at, sizes, tuple(map(len, work)), busy, at - began)
+        for record in records:
+            self._emit(record, at)
+        return total
+
+    def _train(self, rank: int, epoch: int, spans: tuple[Span, ...], total: int, seen: int, last: bool) -> float:
+        """A replica's part of a window; when it was there."""
+        loop, replica = self._loops[rank], self._replicas[rank]
+        loop.pause()
+        if self._free is not None:
+            loop.meter.add("wait", self._free)
+        replica.begin(sum(stop - start for start, stop in spans))
+        for number, (start, stop) in enumerate(spans):
+            done = number == len(spans) - 1
+            loop.train(Step(Batch(epoch, start, stop, stop - start), seen, last and done))
+        replica.spend()  # a replica without a batch has not come to it yet
+        return replica.bring(total, seen)
+
+    def _everywhere(self, work: Sequence[Callable[[], T]]) -> list[T]:
+        try:
+            return self._team.run(work)
+        finally:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        said, self._said[:] = self._said[:], []
+        for event in said:
+            self._emit(event, event.at)
+            if isinstance(event, Progress) and event.loss_sum is None:
+                raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower train.lr")
+
+    def _close(self, epoch: int) -> None:
+        """Every sample of the epoch is in the model: say so, and evaluate it."""
+        self._free = None
+        self._merge(epoch)
+        parts = len(self._loops)
+        orders = [Evaluate(r, epoch, r, parts, in_turn=True, reason=f"epoch {epoch} is complete") for r in range(parts)]
+        for order in orders:
+            self._emit(order, now())
+        self._everywhere([partial(self._evaluate, order) for order in orders])
+
+    def _merge(self, epoch: int) -> None:
+        for rank, spans in enumerate(self._merged):
+            if spans:
+                self._emit(Merged(now(), rank, epoch, union((), tuple(spans))), now())
+        self._merged = [[] for _ in self._loops]
+
+    def _evaluate(self, order: Evaluate) -> None:
+        self._replicas[order.rank].spend()
+        self._loops[order.rank].evaluate(order)
+
+    def _finish(self, loop: Loop) -> Callable[[], None]:
+        def work() -> None:
+            self._replicas[loop.rank].spend()
+            loop.finish()
+
+        return work
+
+    def _mark(self, seen: int) -> Mark:
+        return Mark(now(), seen // self._samples, self._seq)
+
+    def _save_if_due(self, seen: int) -> None:
+        settings, mark, last = self._job.checkpoints, self._mark(seen), self._saved
+        if settings is None or mark.epochs == self._job.epochs:
+            return
+        if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
+            return
+        rest, self._free = seen - mark.epochs * self._samples, None
+        if rest:
+            self._merge(mark.epochs)
+        reason = f"after {mark.epochs} epochs and {mark.averages} averages"
+        self._saved, index, self._saves = mark, self._saves, self._saves + 1
+        orders = [Save(rank, index, rank == 0, in_turn=True, reason=reason) for rank in range(len(self._loops))]
+        saved = self._everywhere([partial(self._save, order) for order in orders])
+        if any(one.error for one in saved):
+            return
+        ledgers = (Ledger(mark.epochs, self._samples).merge(((0, rest),)).reopen(),) if rest else ()
+        windows, begun = self._windows, mark.epochs + len(ledgers)
+        books = Books(self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan)
+        files = tuple(file for one in saved for file in one.files)
+        members = tuple(range(len(self._loops)))
+        solo.publish(self._job, Publish(index, members, files, books, reason), self._emit)
+
+    def _save(self, order: Save) -> Any:
+        self._replicas[order.rank].spend()
+        return self._loops[order.rank].save(order)

@@ -1,0 +1,49 @@
+"""`setup` and `setup_with`: one call that makes a graph ready to be trained on whatever devices there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ddp.graph.devices import cuda_devices, describe, resolve
+from ddp.graph.errors import GraphError
+from ddp.graph.graph import Graph
+from ddp.graph.training import DdpConfig, OptimizerFactory, Training
+
+
+def setup(graph: Graph, builder: Callable[[torch.device], Graph], optimizer_factory: OptimizerFactory) -> None:
+    """Train `graph` on all CUDA devices, or on the one device that there is: the loop is the same.
+
+    `builder(device)` makes a graph like `graph`; `optimizer_factory(parameters)` an optimizer, one for each replica. On one
+    device the graph stays where it is and `builder` is not called. GraphError if it is set up already.
+    """
+    setup_with(graph, builder, optimizer_factory, DdpConfig())
+
+
+def setup_with(
+    graph: Graph,
+    builder: Callable[[torch.device], Graph],
+    optimizer_factory: OptimizerFactory,
+    config: DdpConfig,
+) -> None:
+    """`setup`, with settings. Says on stderr which devices it has found."""
+    if not isinstance(graph, Graph):
+        raise GraphError(
+            f"setup takes a Graph, made by FlowBuilder.build, not {type(graph).__name__}; FlowBuilder.from_(module).build() "
+            "makes one of any module"
+        )
+    if graph._training is not None:
+        raise GraphError("the graph is set up already: build another one, or go on with this one")
+    devices = resolve(config.devices) if config.devices is not None else cuda_devices()
+    training = Training(graph)
+    training.configure(replace(config, devices=devices))
+    if len(devices) > 1:
+        training.distribute(builder, devices)
+    training.set_optimizer(optimizer_factory)
+    graph._training = training
+    graph.train()
+    own = next((p.device for p in graph.parameters()), torch.device("cpu"))
+    print(f"ddp: {describe(devices if len(devices) > 1 else (own,), config.speeds)}", file=sys.stderr)

@@ -1,0 +1,139 @@
+"""One forward pass on all replicas, and its backward pass: a single node of the caller's autograd graph.
+
+Forward: every replica runs its own batches. Their outputs, and the values that they tagged, come together on one device.
+Backward: the gradient is divided as the outputs were put together; each replica takes its part through its own batches, in
+order, and what reaches the inputs comes back. Both run on all replicas at once, and both are timed.
+
+The replicas' parameters get their gradients on the way, as with `Tensor.backward`; `torch.autograd.grad` does not see them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ddp.graph.scatter import gather, leaves, rebuild, share
+
+Run = Callable[[int, tuple[Any, ...], int], Any]
+"""(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""
+Everywhere = Callable[[str, Sequence[Callable[[], Any]]], list[Any]]
+"""Runs a function for every rank, and books its time under a kind of slice."""
+
+
+@dataclass
+class Batch:
+    """One replica's own batch, and what came out of it."""
+
+    inputs: tuple[Any, ...]
+    samples: int
+    value: Any = None
+    local: tuple[Any, ...] = ()
+    """The inputs on the replica's device, cut off from the caller's graph."""
+
+
+@dataclass
+class Pass:
+    """A pass over all replicas; `batches` are by rank."""
+
+    batches: Sequence[Sequence[Batch]]
+    devices: Sequence[torch.device]
+    run: Run | None
+    """Let go of once it has been used: it holds the replicas."""
+    everywhere: Everywhere
+    _spent: bool = field(default=False, init=False)
+
+    @property
+    def flat(self) -> list[Batch]:
+        """All batches, those of rank 0 first: the order of the samples."""
+        return [batch for mine in self.batches for batch in mine]
+
+    def __call__(self) -> Any:
+        """The value of all samples. Carries gradient if gradients are on."""
+        inputs = [leaf for batch in self.flat for leaf in leaves(batch.inputs)]
+        wanted = torch.is_grad_enabled()
+        # Something must ask for a gradient, or none would come back: parameters are not among the inputs.
+        anchor = torch.zeros((), requires_grad=wanted)
+        outputs = iter(_Node.apply(self, anchor, *inputs))
+        return rebuild(self.flat[0].value, lambda _: next(outputs))
+
+    def forward(self) -> list[Tensor]:
+        """All tensors of the value, put together."""
+        run, self.run = self.run, None
+        assert run is not None
+        self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
+        counts = [batch.samples for batch in self.flat]
+        columns = zip(*(leaves(batch.value) for batch in self.flat), strict=True)
+        return [gather([leaf.detach() for leaf in column], counts, self.devices[0]) for column in columns]
+
+    def _forward(self, rank: int, run: Run) -> Callable[[], None]:
+        def work() -> None:
+            for number, batch in enumerate(self.batches[rank]):
+                batch.local = rebuild(batch.inputs, lambda leaf: _cut_off(leaf, self.devices[rank]))
+                batch.value = run(rank, batch.local, number)
+
+        return work
+
+    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Take the gradients of the outputs through all replicas; those of the inputs."""
+        if self._spent:
+            raise RuntimeError(
+                "a second backward pass through one forward pass of a distributed graph: add the losses up, and call "
+                "backward once"
+            )
+        self._spent = True
+        counts = [batch.samples for batch in self.flat]
+        first = 0
+        work = []
+        for rank, mine in enumerate(self.batches):
+            work.append(self._backward(rank, first, counts, gradients))
+            first += len(mine)
+        self.everywhere("backward", work)
+        found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
+        for batch in self.flat:
+            batch.value, batch.local = None, ()
+        return found
+
+    def _backward(
+        self, rank: int, first: int, counts: list[int], gradients: Sequence[Tensor | None]
+    ) -> Callable[[], None]:
+        def work() -> None:
+            for number, batch in enumerate(self.batches[rank]):
+                ends = [
+                    (leaf, share(gradient, counts, first + number, self.devices[rank]))
+                    for leaf, gradient in zip(leaves(batch.value), gradients, strict=True)
+                    if gradient is not None and leaf.requires_grad
+                ]
+                if ends:
+                    torch.autograd.backward([leaf for leaf, _ in ends], [gradient for _, gradient in ends])
+
+        return work
+
+
+def _cut_off(leaf: Tensor, device: torch.device) -> Tensor:
+    local = leaf.detach().to(device, non_blocking=True)
+    return local.requires_grad_() if leaf.requires_grad and torch.is_grad_enabled() else local
+
+
+class _Node(torch.autograd.Function):
+    """The node: (pass, anchor, tensors of the inputs) -> tensors of the value."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Pass, anchor: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.one, ctx.places = one, [leaf.device for leaf in inputs]
+        ctx.set_materialize_grads(False)
+        with torch.set_grad_enabled(anchor.requires_grad):
+            outputs = one.forward()
+        ctx.mark_non_differentiable(*(leaf for leaf in outputs if not leaf.is_floating_point()))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        found = ctx.one.backward(gradients)
+        moved = [one.to(place) if one is not None else None for one, place in zip(found, ctx.places, strict=True)]
+        return (None, None, *moved)

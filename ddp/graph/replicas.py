@@ -1,0 +1,188 @@
+"""Replicas of a graph, one for each device: forward and backward on all of them, and bringing them together.
+
+Owns what was done since the replicas met. Knows nothing of optimizers, schedules or data sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddp.data.order import derive
+from ddp.graph.crew import Crew, Timeline
+from ddp.graph.errors import GraphError
+from ddp.graph.exchange import Exchange
+from ddp.graph.graph import Flown, Graph
+from ddp.graph.parallel import Batch, Pass
+from ddp.graph.scatter import piece, samples
+from ddp.graph.turns import Turns
+from ddp.graph.windows import Windows
+from ddp.runtime.clock import now
+from ddp.runtime.flat import FlatState
+
+
+class Replicas:
+    """`graph` on the first device, and one more for each of the others, with the same bits.
+
+    `speeds`: emulated relative speed of each, or empty. Raises GraphError for a builder whose graphs are not like `graph`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        builder: Callable[[torch.device], Graph],
+        devices: Sequence[torch.device],
+        windows: Callable[[int], Windows],
+        speeds: Sequence[float] = (),
+        parallel: bool = True,
+        timeline: Timeline | None = None,
+    ) -> None:
+        self.devices = tuple(devices)
+        self.models = (graph.to(self.devices[0]), *(_build(graph, builder, device) for device in self.devices[1:]))
+        _check(self.models)
+        self.least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in graph.modules()) else 1
+        self.windows = windows(self.least)
+        self.exchange = Exchange([FlatState(model) for model in self.models])
+        self.exchange.broadcast()
+        self.crew = Crew(self.devices, speeds, parallel, timeline)
+        self._turns = {mode: Turns(self.devices) for mode in (True, False)}
+        self._timeline = timeline
+        self._trained = [p.requires_grad for p in graph.parameters()]
+        self._seq = 0
+        self.shard_sizes = (0,) * len(self.devices)
+        """Samples by rank in the last forward pass."""
+        self._say(self.windows.plan)
+        self._begin()
+
+    def _begin(self) -> None:
+        size = len(self.devices)
+        self._samples, self._steps, self._whole = [0] * size, [0] * size, False
+        self.crew.begin()
+
+    def scatter(self, inputs: tuple[Any, ...]) -> list[list[Batch]]:
+        """A batch, divided by the shares in force: at most one piece for each rank."""
+        whole = samples(inputs)
+        if not whole:
+            raise GraphError("an empty batch cannot be divided over replicas; leave it out")
+        # What is only evaluated needs no second sample for its statistics.
+        least = self.least if self.models[0].training else 1
+        sizes = self.windows.cut(whole, least)
+        stops = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
+        return [
+            [Batch(piece(inputs, stop - size, stop), size)] if size else []
+            for stop, size in zip(stops, sizes, strict=True)
+        ]
+
+    def forward(self, batches: Sequence[Sequence[Batch]], whole: bool = False) -> Flown:
+        """All ranks' batches at once, put together. `whole`: they are a window's."""
+        self._mirror()
+        self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
+        grad, turns = torch.is_grad_enabled(), self._turns[self.models[0].training]
+        base = turns.begin()
+
+        def run(rank: int, inputs: tuple[Any, ...], number: int) -> Any:
+            with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
+                return self.models[rank].flow(*inputs)
+
+        flown: Flown = Pass(batches, self.devices, run, self.crew.everywhere)()
+        turns.end()
+        if grad:
+            self._whole = self._whole or whole
+            for rank, mine in enumerate(batches):
+                self._samples[rank] += self.shard_sizes[rank]
+                self._steps[rank] += len(mine)
+        return flown
+
+    def reduce(self) -> None:
+        """Bring gradients and buffers together. GraphError where there is nothing to bring."""
+        if not self.crew.backward:
+            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        now_trained = [p.requires_grad for p in self.models[0].parameters()]
+        if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
+            raise GraphError(
+                "a parameter was unfrozen after the graph was distributed: unfreeze it before, freeze after"
+            )
+        began, total = now(), sum(self._samples)
+        gradients = self.exchange.gradients
+        with torch.no_grad():
+            for one, n in zip(gradients, self._samples, strict=True):
+                one.gather()
+                # The loss was taken over all samples: gradients are parts of a sum, buffers each a mean of their own.
+                one.pack(n / total if total else 0.0, gradients=1.0)
+            self.exchange.reduce()
+            for one in gradients:
+                one.unpack()
+        self._seq += 1
+        self.crew.met(began, self._seq, self.exchange.bytes)
+        self._sync_s = now() - began
+
+    def close_step(self) -> None:
+        """Gradients are spent: clear them, and follow what the step has shown of the replicas' speeds."""
+        for one in self.exchange.gradients:
+            one.zero()
+        work = (tuple(self._samples), tuple(self._steps), tuple(self.crew.busy_s))
+        if self._whole or not self.windows.windowed:
+            self.windows, said = self.windows.met(now(), *work, self._sync_s)
+            for record in said:
+                self._say(record)
+        else:
+            self.windows = self.windows.scattered(work[0], work[2])
+        self.crew.flush()
+        self._begin()
+
+    def _say(self, record: Any) -> None:
+        if self._timeline is not None:
+            self._timeline(record, getattr(record, "at", now()))
+
+    def _mirror(self) -> None:
+        """Modes and frozen parameters are the graph's own."""
+        for other in self.models[1:]:
+            for own, theirs in zip(self.models[0].modules(), other.modules(), strict=True):
+                theirs.training = own.training
+            for mine, parameter in zip(self.models[0].parameters(), other.parameters(), strict=True):
+                parameter.requires_grad_(mine.requires_grad)
+
+    def resize(self, windows: Windows) -> None:
+        """Go on with another schedule, that of a data set; what is known of speeds is kept."""
+        self.windows = replace(windows, balance=self.windows.balance)
+
+
+def _build(graph: Graph, builder: Callable[[torch.device], Graph], device: torch.device) -> Graph:
+    built = builder(device)
+    if not isinstance(built, Graph):
+        raise GraphError(f"the builder must return a Graph, made by FlowBuilder.build, not {type(built).__name__}")
+    if built is graph:
+        raise GraphError("the builder returned the graph itself: it must make a new one each time it is called")
+    return built.to(device)
+
+
+def _check(models: Sequence[Graph]) -> None:
+    """All alike, and none sharing its weights with another. GraphError that says what to do."""
+    seen: set[int] = set()
+    for model in models:
+        own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        if own & seen:
+            raise GraphError("replicas share parameters: the builder must make new modules each time it is called")
+        seen |= own
+    first = models[0]
+    shapes = {name: tuple(value.shape) for name, value in first.state_dict(keep_vars=True).items()}
+    for model in models[1:]:
+        theirs = {name: tuple(value.shape) for name, value in model.state_dict(keep_vars=True).items()}
+        for name in sorted(shapes.keys() ^ theirs.keys()):
+            where = "the graph" if name in shapes else "what the builder makes"
+            raise GraphError(f"unequal models: only {where} has {name!r}; build both in the same way")
+        for name, shape in shapes.items():
+            if theirs[name] != shape:
+                raise GraphError(
+                    f"unequal models: {name!r} is {list(shape)} in the graph and {list(theirs[name])} in what the "
+                    "builder makes; build both in the same way"
+                )
+        for mine, parameter in zip(first.parameters(), model.parameters(), strict=True):
+            parameter.requires_grad_(mine.requires_grad)
+        if model.structural_hash != first.structural_hash:
+            raise GraphError("unequal models: equal parameters, but another structure; build both in the same way")
+        model.load_state_dict(first.state_dict())

@@ -1,0 +1,81 @@
+"""Values in pieces: inputs cut along their first dimension, outputs put together again.
+
+Knows tensors in tuples, lists and dictionaries. A tensor is cut and put together along dimension 0, in the order of the
+batch. One without dimensions (a loss) is a mean over samples: pieces are averaged, weighted by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.graph.errors import GraphError
+
+
+def leaves(value: Any) -> list[Tensor]:
+    """All tensors in `value`, from left to right."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [leaf for item in value.values() for leaf in leaves(item)]
+    if isinstance(value, tuple | list):
+        return [leaf for item in value for leaf in leaves(item)]
+    return []
+
+
+def rebuild(value: Any, take: Callable[[Tensor], Tensor]) -> Any:
+    """`value` with every tensor replaced by `take` of it, from left to right."""
+    if isinstance(value, Tensor):
+        return take(value)
+    if isinstance(value, dict):
+        return type(value)((key, rebuild(item, take)) for key, item in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(rebuild(item, take) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(rebuild(item, take) for item in value)
+    return value
+
+
+def samples(inputs: Any) -> int:
+    """Samples of a batch: the first dimension that all its tensors share. GraphError if they share none."""
+    sizes = {len(leaf) for leaf in leaves(inputs) if leaf.dim()}
+    if len(sizes) != 1:
+        found = ", ".join(map(str, sorted(sizes))) or "none"
+        raise GraphError(f"inputs to divide over replicas need one first dimension, the samples; found {found}")
+    return sizes.pop()
+
+
+def piece(inputs: Any, start: int, stop: int) -> Any:
+    """Samples [start, stop) of a batch; tensors without dimensions go to everybody."""
+    return rebuild(inputs, lambda leaf: leaf[start:stop] if leaf.dim() else leaf)
+
+
+def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device) -> Tensor:
+    """One tensor, on `device`, of the pieces of `counts` samples each. GraphError for what has no samples to go by."""
+    first = pieces[0]
+    moved = [one.to(device) for one in pieces]
+    if first.dim() == 0:
+        if not first.is_floating_point():
+            raise GraphError(
+                f"a single {first.dtype} value of each replica cannot be averaged; give one for each sample"
+            )
+        parts = torch.stack(moved) * torch.tensor(counts, dtype=first.dtype, device=device)
+        return parts.sum() / sum(counts)
+    for one, count in zip(pieces, counts, strict=True):
+        if len(one) != count:
+            raise GraphError(
+                f"an output of shape {list(one.shape)} for {count} samples cannot be put together: "
+                "its first dimension must be the samples, or it must be a single number, their mean"
+            )
+    return torch.cat(moved)
+
+
+def share(gradient: Tensor, counts: Sequence[int], index: int, device: torch.device) -> Tensor:
+    """The gradient of piece `index` of what `gather` put together."""
+    if gradient.dim() == 0:
+        return (gradient * (counts[index] / sum(counts))).to(device)
+    start = sum(counts[:index])
+    return gradient[start : start + counts[index]].to(device)

@@ -1,0 +1,119 @@
+"""A thread for each replica. Torch lets go of the interpreter inside its operations, so that replicas compute side by side.
+
+Owns how functions of all replicas are run and how their errors come back. Results never depend on the order in which they
+run: `parallel=False` runs them one after the other, to the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+Work = Callable[[], Any]
+_Answer = tuple[int, Any, BaseException | None]
+
+
+class ReplicaFailed(Exception):
+    """Replica `rank` raised `error`."""
+
+    def __init__(self, rank: int, error: BaseException) -> None:
+        super().__init__(f"replica {rank} failed: {error}")
+        self.rank, self.error = rank, error
+
+
+class Team:
+    """`size` workers. Their threads end with `close`, or when nobody holds the team any more."""
+
+    def __init__(self, size: int, parallel: bool = True) -> None:
+        self.size = size
+        self._answers: SimpleQueue[_Answer] = SimpleQueue()
+        self._boxes: list[SimpleQueue[Work | None]] = []
+        self._threads: list[threading.Thread] = []
+        own = max(1, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) // size)
+        everybody = torch.get_num_threads()
+        for rank in range(size if parallel else 0):
+            box: SimpleQueue[Work | None] = SimpleQueue()
+            thread = threading.Thread(
+                target=_serve, args=(rank, box, self._answers, own), name=f"replica-{rank}", daemon=True
+            )
+            thread.start()
+            self._boxes.append(box)
+            self._threads.append(thread)
+        if parallel:
+            for _ in range(size):
+                self._answers.get()  # each has set its number of threads, which is a default of the process as well
+            torch.set_num_threads(everybody)
+        self._end = weakref.finalize(self, _end, list(self._boxes))
+
+    def run(self, work: Sequence[Callable[[], T]]) -> list[T]:
+        """Run `work[rank]` of every rank; results by rank. Gradient mode and autocast are those of the caller.
+
+        All are waited for; then the lowest rank's error is raised in a ReplicaFailed."""
+        if not self._boxes:
+            return [_answer(rank, one)[1] for rank, one in enumerate(work)]
+        modes = _modes()
+        for box, one in zip(self._boxes, work, strict=True):
+            box.put(_within(modes, one))
+        answers = sorted((self._answers.get() for _ in work), key=lambda answer: answer[0])
+        for rank, _, error in answers:
+            if error is not None:
+                raise ReplicaFailed(rank, error) from error
+        return [value for _, value, _ in answers]
+
+    def close(self) -> None:
+        """End the threads, once they are done with what they have."""
+        self._end()
+        for thread in self._threads:
+            thread.join()
+
+
+def _answer(rank: int, work: Callable[[], T]) -> tuple[int, T]:
+    try:
+        return rank, work()
+    except Exception as error:
+        raise ReplicaFailed(rank, error) from error
+
+
+def _serve(rank: int, box: SimpleQueue[Work | None], answers: SimpleQueue[_Answer], threads: int) -> None:
+    torch.set_num_threads(threads)
+    answers.put((rank, None, None))
+    while (work := box.get()) is not None:
+        try:
+            answers.put((rank, work(), None))
+        except BaseException as error:
+            answers.put((rank, None, error))
+        del work  # what it holds is not to live until the next one comes
+
+
+def _end(boxes: list[SimpleQueue[Work | None]]) -> None:
+    for box in boxes:
+        box.put(None)
+
+
+def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
+    """What torch keeps for each thread by itself."""
+    kinds = ("cpu", "cuda")
+    cast = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast
+
+
+def _within(modes: tuple[bool, bool, list[tuple[str, torch.dtype]]], work: Callable[[], T]) -> Callable[[], T]:
+    grad, inference, cast = modes
+
+    def run() -> T:
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(inference))
+            stack.enter_context(torch.set_grad_enabled(grad))
+            for kind, dtype in cast:
+                stack.enter_context(torch.autocast(kind, dtype))
+            return work()
+
+    return run

@@ -1,0 +1,295 @@
+"""`Training`: what trains a graph. Optimizers, learning rate and data, on one device or on replicas of it.
+
+The loop is the caller's, and the same for any number of devices: forward, `loss.backward()`, `step()`. On one device every
+call does what plain PyTorch would do, to the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from ddp.core.policies import POLICIES, Policy
+from ddp.core.world import World
+from ddp.graph.crew import Timeline
+from ddp.graph.devices import cuda_devices, heterogeneous, resolve
+from ddp.graph.errors import GraphError
+from ddp.graph.graph import Flown, Graph
+from ddp.graph.loader import DataLoader, GraphBatch
+from ddp.graph.parallel import Batch
+from ddp.graph.replicas import Replicas
+from ddp.graph.windows import Windows
+from ddp.runtime.scalars import Scalars
+
+ANCHOR = 10
+MAX_ANCHOR = 200
+UNKNOWN = 1 << 30
+"""Samples of an epoch before a data set is attached."""
+
+
+class Scheduled(Protocol):
+    """A schedule as an object."""
+
+    def lr(self, step: int) -> float:
+        """Learning rate of a step, counted from 0."""
+        ...
+
+
+Schedule = Callable[[int], float] | Scheduled
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class DdpConfig:
+    """Settings of `setup_with`. ValueError for what cannot be.
+
+    `speed_hint` and `speeds` have an entry for each device.
+    """
+
+    speed_hint: Sequence[float] | None = None
+    """Relative speeds to begin with; they correct themselves with the first measurements."""
+    overhead_target: float = 0.10
+    """El Che: what the cohort may lose by a reduction, as a fraction of the window."""
+    max_anchor: int | None = None
+    """None: El Che where the devices are unequal (or said to be); 0: never; else always, in windows of at
+    most so many batches of the slowest device."""
+    max_grad_norm: float | None = None
+    """Most that the L2 norm of a step's gradients may be, after they are reduced: the same on any number of devices."""
+    timeline: Timeline | None = None
+    """Is called with every record and its time: slices of the replicas' time, plans, closed windows (`ddp.core`)."""
+    devices: Sequence[str | torch.device] | None = None
+    """None: every CUDA device if there are two or more. `["cpu", "cpu"]`: two replicas on the CPU."""
+    speeds: Sequence[float] = ()
+    """Emulated relative speed of each device in (0, 1]; empty: as fast as it goes."""
+    parallel: bool = True
+    """Replicas run in threads; else one after the other, to the same bits."""
+
+    def __post_init__(self) -> None:
+        if self.max_anchor is not None and self.max_anchor < 0:
+            raise ValueError(f"max_anchor={self.max_anchor}: give 1 or more, 0 for no El Che, None to have it decided")
+        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm={self.max_grad_norm} must be above 0; None: no limit")
+        for speed in self.speeds:
+            if not 0.01 <= speed <= 1:
+                raise ValueError(f"speeds: {speed} is not in [0.01, 1]; 0.5 makes a device half as fast")
+
+    def policy(self, devices: Sequence[torch.device]) -> Policy:
+        """When the replicas meet."""
+        unequal = heterogeneous(devices) or any(len(set(said)) > 1 for said in (self.speeds, self.speed_hint or ()))
+        if self.max_anchor == 0 or not (unequal or self.max_anchor):
+            return POLICIES["sync"]()
+        most = self.max_anchor or MAX_ANCHOR
+        settings: dict[str, Any] = {"anchor": min(ANCHOR, most), "max_anchor": most, "no_divergence_guard": True}
+        settings |= {"overhead_target": self.overhead_target, "speed_hint": tuple(self.speed_hint or ()) or None}
+        return POLICIES["cadence"](**settings)
+
+
+class Training:
+    """What `graph` is trained with. Made by the first call that needs it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.replicas: Replicas | None = None
+        self.steps = 0
+        self._config = DdpConfig()
+        self._optimizers: list[torch.optim.Optimizer] = []
+        self._own: list[list[float]] = []
+        """Learning rates that each optimizer began with, by parameter group."""
+        self._factory: OptimizerFactory | None = None
+        self._schedule: Schedule | None = None
+        self._scale = 1.0
+        self._scalars = Scalars()
+        self._loader: DataLoader | None = None
+        self._inputs: tuple[str, ...] = ()
+
+    def configure(self, config: DdpConfig) -> None:
+        """Settings for the coming `distribute` and the steps."""
+        self._config = config
+
+    def distribute(
+        self, builder: Callable[[torch.device], Graph], devices: Sequence[str | torch.device] | None = None
+    ) -> None:
+        """See `Graph.distribute`."""
+        if self.replicas is not None:
+            raise GraphError("the graph is distributed already: build another one, or go on with this one")
+        config, places = self._config, resolve(devices) if devices is not None else cuda_devices()
+        if len(places) < 2:
+            raise ValueError(
+                f"{len(places)} device(s) to distribute over: give two or more, or use ddp.setup, which asks"
+            )
+        if config.speeds and len(config.speeds) != len(places):
+            raise ValueError(f"speeds has {len(config.speeds)} entries for {len(places)} devices; give one for each")
+        self.replicas = Replicas(
+            self.graph,
+            builder,
+            places,
+            lambda least: self._windows(len(places), least),
+            config.speeds,
+            config.parallel,
+            config.timeline,
+        )
+        self.graph.register_load_state_dict_post_hook(lambda *_: self._broadcast())  # type: ignore[no-untyped-call]
+        if self._factory is not None:
+            self.set_optimizer(self._factory)
+
+    def auto_distribute(self, builder: Callable[[torch.device], Graph]) -> bool:
+        """See `Graph.auto_distribute`."""
+        if len(cuda_devices()) < 2:
+            return False
+        self.distribute(builder)
+        return True
+
+    def _windows(self, size: int, least: int) -> Windows:
+        config, loader = self._config, self._loader
+        devices = (
+            self.replicas.devices if self.replicas is not None else resolve(config.devices or ()) or cuda_devices()
+        )
+        samples, batch = (len(loader), loader.batch_size) if loader is not None else (UNKNOWN, 1)
+        world = World(size, samples, batch, 1, blocking=True, in_step=True)
+        hint = tuple(config.speed_hint) if config.speed_hint is not None else None
+        return Windows.start(config.policy(devices), world, hint, least)
+
+    def _broadcast(self) -> None:
+        if self.replicas is not None:
+            self.replicas.exchange.broadcast()
+
+    def set_optimizer(self, factory: OptimizerFactory) -> None:
+        """See `Graph.set_optimizer`."""
+        self._factory = factory
+        models = self.replicas.models if self.replicas is not None else (self.graph,)
+        self._optimizers = [factory(list(model.parameters())) for model in models]
+        self._own = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
+
+    def forward(self, inputs: tuple[Any, ...]) -> Flown:
+        """A forward pass on whatever there is."""
+        self._record()
+        if self.replicas is None:
+            return self.graph.flow(*inputs)
+        return self.replicas.forward(self.replicas.scatter(inputs))
+
+    def step(self) -> None:
+        """See `Graph.step`."""
+        if not self._optimizers:
+            raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
+        if self.replicas is not None:
+            self.replicas.reduce()
+        elif all(parameter.grad is None for parameter in self.graph.parameters()):
+            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        self._set_rates()
+        work = [self._update(optimizer) for optimizer in self._optimizers]
+        if self.replicas is None:
+            work[0]()
+            self._optimizers[0].zero_grad(set_to_none=True)
+        else:
+            self.replicas.crew.everywhere("optimizer", work)
+            self.replicas.close_step()
+        self.steps += 1
+        self._scalars.__exit__()
+
+    def _record(self) -> None:
+        """From a pass with gradient to its step, what the caller records belongs to this graph."""
+        if torch.is_grad_enabled() and self.graph.training:
+            self._scalars.__enter__()
+
+    def scalars(self) -> dict[str, float | None]:
+        """See `Graph.scalars`."""
+        return {name: total / calls if total is not None else None for name, total, calls in self._scalars.drain()}
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        def work() -> None:
+            if self._config.max_grad_norm is not None:
+                trained = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+                torch.nn.utils.clip_grad_norm_(trained, self._config.max_grad_norm)
+            optimizer.step()
+
+        return work
+
+    def _set_rates(self) -> None:
+        schedule = self._schedule
+        if schedule is not None:
+            rate = schedule(self.steps) if callable(schedule) else schedule.lr(self.steps)
+            self._set(_sound("the scheduler's learning rate", rate) * self._scale)
+
+    def _set(self, rate: float) -> None:
+        for optimizer, own in zip(self._optimizers, self._own, strict=True):
+            for group, lr in zip(optimizer.param_groups, own, strict=True):
+                group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
+
+    def set_lr(self, lr: float) -> None:
+        """See `Graph.set_lr`."""
+        if not self._optimizers:
+            raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
+        self._schedule = None
+        self._set(_sound("the learning rate", lr))
+
+    def set_scheduler(self, schedule: Schedule) -> None:
+        """See `Graph.set_scheduler`."""
+        if not callable(schedule) and not callable(getattr(schedule, "lr", None)):
+            raise ValueError(
+                f"a scheduler is a function of the step, or has a method lr(step); {schedule!r} is neither"
+            )
+        self._schedule = schedule
+
+    def set_lr_scale(self, scale: float) -> None:
+        """See `Graph.set_lr_scale`."""
+        self._scale = _sound("the scale of the learning rate", scale)
+
+    def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
+        """See `Graph.set_data_loader`."""
+        self._inputs = loader.check(inputs)
+        self._loader = loader
+        if self.replicas is not None:
+            self.replicas.resize(self._windows(len(self.replicas.devices), self.replicas.least))
+
+    def epoch(self, number: int) -> Iterator[GraphBatch]:
+        """See `Graph.epoch`."""
+        loader = self._loader
+        if loader is None:
+            raise GraphError("no data: call set_data_loader(loader, name of the input) first")
+        order = loader.order(number)
+        if self.replicas is None:
+            place = next((p.device for p in self.graph.parameters()), torch.device("cpu"))
+            source = loader.on(place)
+            for start in range(0, len(order), loader.batch_size):
+                chosen = order[start : start + loader.batch_size]
+                yield GraphBatch(loader.names, ((source.batch(chosen),),), ((len(chosen),),), place)
+            return
+        position, replicas = 0, self.replicas
+        sources = [loader.on(device) for device in replicas.devices]
+        while position < len(order):
+            work = replicas.windows.work(position, len(order))
+            fetch = [
+                (lambda source=source, spans=spans: tuple(source.batch(order[a:b]) for a, b in spans))
+                for source, spans in zip(sources, work, strict=True)
+            ]
+            sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
+            yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
+            position += sum(map(sum, sizes))
+
+    def forward_batch(self, batch: GraphBatch) -> Any:
+        """See `Graph.forward_batch`."""
+        graph = self.graph
+        self._record()
+        if self.replicas is None:
+            return graph(*(batch[name] for name in self._inputs))
+        if len(batch.parts) != len(self.replicas.devices):
+            raise GraphError(
+                f"a batch of {len(batch.parts)} parts for {len(self.replicas.devices)} replicas: take it from epoch() of "
+                "this graph, after it was distributed"
+            )
+        batches = [
+            [Batch(batch.columns(part, self._inputs), size) for part, size in zip(mine, sizes, strict=True)]
+            for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
+        ]
+        return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
+
+
+def _sound(what: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{what} must be finite and 0 or more, not {value}")
+    return float(value)

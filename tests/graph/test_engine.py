@@ -1,0 +1,211 @@
+"""The engine `graph` in the harness's terms: the laws, solo and the ranks' engine as references, and records like theirs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bench.analyze import analyze
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.commands import Plan, Publish
+from ddp.core.errors import Diverged, RankFailed
+from ddp.core.events import Finished, Merged, Progress, Ready, RoundClosed
+from ddp.core.policies import POLICIES
+from ddp.core.spans import measure
+from ddp.data.order import order
+from ddp.graph import engine
+from ddp.runtime.codec import decode
+from ddp.runtime.engines import elche
+from ddp.runtime.task import Job, Task
+from tests.bench.streams import make_spec
+from tests.runtime import toy
+from tests.runtime.conftest import Played
+
+EVEN = 10**6
+"""Steps until the balancer looks for the first time: shards stay equal."""
+
+
+@pytest.fixture
+def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Played]:
+    def run(policy: str, task: Callable[[], Task] = toy.task, **fields: Any) -> Played:
+        which, parallel = fields.pop("engine", engine), fields.pop("parallel", True)
+        options = fields.pop("options", {})
+        common = {"epochs": 2, "batch_size": 8, "seed": 3, "world_size": 2, "deadline_s": 60.0, "keep_state": True}
+        fields = {"scratch": tmp_path_factory.mktemp("scratch")} | common | fields
+        job = Job(task=task, policy=POLICIES[policy](**options), backend="nccl", **fields)
+        played, threads = Played(job, []), set(threading.enumerate())
+        more = {} if which is elche else {"parallel": parallel}
+        which.run(job, lambda record, at: played.records.append(record), **more)
+        assert set(threading.enumerate()) <= threads, "no thread is left"
+        return played
+
+    return run
+
+
+@pytest.fixture
+def even(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp.graph.balance.CALIBRATION", EVEN)
+
+
+def with_dropout(norm: bool = False) -> Task:
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.3), nn.Tanh(), nn.Linear(12, 2))
+
+    return replace(toy.task(norm=norm), model=net)
+
+
+TASKS = {"plain": toy.task, "norm": partial(toy.task, norm=True), "dropout": with_dropout}
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_two_replicas_are_two_ranks_that_exchange_gradients_bit_for_bit(
+    play: Callable[..., Played], even: None, optimizer: str
+) -> None:
+    """A sum of two has no order: the collective's result is this one."""
+    task = partial(toy.task, norm=True, optimizer=optimizer, lr=0.02, samples=200)
+    assert play("sync", task).digests == play("sync", task, engine=elche).digests
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("policy", "size"), [("sync", 2), ("sync", 3), ("cadence", 3)])
+def test_threads_or_one_after_the_other_is_the_same(
+    play: Callable[..., Played], even: None, policy: str, size: int, task: str
+) -> None:
+    options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2, "partition_ratios": (0.5, 0.3, 0.2)[:size]}
+    runs = [play(policy, TASKS[task], world_size=size, options=options, parallel=p) for p in (True, True, False)]
+    assert len(set.union(*(run.digests for run in runs))) == 1
+
+
+def test_one_replica_is_solo(play: Callable[..., Played]) -> None:
+    alone = play("sync", partial(toy.task, norm=True), world_size=1, engine=elche)
+    assert play("cadence", partial(toy.task, norm=True), world_size=1).digests == alone.digests
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_every_sample_is_trained_once_and_the_records_say_so(
+    play: Callable[..., Played], policy: str, size: int
+) -> None:
+    speeds = (1.0, 0.3, 0.6, 0.5)[:size]
+    played = play(policy, partial(toy.task, norm=True), world_size=size, speeds=speeds)
+    for epoch in range(2):
+        merged = [event for event in played.of(Merged) if event.epoch == epoch]
+        covered = Counter(i for event in merged for start, stop in event.spans for i in range(start, stop))
+        assert covered == Counter(range(toy.SAMPLES))
+        trained = dict.fromkeys(range(size), 0)
+        for event in played.of(Progress):
+            trained[event.rank] += event.samples if event.epoch == epoch else 0
+        assert trained == {event.rank: measure(event.spans) for event in merged}
+    assert len(played.of(Ready)) == len(played.of(Finished)) == size
+    assert len(played.digests) == 1
+    assert len({event.digest for event in played.of(Ready)}) == 1
+    assert bool(played.of(RoundClosed)) == (policy == "cadence")
+    assert played.accuracy() > 0.6
+
+
+def test_a_window_is_the_mean_gradient_over_its_samples(play: Callable[..., Played]) -> None:
+    """Unequal counts and an uneven last batch, played again in one process by plain SGD."""
+    options = {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.75, 0.25)}
+    samples = 61
+    played = play("cadence", partial(toy.task, samples=samples), epochs=1, options=options)
+    assert len({sum(window.steps) for window in played.of(RoundClosed)}) >= 1
+    setup, positions = toy.task(samples=samples), order(3, 0, samples)
+    inputs, targets = toy.data(samples)
+    model = setup.model()
+    begin = play("sync", partial(toy.task, samples=samples, lr=0.0), world_size=1, epochs=1)
+    model.load_state_dict(begin.state())
+    optimizer, first = setup.optimizer(model.parameters()), 0
+    for window in played.of(RoundClosed):
+        assert window.steps[0] >= window.steps[1]
+        stop = min(first + 8 * sum(window.steps), samples)
+        chosen = positions[first:stop]
+        optimizer.zero_grad()
+        setup.loss(model, (inputs[chosen], targets[chosen])).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        first = stop
+    assert first == samples
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(played.state()[name], value, rtol=0, atol=1e-6)
+
+
+def test_shards_follow_the_speeds(play: Callable[..., Played]) -> None:
+    """A slow replica gets less; waiting is emulated by sleeping, so this is about shares, not about time."""
+    played = play("sync", partial(toy.task, samples=400), speeds=(1.0, 0.1), epochs=3, batch_size=16)
+    last = [e for e in played.of(Merged) if e.epoch == 2]
+    fast, slow = (measure(next(e.spans for e in last if e.rank == rank)) for rank in range(2))
+    assert fast > 2 * slow
+    assert played.of(Plan)[0].in_step
+
+
+def test_el_che_gives_the_fast_replica_more_batches(play: Callable[..., Played]) -> None:
+    played = play("cadence", partial(toy.task, samples=800), speeds=(1.0, 0.2), options={"anchor": 1, "max_anchor": 2})
+    counts = played.of(Plan)[-1].counts
+    assert counts[0] >= 2 * counts[1]
+    assert played.of(Plan)[0].counts == (1, 1)
+
+
+def failing(model: nn.Module, batch: Any) -> torch.Tensor:
+    raise RuntimeError("the toy is broken")
+
+
+def not_finite(model: nn.Module, batch: Any) -> torch.Tensor:
+    return toy.loss(model, batch) * float("nan")
+
+
+def test_what_goes_wrong_is_said_and_nothing_is_left(play: Callable[..., Played]) -> None:
+    threads = set(threading.enumerate())
+    with pytest.raises(RankFailed, match="the toy is broken") as caught:
+        play("sync", lambda: replace(toy.task(), loss=failing))
+    assert caught.value.rank == 0
+    assert "in failing" in caught.value.traceback
+    with pytest.raises(Diverged, match=r"lower train\.lr"):
+        play("sync", lambda: replace(toy.task(), loss=not_finite))
+    assert set(threading.enumerate()) <= threads, "no thread is left"
+
+
+@pytest.mark.parametrize("unit", ["epochs", "averages"])
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_a_run_goes_on_from_a_checkpoint(
+    play: Callable[..., Played], even: None, tmp_path: Path, policy: str, unit: str
+) -> None:
+    settings = Checkpointing(every=1 if unit == "epochs" else 5, unit=unit, spacing_s=0.0)
+    options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2, "partition_ratios": (0.6, 0.4)}
+    same = {"task": partial(toy.task, norm=True, optimizer="AdamW", lr=0.01), "options": options, "epochs": 3}
+    whole = play(policy, checkpoints=settings, checkpoint_folder=tmp_path, **same)
+    saved = whole.of(Publish)
+    assert saved
+    place = tmp_path / f"{saved[-1].index:06}"
+    rest = play(policy, checkpoints=settings, checkpoint_folder=tmp_path / "again", resume=place, **same)
+    assert rest.digests == whole.digests
+    trained = sum(event.samples for event in rest.of(Progress))
+    assert trained + saved[-1].books.samples == 3 * toy.SAMPLES
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_analysis_takes_its_records_like_any_others(play: Callable[..., Played], policy: str) -> None:
+    played = play(policy, partial(toy.task, norm=True))
+    lines = [line for path in played.job.scratch.glob("slices-*.jsonl") for line in path.read_text().splitlines()]
+    said = [r for r in played.records if hasattr(r, "at")]
+    records = sorted([*said, *map(decode, lines)], key=lambda record: record.at)
+    begun, ended = records[0].at - 0.1, records[-1].at + 0.1
+    spec = replace(make_spec(f"nccl_{policy}", 2, epochs=2), mode=f"graph_{policy}", engine="graph", backend=None)
+    commands = [record for record in played.records if not hasattr(record, "at")]
+    found = analyze(spec, [*commands, *records], status="ok", launched=begun, ended=ended, env={}, git={})
+    assert found.ledger.exactly_once
+    assert found.ledger.source == "merged"
+    assert found.params_sha256 in played.digests
+    assert [row.samples for row in found.epochs] == [toy.SAMPLES, 2 * toy.SAMPLES]
+    assert found.transport == "memory"
+    assert (found.elche is not None) == (policy == "cadence")
+    assert (found.sync.kind, found.sync.divergence_p50) == ("gradients", None)
+    assert found.sync.bytes > 0
+    assert all(row.compute > 0 and row.comm > 0 for row in found.breakdown)
