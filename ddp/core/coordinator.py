@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, get_args
 
 from ddp.core import rounds, saving
 from ddp.core.cohort import Cohort, Mark, RankState, book
@@ -281,11 +281,16 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
     return cohort, (*lines, *orders)
 
 
+_TO_RANKS = get_args(RankCommand)
+"""A tuple of classes: to ask for it is ten times as fast as for their union."""
+
+
 def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
     """Silence counts from the order that is owed an answer, standing still from the last order given."""
-    if any(isinstance(order, RankCommand) for order in issued):
+    ordered = {order.rank for order in issued if isinstance(order, _TO_RANKS)}
+    if ordered:
         cohort = replace(cohort, moved=at)
-    for rank in {order.rank for order in issued if isinstance(order, RankCommand)}:
+    for rank in ordered:
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], last_seen=at))
     return cohort
 

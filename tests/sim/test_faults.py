@@ -18,6 +18,8 @@ from tests.sim.invariants import Invariants
 from tests.sim.strategies import FATAL, costs, policies, scripts, second_blows, small_worlds, suited, worlds
 from tests.sim.test_laws import covered_once
 
+pytestmark = pytest.mark.timeout(400)  # hundreds of schedules each, on machines that others may use
+
 Blow = tuple[int, type, int, float] | None
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.invariants import Invariants
 from tests.sim.strategies import costs, policies, suited, worlds
+
+pytestmark = pytest.mark.timeout(400)  # hundreds of schedules each, on machines that others may use
 
 POLICY_EVENTS = ("RoundClosed", "GuardVerdict", "Merged")
 
