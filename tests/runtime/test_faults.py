@@ -9,13 +9,14 @@ import time
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, ProtocolError, RankFailed, RankLost, ReduceFailed
-from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Tick
+from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
 from ddp.core.policies import POLICIES
 from ddp.core.spans import union
 from ddp.runtime.backends import BACKENDS, cpu
@@ -23,7 +24,7 @@ from ddp.runtime.channel import Channel
 from ddp.runtime.ranks import Ranks
 from ddp.runtime.task import Job
 from tests.runtime import toy
-from tests.runtime.conftest import Play
+from tests.runtime.conftest import Play, Played
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
 
@@ -59,9 +60,21 @@ def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, back
 @pytest.mark.parametrize("kind", ["kill", "stop", "raise"])
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_the_others_go_on_without_a_lost_rank(play: Play, tmp_path: Path, policy: str, backend: str, kind: str) -> None:
+    go_on_without_it(play, tmp_path, policy, backend, kind)
+
+
+@pytest.mark.parametrize("kind", ["kill", "stop"])
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_they_do_so_through_gloo(play: Play, tmp_path: Path, policy: str, kind: str) -> None:
+    """The transport of ranks that share no memory."""
+    played = go_on_without_it(play, tmp_path, policy, "nccl", kind, transport="gloo")
+    assert {event.transport for event in played.of(Ready)} == {"gloo"}
+
+
+def go_on_without_it(play: Play, folder: Path, policy: str, backend: str, kind: str, **more: Any) -> Played:
     """Every sample is in the model once, by the record; all survivors end with the same bits; the lost rank is named."""
-    task = partial(toy.troubled, kind, tmp_path, at=7)
-    played = play(policy, backend, task, world_size=3, deadline_s=3.0, epochs=3, options=toy.short_windows(policy))
+    task, options = partial(toy.troubled, kind, folder, at=7), toy.short_windows(policy)
+    played = play(policy, backend, task, world_size=3, deadline_s=3.0, epochs=3, options=options, **more)
     (drop,) = played.of(Drop)
     cause = {"kill": "killed by signal 9", "stop": "silent for", "raise": "RuntimeError: the toy is broken"}[kind]
     assert cause in drop.reason
@@ -72,6 +85,7 @@ def test_the_others_go_on_without_a_lost_rank(play: Play, tmp_path: Path, policy
         assert union((), tuple(spans)) == ((0, toy.SAMPLES),)
     assert sum(event.samples for event in played.of(Evaluated) if event.epoch == 2) == 100
     assert played.accuracy() > 0.8
+    return played
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
