@@ -14,6 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+Empty = Callable[[str, int, torch.dtype], Tensor]
+"""Gives flat memory by name, elements and type."""
 KINDS = ("parameters", "buffers", "optimizer")
 """What an average tells apart."""
 
@@ -36,20 +38,46 @@ class FlatState:
 
     def __init__(self, model: nn.Module) -> None:
         self._slots = list(_slots(model))
-        kinds = {tensor.dtype for _, _, tensor in self._slots}
+        self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
+        self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
+        self.lay()
+
+    def _ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(elements, dtype=dtype, device=self._device)
+
+    def lay(self, empty: Empty | None = None, fill: bool = True) -> None:
+        """Lay everything into new flat tensors, which `empty` gives; without `fill` parameters are left to the caller."""
+        self._lay([tensor for _, _, tensor in self._slots], empty or self._ordinary, fill)
+
+    def part(self) -> None:
+        """Lay the buffers alone: parameters are elsewhere until the next `lay`."""
+        self._lay([t for _, _, t in self._slots if not isinstance(t, nn.Parameter)], self._ordinary, True)
+
+    def _lay(self, tensors: list[Tensor], empty: Empty, fill: bool) -> None:
+        kinds = {tensor.dtype for tensor in tensors}
         dtypes = sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype)))
-        groups = [[slot[2] for slot in self._slots if slot[2].dtype == dtype] for dtype in dtypes]
-        self.tensors = [_flatten(group) for group in groups]
+        groups = [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
+        self.tensors = [self._flatten(f"state{i}", group, empty, fill) for i, group in enumerate(groups)]
         trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
         halves = [
             part for flat, count in zip(self.tensors, trained, strict=True) for part in (flat[:count], flat[count:])
         ]
         kinds_of = ("parameters", "buffers") * len(groups)
         self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
-        self._places = {id(tensor): tensor.data_ptr() for _, _, tensor in self._slots}
+        self._places = {id(tensor): tensor.data_ptr() for tensor in tensors}
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
+
+    def _flatten(self, name: str, group: list[Tensor], empty: Empty, fill: bool) -> Tensor:
+        sizes = [self._shapes[id(tensor)].numel() for tensor in group]
+        flat = empty(name, sum(sizes), group[0].dtype)
+        for tensor, view in zip(group, torch.split(flat, sizes), strict=True):
+            if fill or not isinstance(tensor, nn.Parameter):
+                view.copy_(tensor.detach().reshape(-1))
+            # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
+            tensor.data = view.view(self._shapes[id(tensor)])
+        return flat
 
     @property
     def bytes(self) -> int:
@@ -60,7 +88,7 @@ class FlatState:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
         for module, name, tensor in self._slots:
             held = module._parameters.get(name) if isinstance(tensor, nn.Parameter) else module._buffers.get(name)
-            if held is tensor and tensor.data_ptr() == self._places[id(tensor)]:
+            if held is tensor and (id(tensor) not in self._places or tensor.data_ptr() == self._places[id(tensor)]):
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
@@ -92,6 +120,36 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
             tensor.copy_(own)
 
 
+class BufferChanges:
+    """Floating-point buffers, exchanged as differences to what they were after the last exchange: one that does not change
+    keeps its bits. Each is given with its place among what is exchanged."""
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self._buffers = [(buffer, view, buffer.clone()) for buffer, view in pairs]
+
+    def undo(self) -> None:
+        """Put buffers back to what they were when the step began."""
+        for buffer, _, before in self._buffers:
+            buffer.copy_(before)
+
+    def rebase(self) -> None:
+        """Buffers were replaced from outside: changes count from here."""
+        for buffer, _, before in self._buffers:
+            before.copy_(buffer)
+
+    def lay(self) -> None:
+        """Put what changed in its place, still to be weighed."""
+        for buffer, view, before in self._buffers:
+            torch.sub(buffer, before, out=view)
+            view.masked_fill_(buffer == before, 0.0)  # also of infinities
+
+    def take(self) -> None:
+        """Move the buffers on by the averaged change."""
+        for buffer, view, before in self._buffers:
+            before.copy_(torch.where(view == 0, before, before + view))
+            buffer.copy_(before)
+
+
 class FlatGradients:
     """What a step exchanges, one flat tensor per data type: gradients, floating-point buffers, and which were used.
 
@@ -100,14 +158,15 @@ class FlatGradients:
     no gradient for the optimizer, as without ranks.
     """
 
-    def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor]) -> None:
-        """`empty` gives memory by name, elements and type: what a transport reduces without a copy."""
+    def __init__(self, state: FlatState, empty: Empty, gradients: bool = True) -> None:
+        """`empty` gives what a transport reduces without a copy. Without `gradients` they lie elsewhere."""
         self._state, parameters, buffers = state, state.parameters, state.float_buffers
-        members = [*parameters, *buffers]
+        living = parameters if gradients else []
+        members = [*living, *buffers]
         self.flats: list[Tensor] = []
         views: dict[int, Tensor] = {}
         used = torch.zeros(0)
-        for dtype in sorted({tensor.dtype for tensor in members}, key=str):
+        for dtype in sorted({tensor.dtype for tensor in members} or {torch.float32}, key=str):
             group = [tensor for tensor in members if tensor.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
             sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
@@ -119,8 +178,8 @@ class FlatGradients:
                 views[id(tensor)] = view.view(tensor.shape)
         self._used, self._touched = used, [0.0] * len(parameters)
         self._counted: list[Tensor] = []
-        self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
-        self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
+        self._gradients = [(parameter, views[id(parameter)]) for parameter in living]
+        self._changes = BufferChanges((buffer, views[id(buffer)]) for buffer in buffers)
         for index, (parameter, _) in enumerate(self._gradients):
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
 
@@ -138,35 +197,33 @@ class FlatGradients:
 
     def undo(self) -> None:
         """Put buffers and counters back to what they were when the step began."""
-        for buffer, _, before in self._buffers:
-            buffer.copy_(before)
+        self._changes.undo()
         for counter, before in zip(self._state.counters, self._counted, strict=True):
             counter.copy_(before)
 
     def rebase(self) -> None:
         """Buffers were replaced from outside: changes count from here."""
-        for buffer, _, before in self._buffers:
-            before.copy_(buffer)
+        self._changes.rebase()
 
     def pack(self, weight: float) -> None:
         """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
         self._state.gather()
         self._used.copy_(torch.tensor(self._touched))
-        for buffer, view, before in self._buffers:
-            if weight:  # else zero, whatever a buffer holds
-                torch.sub(buffer, before, out=view)
-                view.masked_fill_(buffer == before, 0.0)  # also of infinities
+        if weight:  # else zero, whatever a buffer holds
+            self._changes.lay()
         for flat in self.flats:
             flat.mul_(weight)
 
     def unpack(self) -> None:
         """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
-        for buffer, view, before in self._buffers:
-            before.copy_(torch.where(view == 0, before, before + view))
-            buffer.copy_(before)
-        for (parameter, _), used in zip(self._gradients, self._used.tolist(), strict=True):
+        self._changes.take()
+        for parameter, used in zip(self._state.parameters, self.used(), strict=True):
             if not used:
                 parameter.grad = None
+
+    def used(self) -> list[bool]:
+        """Which parameters any rank used, once exchanged."""
+        return [bool(count) for count in self._used.tolist()]
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
@@ -178,11 +235,3 @@ def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield module, name, tensor
-
-
-def _flatten(group: list[Tensor]) -> Tensor:
-    flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-    for tensor, view in zip(group, torch.split(flat, [t.numel() for t in group]), strict=True):
-        # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
-        tensor.data = view.view(tensor.shape)
-    return flat
