@@ -180,7 +180,7 @@ class FlatGradients:
         self._counted: list[Tensor] = []
         self._gradients = [(parameter, views[id(parameter)]) for parameter in living]
         self._changes = BufferChanges((buffer, views[id(buffer)]) for buffer in buffers)
-        for index, (parameter, _) in enumerate(self._gradients):
+        for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
 
     def _touch(self, index: int, parameter: Tensor) -> None:

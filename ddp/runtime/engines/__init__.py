@@ -4,5 +4,6 @@ ENGINES: dict[str, str] = {
     "solo": "ddp.runtime.engines.solo",
     "elche": "ddp.runtime.engines.elche",
     "zero1": "ddp.runtime.engines.zero1",
+    "zero2": "ddp.runtime.engines.zero2",
 }
 """Name -> module. Modules are imported on use: they need torch."""
