@@ -5,5 +5,6 @@ ENGINES: dict[str, str] = {
     "elche": "ddp.runtime.engines.elche",
     "zero1": "ddp.runtime.engines.zero1",
     "zero2": "ddp.runtime.engines.zero2",
+    "zero3": "ddp.runtime.engines.zero3",
 }
 """Name -> module. Modules are imported on use: they need torch."""

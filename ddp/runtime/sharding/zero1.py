@@ -69,6 +69,10 @@ class Sharded:
             disclaim(site.model)
             raise
         self.shards = [shard for group in self.groups for shard in group.shards]
+        self.shapes = {
+            p: shape for group in self.groups for p, shape in zip(group.parameters, group.shapes, strict=True)
+        }
+        """Of the whole parameters."""
         self._met = self._torn = False
 
     def _place(self) -> None:
@@ -96,6 +100,10 @@ class Sharded:
 
     def idle(self, batch: Batch) -> None:
         """Gradients of zero weigh nothing."""
+
+    def rebase(self) -> None:
+        """Each kind's own."""
+        raise NotImplementedError
 
     def clip(self, limit: float) -> None:
         """By the norm over all shards of all ranks, taken in double precision."""
@@ -145,6 +153,9 @@ class Sharded:
         """Between steps it always is."""
         return nullcontext()
 
+    def reload(self) -> None:
+        """The model's whole parameters were replaced: take over what is owned. Between steps, within `whole`."""
+
     def settle(self) -> None:
         """It may be sharded again."""
         disclaim(self.module)
@@ -166,8 +177,8 @@ class Zero1(Sharded):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._gradients = FlatGradients(site.state, site.collectives.transport.empty)
-        self._sums = [(flat, self._runs(flat.dtype)) for flat in self._gradients.flats]
+        self.gradients = FlatGradients(site.state, site.collectives.transport.empty)
+        self._sums = [(flat, self._runs(flat.dtype)) for flat in self.gradients.flats]
 
     def _runs(self, dtype: torch.dtype) -> list[Run]:
         """Who owns what of a flat tensor of gradients."""
@@ -177,12 +188,12 @@ class Zero1(Sharded):
     def begin(self, batch: Batch) -> float:
         """The mean of a slice is weighted when it is exchanged."""
         self.meet()
-        self._gradients.zero()
+        self.gradients.zero()
         return 1.0
 
     def exchange(self, batch: Batch) -> None:
         """Gradients to their owners; buffers, and which parameters were used, to all."""
-        gradients, site = self._gradients, self.site
+        gradients, site = self.gradients, self.site
         began = now()
         gradients.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
@@ -202,8 +213,8 @@ class Zero1(Sharded):
 
     def undo(self) -> None:
         """Put the buffers back."""
-        self._gradients.undo()
+        self.gradients.undo()
 
     def rebase(self) -> None:
         """Changes of buffers count from here."""
-        self._gradients.rebase()
+        self.gradients.rebase()

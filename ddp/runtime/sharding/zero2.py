@@ -24,7 +24,7 @@ class Zero2(Sharded):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._rest = FlatGradients(site.state, site.collectives.transport.empty, gradients=False)
+        self.rest = FlatGradients(site.state, site.collectives.transport.empty, gradients=False)
         self.buckets = Buckets(self.groups, site.collectives, self._most(largest(site.model)))
 
     @staticmethod
@@ -35,7 +35,7 @@ class Zero2(Sharded):
     def begin(self, batch: Batch) -> float:
         """Gradients are weighted one by one, when they are there."""
         self.meet()
-        self._rest.zero()
+        self.rest.zero()
         self.buckets.begin(batch.samples / batch.total)
         return 1.0
 
@@ -44,10 +44,10 @@ class Zero2(Sharded):
         site = self.site
         self.buckets.flush()
         began = now()
-        self._rest.pack(batch.samples / batch.total)
+        self.rest.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
-        site.collectives.all_reduce(self._rest.flats)
-        self._rest.unpack()
+        site.collectives.all_reduce(self.rest.flats)
+        self.rest.unpack()
         self.buckets.hand_over(dict(zip(site.state.parameters, self._used(), strict=True)))
         if batch.total < site.world_size:
             # A rank without a sample did not count this batch in its buffers.
@@ -56,12 +56,12 @@ class Zero2(Sharded):
             self.buckets.learn()
 
     def _used(self) -> Iterable[bool]:
-        return self._rest.used()
+        return self.rest.used()
 
     def undo(self) -> None:
         """Put the buffers back."""
-        self._rest.undo()
+        self.rest.undo()
 
     def rebase(self) -> None:
         """Changes of buffers count from here."""
-        self._rest.rebase()
+        self.rest.rebase()
