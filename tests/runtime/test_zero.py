@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
@@ -16,8 +18,10 @@ from hypothesis import strategies as st
 
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
+from ddp.runtime.clock import now
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.flat import FlatState
+from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import GRAIN, Layout
 from ddp.runtime.sharding.memory import kinds, sizes
 from ddp.runtime.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
@@ -302,3 +306,22 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path,
     assert len(places) == 2
     rest = play_zero(play, kind, partial(task, "AdamW"), resume=places[0], checkpoint_folder=tmp_path / "on", **fields)
     assert rest.digests == whole.digests
+
+
+def test_what_is_exchanged_during_a_backward_pass_is_no_computing(tmp_path: Path) -> None:
+    """A slice is cut around those that lie in it, so that a rank's times sum up."""
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    began = now()
+    for kind in ("exchange", "copy"):
+        time.sleep(0.002)
+        inner = now()
+        time.sleep(0.002)
+        meter.add(kind, inner)
+    time.sleep(0.002)
+    ended = meter.add("backward", began)
+    meter.flush()
+    rows = sorted(map(json.loads, (tmp_path / "slices-0.jsonl").read_text().splitlines()), key=lambda row: row["at"])
+    assert [row["kind"] for row in rows] == ["backward", "exchange", "backward", "copy", "backward"]
+    assert sum(row["seconds"] for row in rows) == pytest.approx(ended - began)
+    ends = [row["at"] + row["seconds"] for row in rows]
+    assert ends[:-1] == pytest.approx([row["at"] for row in rows[1:]])

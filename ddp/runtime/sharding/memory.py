@@ -68,7 +68,8 @@ class Watch(TorchDispatchMode):
         self.peak: dict[str, int] = dict.fromkeys(STATE, 0)
         """Bytes of each kind when they took most together."""
         self.most = self.activations = 0
-        """Most bytes of all tensors at any moment; and of those that are of none of `STATE`."""
+        """Most bytes of all tensors at any moment; and most of those that are of none of `STATE`: activations, buffers where
+        they lie apart, batches, and what an operation needs for itself."""
         for tensors in kinds().values():
             self._follow(tensors)
 
@@ -79,7 +80,8 @@ class Watch(TorchDispatchMode):
             elif isinstance(value, Tensor):
                 storage = value.untyped_storage()
                 address, size = storage.data_ptr(), storage.nbytes()
-                if address and address not in self._live:
+                # Memory in files is lent between ranks; what of it is this rank's own is among the kinds.
+                if address and address not in self._live and storage.filename is None:
                     gone = weakref.finalize(storage, self._live.pop, address, None)
                     gone.atexit = False
                     self._live[address] = size, gone
@@ -89,18 +91,18 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         """Act, and look what there is."""
         out = func(*args, **(kwargs or {}))
-        if func is not torch.ops.aten.from_file.default:  # of `kinds` if it is this rank's own
-            self._follow([out])
+        self._follow([out])
         self.look()
         return out
 
     def look(self) -> None:
         """Compare what lives now with the most that there was."""
-        state = sizes(self._kinds())
+        found = self._kinds()
+        state = sizes(found)
         held = sum(state.values())
-        followed = {address: size for address, (size, _) in list(self._live.items())}
-        total = sum(followed.values())
+        theirs = {tensor.untyped_storage().data_ptr() for tensors in found.values() for tensor in tensors}
+        rest = sum(size for address, (size, _) in list(self._live.items()) if address not in theirs)
         if held > sum(self.peak.values()):
             self.peak = state
-        self.most = max(self.most, total, held)
-        self.activations = max(self.activations, total - held)
+        self.most = max(self.most, held + rest)
+        self.activations = max(self.activations, rest)
