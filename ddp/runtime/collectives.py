@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -10,8 +11,9 @@ from ddp.core.commands import Join
 from ddp.runtime.clock import now
 from ddp.runtime.heart import Heart
 from ddp.runtime.meter import Meter
-from ddp.runtime.transports.base import SUM, ExchangeBroken, Transport
+from ddp.runtime.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
 
+T = TypeVar("T")
 SEQ = 1_000_000_000
 """Collectives of a group are numbered from a multiple of this."""
 
@@ -34,17 +36,49 @@ class Collectives:
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = SUM) -> tuple[float, int]:
         """Reduce tensors in place; returns seconds and bytes. Raises ExchangeBroken, having left the group."""
-        began, size = now(), 0
+        size = sum(tensor.nbytes for tensor in tensors)
+        if not size:
+            return 0.0, 0
+
+        def act() -> None:
+            for tensor in filter(Tensor.numel, tensors):
+                self.transport.all_reduce(tensor, op)
+
+        return self._measured(act, size), size
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Sum, for each member, what it owns of a tensor. Raises ExchangeBroken, having left the group."""
+        self._measured(lambda: self.transport.reduce(tensor, runs), tensor.nbytes)
+
+    def fence(self) -> None:
+        """What was written before can be fetched. Raises ExchangeBroken, having left the group."""
+        self._measured(self.transport.fence, 0)
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Begin to fill `out` with what others own; the time that is measured is what it takes here. Raises
+        ExchangeBroken, having left the group; what is returned does, too."""
+        began = now()
+        wait = self._guarded(lambda: self.transport.fetch(out, source, runs), began)
+        self._meter.add("copy", began, size=out.nbytes)
+
+        def end() -> None:
+            began = now()
+            self._guarded(wait, began)
+            self._meter.add("copy", began)
+
+        return end
+
+    def _measured(self, act: Callable[[], None], size: int) -> float:
+        began = now()
+        self._guarded(act, began)
+        self._seq += 1
+        return self._meter.add("exchange", began, self._seq, size) - began
+
+    def _guarded(self, act: Callable[[], T], began: float) -> T:
         try:
             with self._heart:
-                for tensor in tensors:
-                    self.transport.all_reduce(tensor, op)
-                    size += tensor.nbytes
+                return act()
         except ExchangeBroken:
             self.transport.leave()
             self._meter.add("wait", began)
             raise
-        if not size:
-            return 0.0, 0
-        self._seq += 1
-        return self._meter.add("exchange", began, self._seq, size) - began, size

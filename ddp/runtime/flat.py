@@ -6,7 +6,7 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+Empty = Callable[[str, int, torch.dtype], Tensor]
+"""Gives flat memory by name, elements and type."""
 KINDS = ("parameters", "buffers", "optimizer")
 """What an average tells apart."""
 
@@ -36,20 +38,45 @@ class FlatState:
 
     def __init__(self, model: nn.Module) -> None:
         self._slots = list(_slots(model))
-        kinds = {tensor.dtype for _, _, tensor in self._slots}
+        self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
+        self.lay()
+
+    def _ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(elements, dtype=dtype, device=self._device)
+
+    def lay(self, empty: Empty | None = None, fill: bool = True) -> None:
+        """Lay everything into new flat tensors, which `empty` gives; without `fill` parameters are left to the caller."""
+        self._lay([tensor for _, _, tensor in self._slots], empty or self._ordinary, fill)
+
+    def part(self) -> None:
+        """Lay the buffers alone: parameters are elsewhere until the next `lay`."""
+        self._lay([t for _, _, t in self._slots if not isinstance(t, nn.Parameter)], self._ordinary, True)
+
+    def _lay(self, tensors: list[Tensor], empty: Empty, fill: bool) -> None:
+        kinds = {tensor.dtype for tensor in tensors}
         dtypes = sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype)))
-        groups = [[slot[2] for slot in self._slots if slot[2].dtype == dtype] for dtype in dtypes]
-        self.tensors = [_flatten(group) for group in groups]
+        groups = [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
+        self.tensors = [self._flatten(f"state{i}", group, empty, fill) for i, group in enumerate(groups)]
         trained = [sum(t.numel() for t in group if isinstance(t, nn.Parameter)) for group in groups]
         halves = [
             part for flat, count in zip(self.tensors, trained, strict=True) for part in (flat[:count], flat[count:])
         ]
         kinds_of = ("parameters", "buffers") * len(groups)
         self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
-        self._places = {id(tensor): tensor.data_ptr() for _, _, tensor in self._slots}
+        self._places = {id(tensor): tensor.data_ptr() for tensor in tensors}
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
+
+    def _flatten(self, name: str, group: list[Tensor], empty: Empty, fill: bool) -> Tensor:
+        sizes = [self._shapes[id(tensor)].numel() for tensor in group]
+        flat = empty(name, sum(sizes), group[0].dtype)
+        for tensor, view in zip(group, torch.split(flat, sizes), strict=True):
+            if fill or not isinstance(tensor, nn.Parameter):
+                view.copy_(tensor.detach().reshape(-1))
+            # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
+            tensor.data = view.view(self._shapes[id(tensor)])
+        return flat
 
     @property
     def bytes(self) -> int:
@@ -60,7 +87,7 @@ class FlatState:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
         for module, name, tensor in self._slots:
             held = module._parameters.get(name) if isinstance(tensor, nn.Parameter) else module._buffers.get(name)
-            if held is tensor and tensor.data_ptr() == self._places[id(tensor)]:
+            if held is tensor and (id(tensor) not in self._places or tensor.data_ptr() == self._places[id(tensor)]):
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
@@ -92,6 +119,49 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
             tensor.copy_(own)
 
 
+class BufferChanges:
+    """Floating-point buffers, exchanged as differences to what they were after the last exchange: one that does not change
+    keeps its bits. All of one data type go as one, to their place among what is exchanged."""
+
+    def __init__(self, state: FlatState, places: Mapping[torch.dtype, Tensor]) -> None:
+        self._state, self._places = state, places
+        self._before = {values.dtype: values.clone() for values in self._values()}
+
+    def _values(self) -> Iterator[Tensor]:
+        """The buffers where they lie now: a state can be laid anew."""
+        return (section.values for section in self._state.sections if _moves(section))
+
+    @property
+    def _buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        return [(values, self._places[values.dtype], self._before[values.dtype]) for values in self._values()]
+
+    def undo(self) -> None:
+        """Put buffers back to what they were when the step began."""
+        for buffer, _, before in self._buffers:
+            buffer.copy_(before)
+
+    def rebase(self) -> None:
+        """Buffers were replaced from outside: changes count from here."""
+        for buffer, _, before in self._buffers:
+            before.copy_(buffer)
+
+    def lay(self, weight: float) -> None:
+        """Put what changed in its place, weighed."""
+        for buffer, view, before in self._buffers:
+            torch.sub(buffer, before, out=view)
+            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # equal: also of infinities
+
+    def take(self) -> None:
+        """Move the buffers on by the averaged change."""
+        for buffer, view, before in self._buffers:
+            before.copy_(torch.where(view == 0, before, before + view))
+            buffer.copy_(before)
+
+
+def _moves(section: Section) -> bool:
+    return section.kind == "buffers" and section.values.is_floating_point()
+
+
 class FlatGradients:
     """What a step exchanges, one flat tensor per data type: gradients, floating-point buffers, and which were used.
 
@@ -100,31 +170,35 @@ class FlatGradients:
     no gradient for the optimizer, as without ranks.
     """
 
-    def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor] | None = None) -> None:
-        """`empty` gives memory by name, elements and type, such as a transport reduces without a copy."""
-        self._state, parameters, buffers = state, state.parameters, state.float_buffers
-        members = [*parameters, *buffers]
+    def __init__(self, state: FlatState, empty: Empty | None = None, gradients: bool = True) -> None:
+        """`empty` gives what a transport reduces without a copy. Without `gradients` they lie elsewhere."""
+        self._state, parameters = state, state.parameters
+        living = parameters if gradients else []
+        moved = {section.values.dtype: section.values.numel() for section in state.sections if _moves(section)}
         self.flats: list[Tensor] = []
+        self._used = torch.zeros(0)
         views: dict[int, Tensor] = {}
-        used = torch.zeros(0)
-        for dtype in sorted({tensor.dtype for tensor in members}, key=str):
-            group = [tensor for tensor in members if tensor.dtype == dtype]
+        changes: dict[torch.dtype, Tensor] = {}
+        for dtype in sorted({p.dtype for p in living} | set(moved) or {torch.float32}, key=str):
+            group = [parameter for parameter in living if parameter.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
-            sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
-            name, size, device = f"gradients{len(self.flats)}", sum(sizes), group[0].device
-            flat = torch.empty(size, dtype=dtype, device=device) if empty is None else empty(name, size, dtype)
-            flat.zero_()
-            *parts, rest = torch.split(flat, sizes)
-            used = rest if not self.flats else used
+            sizes = [*(p.numel() for p in group), moved.get(dtype, 0), 0 if self.flats else len(parameters)]
+            flat = (empty or self._ordinary)(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
+            *parts, change, used = torch.split(flat, sizes)
+            if not self.flats:
+                self._used = used
             self.flats.append(flat)
-            for tensor, view in zip(group, parts, strict=True):
-                views[id(tensor)] = view.view(tensor.shape)
-        self._used, self._touched = used, [0.0] * len(parameters)
+            changes[dtype] = change
+            views |= {id(p): view.view(p.shape) for p, view in zip(group, parts, strict=True)}
+        self._touched = [0.0] * len(parameters)
         self._counted: list[Tensor] = []
-        self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
-        self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
-        for index, (parameter, _) in enumerate(self._gradients):
+        self._gradients = [(parameter, views[id(parameter)]) for parameter in living]
+        self._changes = BufferChanges(state, changes)
+        for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
+
+    def _ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(elements, dtype=dtype, device=self._state.tensors[0].device)
 
     def _touch(self, index: int, parameter: Tensor) -> None:
         self._touched[index] = 1.0
@@ -140,15 +214,13 @@ class FlatGradients:
 
     def undo(self) -> None:
         """Put buffers and counters back to what they were when the step began."""
-        for buffer, _, before in self._buffers:
-            buffer.copy_(before)
+        self._changes.undo()
         for counter, before in zip(self._state.counters, self._counted, strict=True):
             counter.copy_(before)
 
     def rebase(self) -> None:
         """Buffers were replaced from outside: changes count from here."""
-        for buffer, _, before in self._buffers:
-            before.copy_(buffer)
+        self._changes.rebase()
 
     def gather(self) -> None:
         """Take in gradients that were put in place of the views, or taken away, from outside."""
@@ -164,24 +236,27 @@ class FlatGradients:
 
         `gradients`: another weight for these, where the loss was taken over all ranks' samples."""
         self._state.gather()
-        self._used.copy_(torch.tensor(self._touched))
-        for buffer, view, before in self._buffers:
-            if weight:  # else zero, whatever a buffer holds
-                torch.sub(buffer, before, out=view)
-                view.masked_fill_(buffer == before, 0.0)  # also of infinities
+        if all(self._touched):
+            self._used.fill_(1.0)
+        else:
+            self._used.copy_(torch.tensor(self._touched))
         for flat in self.flats:
             flat.mul_(weight if gradients is None else gradients)
-        for _, view, _ in self._buffers if gradients is not None else ():
-            view.mul_(weight)
+        if weight:  # else zero, whatever a buffer holds
+            self._changes.lay(weight)
 
     def unpack(self) -> None:
         """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
-        for buffer, view, before in self._buffers:
-            before.copy_(torch.where(view == 0, before, before + view))
-            buffer.copy_(before)
-        for (parameter, _), used in zip(self._gradients, self._used.tolist(), strict=True):
-            if not used:
-                parameter.grad = None
+        self._changes.take()
+        flags = self.used()
+        if not all(flags):
+            for parameter, used in zip(self._state.parameters, flags, strict=True):
+                if not used:
+                    parameter.grad = None
+
+    def used(self) -> list[bool]:
+        """Which parameters any rank used, once exchanged."""
+        return [bool(count) for count in self._used.tolist()]
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
@@ -193,11 +268,3 @@ def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
                 if tensor is not None and id(tensor) not in seen:
                     seen.add(id(tensor))
                     yield module, name, tensor
-
-
-def _flatten(group: list[Tensor]) -> Tensor:
-    flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-    for tensor, view in zip(group, torch.split(flat, [t.numel() for t in group]), strict=True):
-        # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
-        tensor.data = view.view(tensor.shape)
-    return flat

@@ -168,20 +168,20 @@ class Loop:
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
     ) -> Saved:
         """Lay down this rank's part of a checkpoint, and the model that `consensus` puts in place if it is for this rank to
-        do. `kept`: what the backend keeps from one average to the next."""
+        do; all ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self.report()
         began, replica, folder = now(), self.replica, self.job.checkpoint_folder
         assert folder is not None
         files: tuple[checkpoint.File, ...] = ()
         error = ""
-        try:
-            files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state()),)
-            if order.model:
-                replica.state.gather()
-                with consensus or nullcontext():
+        replica.state.gather()
+        with consensus or nullcontext():
+            try:
+                files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state()),)
+                if order.model:
                     files = (*files, checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(kept)))
-        except OSError as problem:
-            files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
+            except OSError as problem:
+                files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
         self.meter.add("checkpoint", began)
         saved = Saved(now(), self.rank, order.index, files, error)
         self._send(saved)

@@ -26,6 +26,8 @@ class Meter:
         self._path = scratch / f"slices-{rank}.jsonl"
         self._slices: list[tuple[float, str, float, int, int]] = []
         self._written = now()
+        self._last = 0.0
+        """When the last slice ended."""
         self._synchronize = None
         if device.type == "cuda":
             import torch
@@ -34,12 +36,28 @@ class Meter:
             self._synchronize = torch.cuda.synchronize
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
-        """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes."""
+        """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes. It is cut around slices that lie
+        in it: what is exchanged during a backward pass is no computing."""
         if self._synchronize:
             self._synchronize()
         at = now()
+        if self._last > since:
+            self._cut(since, kind)
+            since = self._last
         self._slices.append((since, kind, at - since, seq, size))
+        self._last = at
         return at
+
+    def _cut(self, since: float, kind: str) -> None:
+        """Slices of `kind` between those that began after `since`; the rest, behind the last one, is the caller's."""
+        first = len(self._slices)
+        while first and self._slices[first - 1][0] >= since:
+            first -= 1
+        at = since
+        for start, _, seconds, _, _ in sorted(self._slices[first:]):
+            if start > at:
+                self._slices.append((at, kind, start - at, 0, 0))
+            at = start + seconds
 
     def tick(self) -> None:
         """Write slices out if it is time."""

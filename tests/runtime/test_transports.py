@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,90 @@ def never_comes(folder: Path, name: str, rank: int, world_size: int) -> None:
 def test_a_transport_that_cannot_work_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cluster.transport=nccl does not work here \(cpu\); use auto"):
         choose("nccl", Site(tmp_path, 0, 2, torch.device("cpu"), 1.0))
+
+
+OWNED = [
+    (size, dtype, own)
+    for size in (33, SMALL + 1, 2 * PIECE + 7, STAGE + 33)
+    for dtype in TYPES[:3]
+    for own in (True, False)
+]
+
+
+def runs_of(size: int, world_size: int) -> list[tuple[int, int, int]]:
+    """Unequal stretches, the last one empty; with more than one rank, rank 0 owns two."""
+    cuts = [size * k * k // world_size**2 for k in range(world_size)] + [size - 3]
+    runs = [(k, a, b) for k, (a, b) in enumerate(pairwise(cuts)) if a < b]
+    return [*runs, (0, size - 3, size)]
+
+
+def reduce_and_fetch(folder: Path, name: str, rank: int, world_size: int, delay_s: float) -> None:
+    """Reduce what is owned, then fetch it from its owners into other memory; ranks dawdle by chance."""
+    transport, dawdle, results = stand(folder, name, rank, world_size), random.Random(rank), []
+    for number, (size, dtype, own) in enumerate(OWNED):
+        runs = runs_of(size, world_size)
+        tensor = transport.empty(f"owned{number}", size, dtype) if own else torch.empty(size, dtype=dtype)
+        source, out = transport.empty(f"source{number}", size, dtype), torch.zeros(size, dtype=dtype)
+        tensor.copy_(value(number, rank, size, dtype))
+        time.sleep(delay_s * dawdle.random())
+        transport.reduce(tensor, runs)
+        for owner, start, stop in runs:
+            if owner == rank:
+                source[start:stop] = tensor[start:stop]
+        tensor.zero_()
+        time.sleep(delay_s * dawdle.random())
+        transport.fence()
+        waits = [transport.fetch(out[a:b], source, [(k, a, b)]) for k, a, b in runs[:1]]
+        waits.append(transport.fetch(out[runs[1][1] :], source, runs[1:]) if len(runs) > 1 else lambda: None)
+        for wait in waits:
+            wait()
+        results.append(out)
+        transport.all_reduce(torch.zeros(1))
+        source.fill_(-1)
+    torch.save(results, folder / f"results-{rank}.pt")
+    transport.close()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", CPU)
+def test_owners_sum_and_others_fetch(name: str, world_size: int, delay_s: float, tmp_path: Path) -> None:
+    if delay_s and world_size not in (2, 3):
+        pytest.skip("two and three ranks are told apart by time")
+    assert run(reduce_and_fetch, tmp_path, name, world_size, delay_s) == [0] * world_size
+    results = [torch.load(tmp_path / f"results-{rank}.pt") for rank in range(world_size)]
+    for number, (size, dtype, _) in enumerate(OWNED):
+        truth = in_order([value(number, rank, size, dtype) for rank in range(world_size)], SUM)
+        own = [each[number] for each in results]
+        assert all(torch.equal(result, own[0]) for result in own), OWNED[number]
+        if name == "memory" or world_size <= 2:
+            assert torch.equal(own[0], truth), OWNED[number]
+        else:
+            # gloo sums bfloat16 in bfloat16: three roundings of numbers below 1024, whose last place is 4
+            torch.testing.assert_close(own[0], truth, rtol=1e-5, atol=12.0 if dtype is torch.bfloat16 else 1e-4)
+
+
+def go_from_owners(folder: Path, name: str, rank: int, world_size: int, size: int) -> None:
+    """Rank 1 ends in the second reduction to owners; the others are to notice."""
+    transport = stand(folder, name, rank, world_size)
+    tensor = transport.empty("tensor", size, torch.float32).fill_(1.0)
+    runs = [(k, size * k // world_size, size * (k + 1) // world_size) for k in range(world_size)]
+    transport.reduce(tensor, runs)
+    transport.fence()
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(ExchangeBroken):
+        reduce_then_fetch(transport, tensor, runs)
+    transport.leave()
+
+
+def reduce_then_fetch(transport: Transport, tensor: Tensor, runs: list[tuple[int, int, int]]) -> None:
+    transport.reduce(tensor, runs)
+    transport.fetch(torch.empty_like(tensor), tensor, runs)()
+    transport.fence()
+
+
+@pytest.mark.parametrize("size", [33, SMALL + 7])
+@pytest.mark.parametrize("name", CPU)
+def test_who_goes_from_owners_is_noticed(name: str, size: int, tmp_path: Path) -> None:
+    assert run(go_from_owners, tmp_path, name, 3, size) == [0, 0, 0]

@@ -8,6 +8,9 @@ ENGINES: dict[str, str] = {
     "solo": "ddp.runtime.engines.solo",
     "elche": "ddp.runtime.engines.elche",
     "graph": "ddp.graph.engine",
+    "zero1": "ddp.runtime.engines.zero1",
+    "zero2": "ddp.runtime.engines.zero2",
+    "zero3": "ddp.runtime.engines.zero3",
 }
 """Name -> module. Modules are imported on use: they need torch."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,11 @@ from ddp.core.errors import EngineError
 from ddp.runtime.transports import TRANSPORTS
 
 SUM, MAX = "sum", "max"
+
+Run = tuple[int, int, int]
+"""(owner's place in the group, start, stop): elements of a flat tensor that one member owns."""
+Wait = Callable[[], None]
+"""Returns when it is done. Raises ExchangeBroken."""
 
 
 class ExchangeBroken(EngineError):
@@ -57,6 +62,21 @@ class Transport(Protocol):
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
+        ...
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Sum over the group, in place, in what each member owns; the rest of its `tensor` is undefined afterwards. Runs
+        are the same on all ranks. Raises ExchangeBroken."""
+        ...
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Begin to fill `out` with runs of their owners' `source`, one behind another; `source` is what `empty` gave under
+        one name. Between a run's change and its fetch lies a `fence`, between its fetch and its next change another
+        collective. All ranks fetch the same in the same order."""
+        ...
+
+    def fence(self) -> None:
+        """What any member wrote before it can be fetched behind it. Raises ExchangeBroken."""
         ...
 
     def leave(self) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Run, Site, Wait
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
@@ -63,6 +64,41 @@ class Transport:
                 dist.all_reduce(bucket, op=OPS[op])
         except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
             raise ExchangeBroken(str(error)) from error
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Run by run, in buckets."""
+        try:
+            for owner, start, stop in runs:
+                for bucket in torch.split(tensor[start:stop], BUCKET_BYTES // tensor.element_size()):
+                    dist.reduce(bucket, dst=owner)
+        except (RuntimeError, ValueError) as error:
+            raise ExchangeBroken(str(error)) from error
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Owners send what they have to all."""
+        works: list[Any] = []
+        at = 0
+        try:
+            for owner, start, stop in runs:
+                part, own = out[at : at + stop - start], source[start:stop]
+                if owner == dist.get_rank() and part.data_ptr() != own.data_ptr():
+                    part.copy_(own)
+                works.append(dist.broadcast(part, src=owner, async_op=True))
+                at += stop - start
+        except (RuntimeError, ValueError) as error:
+            raise ExchangeBroken(str(error)) from error
+
+        def wait() -> None:
+            try:
+                for work in works:
+                    work.wait()
+            except (RuntimeError, ValueError) as error:
+                raise ExchangeBroken(str(error)) from error
+
+        return wait
+
+    def fence(self) -> None:
+        """Nothing to wait for: a fetch waits for the owner."""
 
     def leave(self) -> None:
         """Sockets that close wake the others."""

@@ -16,6 +16,8 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,7 +26,7 @@ from torch import Tensor
 from ddp.runtime import futex
 from ddp.runtime.life import Life, ended
 from ddp.runtime.memory import shared
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Run, Site, Wait
 
 LINE = 8
 """Counters in a cache line, of 8 bytes each."""
@@ -38,6 +40,8 @@ SPIN_S = 100e-6
 """How long a rank that waits does so without going to sleep, if every rank has a core."""
 LOOK_S = 0.01
 """How often a rank that waits looks whether the others live."""
+AHEAD_BYTES = 1 << 18
+"""From here on a fetch is left to a thread of its own."""
 LEFT = 1
 
 
@@ -57,6 +61,7 @@ class Transport:
         self._members: tuple[int, ...] = ()
         self._posted = self._turn = 0
         self._fence = threading.Lock()
+        self._helper: ThreadPoolExecutor | None = None
 
     @staticmethod
     def applies(site: Site) -> bool:
@@ -95,6 +100,8 @@ class Transport:
         """The files go with the folder."""
         self.leave()
         self._life.end()
+        if self._helper is not None:
+            self._helper.shutdown()
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """In place where the tensor is from `empty`, else through the stage."""
@@ -112,6 +119,55 @@ class Transport:
                 laid[self._me].copy_(part)
                 self._large(laid, op)
                 part.copy_(laid[self._me])
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Each reduces its own from everybody's tensor, or from everybody's stage if the tensor lies elsewhere."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
+        own = [(start, stop) for owner, start, stop in runs if owner == self._me]
+        if name and whole.dtype == tensor.dtype:
+            tensors = [self._reach(name, m, whole) for m in self._members]
+            self._meet()
+            for first, last in own:
+                for start in range(first, last, PIECE):
+                    parts = [each[start : min(start + PIECE, last)] for each in tensors]
+                    _reduce(parts, SUM, parts[0])  # nobody else works on this run
+                    if self._me:
+                        parts[self._me].copy_(parts[0])
+            self._meet()
+            return
+        step = STAGE_BYTES // tensor.element_size()
+        for begin in range(0, tensor.numel(), step):
+            part = tensor[begin : begin + step]
+            laid = self._staged(part)
+            laid[self._me].copy_(part)
+            self._meet()
+            for first, last in own:
+                start, stop = max(first - begin, 0), min(last - begin, part.numel())
+                if start < stop:
+                    _reduce([each[start:stop] for each in laid], SUM, part[start:stop])
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
+        name, whole = self._own[source.data_ptr()]
+        pairs, at = [], 0
+        for owner, start, stop in runs:
+            part, theirs = out[at : at + stop - start], self._reach(name, self._members[owner], whole)[start:stop]
+            at += stop - start
+            if part.data_ptr() != theirs.data_ptr():
+                pairs.append((part, theirs))
+        if out.nbytes < AHEAD_BYTES or not self._spin_s:
+            _copy(pairs)
+            return lambda: None
+        self._helper = self._helper or ThreadPoolExecutor(1, "fetch", partial(torch.set_num_threads, 1))
+        return self._helper.submit(_copy, pairs).result
+
+    def fence(self) -> None:
+        """Wait for all."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        self._meet()
 
     def _small(self, flat: Tensor, op: str) -> None:
         laid = self._staged(flat)
@@ -178,6 +234,11 @@ class Transport:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for part, theirs in pairs:
+        part.copy_(theirs)
 
 
 def _reduce(parts: list[Tensor], op: str, out: Tensor) -> None:

@@ -1,0 +1,40 @@
+"""`zero1`: synchronous training in which each rank keeps the optimizer's state of a part of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from ddp.runtime.engines.together import FACTS, Reducer, Together, runner
+from ddp.runtime.instep import InStep
+from ddp.runtime.loop import Loop
+from ddp.runtime.replica import Replica
+from ddp.runtime.sharding.zero1 import Site, Zero, Zero1
+from ddp.runtime.task import Job
+
+__all__ = ["FACTS", "Backend", "Reducer", "run"]
+run = runner("zero1")
+
+
+class Backend(Together):
+    """A rank's side; of all kinds of sharding."""
+
+    kind: Callable[[Site], Zero] = Zero1
+
+    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+        super().__init__(job, rank, loop)
+        replica = loop.replica
+        parts = (replica.model, replica.state, replica.optimizer, self.collectives, loop.meter)
+        self._sharded = self.kind(Site(*parts, job.world_size, rank))
+
+    def in_step(self, replica: Replica) -> InStep:
+        """The same from the beginning on: the optimizer has its shards before it takes over what a checkpoint holds."""
+        return self._sharded
+
+    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+        """Whole parameters."""
+        return self._sharded.whole()
+
+    def settle(self) -> None:
+        """The model is whole."""
+        self._sharded.settle()

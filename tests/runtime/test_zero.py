@@ -1,0 +1,327 @@
+"""Sharding in real processes: bits, wrong use, memory, state dicts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.spans import Batch
+from ddp.runtime.clock import now
+from ddp.runtime.engines import ENGINES
+from ddp.runtime.flat import FlatState
+from ddp.runtime.meter import Meter
+from ddp.runtime.sharding.layout import GRAIN, Layout
+from ddp.runtime.sharding.memory import kinds, sizes
+from ddp.runtime.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
+from ddp.runtime.sharding.zero1 import Zero1
+from ddp.runtime.sharding.zero2 import Zero2
+from tests.runtime import toy
+from tests.runtime.conftest import Play, Played
+from tests.runtime.sharded_ranks import BATCH, KINDS, MODELS, Team, alone, batch, together
+from tests.runtime.sharded_ranks import OPTIMIZERS as MAKERS
+
+
+def play_zero(play: Play, kind: str, task=toy.task, **fields) -> Played:
+    return play("sync", "nccl", task, engine=import_module(ENGINES[kind]), **fields)
+
+
+OPTIMIZERS = {
+    "SGD": {},
+    "momentum": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "AdamW": {"weight_decay": 0.1},
+}
+
+
+def task(name: str, norm: bool = True):
+    kind = {"momentum": "SGD"}.get(name, name)
+    made = toy.task(norm=norm, samples=202 if norm else 195, schedule=toy.rising_schedule)
+    return replace(made, optimizer=partial(getattr(torch.optim, kind), lr=0.05, **OPTIMIZERS[name]))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "optimizer", "norm"),
+    [
+        *((size, "AdamW", True) for size in (1, 2, 3, 4)),
+        (2, "momentum", True),
+        (3, "SGD", True),
+        (4, "momentum", False),
+    ],
+)
+def test_all_kinds_have_the_bits_of_averaged_gradients(play: Play, world_size: int, optimizer: str, norm: bool) -> None:
+    """The last batch of an epoch is smaller; without norm, one of four ranks has nothing of it."""
+    fields = {"world_size": world_size, "transport": "memory", "epochs": 2}
+    whole = play("sync", "nccl", partial(task, optimizer, norm), **fields)
+    for kind in KINDS:
+        played = play_zero(play, kind, partial(task, optimizer, norm), **fields)
+        assert played.digests == whole.digests, kind
+        assert played.accuracy() == whole.accuracy()
+
+
+def train(folder: Path, rank: int, world_size: int, kind: str, transport: str, how: dict, steps: int, samples: int):
+    """Steps, and the digests of the whole state after each, as any rank sees it."""
+    team = Team(folder, rank, world_size, kind, transport, **how)
+    digests = []
+    for number in range(steps):
+        team.step(number, samples, how.get("limit"))
+        with team.sharded.whole():
+            digests.append(team.state.digest())
+    team.sharded.settle()
+    final = {name: value.clone() for name, value in team.model.state_dict().items()}
+    team.collectives.transport.close()
+    return digests, final
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "samples", "world_size", "transport"),
+    [
+        ("deep", "AdamW", 24, 3, "memory"),
+        ("attentive", "AdamW", 24, 4, "memory"),
+        ("deep", "momentum", 2, 3, "memory"),
+        ("deep", "Adagrad", 24, 2, "memory"),
+        ("attentive", "AdamW", 24, 2, "gloo"),
+        ("deep", "SGD", 1, 2, "gloo"),
+    ],
+)
+def test_a_replay_of_all_batches_on_one_rank_has_the_same_bits(
+    tmp_path: Path, model: str, optimizer: str, samples: int, world_size: int, transport: str
+) -> None:
+    """Ten steps, some of fewer samples than ranks. Parameters may be shared, fixed, unused, used from outside."""
+    truth = alone(model, optimizer, world_size, 10, samples)
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        how = {"model": model, "optimizer": optimizer}
+        results = together(train, tmp_path / kind, world_size, kind, transport, how, 10, samples)
+        assert all(digests == results[0][0] for digests, _ in results), "ranks are one after every step"
+        assert len(set(results[0][0])) == 10
+        for name, value in results[0][1].items():
+            assert torch.equal(value, truth[name]), (kind, name)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "momentum", "AdamW"])
+def test_gloo_with_more_ranks_stays_within_a_millionth(tmp_path: Path, optimizer: str) -> None:
+    truth = alone("deep", optimizer, 3, 10)
+    kind = {"SGD": "zero1", "momentum": "zero2"}.get(optimizer, "zero3")
+    (_, final), *_ = together(train, tmp_path, 3, kind, "gloo", {"optimizer": optimizer}, 10, BATCH)
+    for name, value in final.items():
+        torch.testing.assert_close(value, truth[name], rtol=0, atol=1e-6)
+
+
+def test_clipping_is_by_the_norm_over_all_shards(tmp_path: Path) -> None:
+    finals = []
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        how = {"optimizer": "SGD", "limit": 0.01}
+        finals.append(together(train, tmp_path / kind, 3, kind, "memory", how, 3, BATCH)[0])
+    assert finals[0][0] == finals[1][0] == finals[2][0]
+    built = MODELS["deep"]()
+    moved = MAKERS["SGD"](built.parameters())
+    for number in range(3):
+        inputs, targets = batch(number)
+        moved.zero_grad()
+        torch.nn.functional.cross_entropy(built(inputs), targets).backward()
+        assert float(torch.nn.utils.clip_grad_norm_(built.parameters(), 0.01)) > 0.01
+        moved.step()
+    for name, value in built.state_dict().items():
+        torch.testing.assert_close(finals[0][1][name], value, rtol=0, atol=1e-6)
+
+
+def measure(folder: Path, rank: int, world_size: int, kind: str):
+    team = Team(folder, rank, world_size, kind, "memory", model="wide")
+    team.step(0)
+    team.step(1)  # gradients have found their order, and the optimizer has its state
+    with team.watch() as watch:
+        for number in range(2, 5):
+            team.step(number)
+    resting = sum(sizes(kinds(team.model, team.optimizer, team.sharded)).values())
+    team.sharded.settle()
+    team.collectives.transport.close()
+    return watch.peak, resting, watch.activations
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_a_rank_holds_its_share_and_one_layer(tmp_path: Path, world_size: int) -> None:
+    """AdamW has two values for each parameter. A layer is its parameters and gradients."""
+    model = MODELS["wide"]()
+    size = 4 * sum(p.numel() for p in model.parameters())
+    layer = 2 * 4 * (128 * 128 + 128)
+    for peak, resting, activations in together(measure, tmp_path, world_size, "zero3"):
+        assert sum(peak.values()) <= 1.1 * 4 * size / world_size + layer, peak
+        assert resting <= 1.1 * 4 * size / world_size
+        assert peak["optimizer"] == pytest.approx(2 * size / world_size, rel=0.02)
+        assert activations > 0
+
+
+@pytest.mark.parametrize(("kind", "whole"), [("zero1", 2), ("zero2", 1)])
+def test_what_is_not_in_shards_is_whole(tmp_path: Path, kind: str, whole: int) -> None:
+    size = 4 * sum(p.numel() for p in MODELS["wide"]().parameters())
+    layer = 4 * (128 * 128 + 128)
+    for peak, resting, _ in together(measure, tmp_path, 4, kind):
+        assert whole * size <= resting <= 1.1 * (whole + (4 - whole) / 4) * size
+        assert sum(peak.values()) <= 1.1 * (whole + (4 - whole) / 4) * size + 2 * layer
+
+
+def save(folder: Path, rank: int, world_size: int, kind: str, optimizer: str):
+    team = Team(folder, rank, world_size, kind, "memory", model="attentive", optimizer=optimizer)
+    for number in range(4):
+        team.step(number)
+    whole, part = full_state_dict(team.sharded), sharded_state_dict(team.sharded)
+    team.collectives.transport.close()
+    return whole, part
+
+
+def go_on(folder: Path, rank: int, world_size: int, kind: str, optimizer: str, whole: dict):
+    team = Team(folder, rank, world_size, kind, "memory", model="attentive", optimizer=optimizer)
+    team.step(99)  # there is something to replace
+    load_full_state_dict(team.sharded, whole)
+    again = full_state_dict(team.sharded)
+    for number in range(4, 7):
+        team.step(number)
+    team.sharded.settle()
+    final = {name: value.clone() for name, value in team.model.state_dict().items()}
+    team.collectives.transport.close()
+    return again, final
+
+
+@pytest.mark.parametrize(("first", "second"), [("zero3", "zero1"), ("zero1", "zero3"), ("zero2", "zero2")])
+def test_a_whole_state_goes_on_at_another_world_size(tmp_path: Path, first: str, second: str) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    saved = together(save, tmp_path / "first", 3, first, "AdamW")
+    whole = saved[0][0]
+    assert same(whole, merge([part for _, part in reversed(saved)]))
+    model = replay(whole)
+    results = together(go_on, tmp_path / "second", 2, second, "AdamW", whole)
+    for again, final in results:
+        assert same(again, whole), "to shards and back, the bits are the original ones"
+        assert same(final, model.state_dict())
+    with pytest.raises(ValueError, match=r"ranks \[0, 2\] do not make a whole of 3 ranks"):
+        merge([saved[0][1], saved[2][1]])
+
+
+def replay(whole: dict) -> torch.nn.Module:
+    """Torch's own model and optimizer go on from it, with the batches of two ranks."""
+    model = MODELS["attentive"]()
+    optimizer = MAKERS["AdamW"](model.parameters())
+    model.load_state_dict(whole["model"])
+    optimizer.load_state_dict(deepcopy(whole["optimizer"]))  # it would go on with these very tensors
+    for number in range(4, 7):
+        inputs, targets = batch(number)
+        parts = []
+        for own in (slice(0, 12), slice(12, 24)):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs[own]), targets[own]).backward()
+            parts.append([None if p.grad is None else p.grad * 0.5 for p in model.parameters()])
+        for p, one, other in zip(model.parameters(), *parts, strict=True):
+            p.grad = None if one is None else one + other
+        optimizer.step()
+    return model
+
+
+def same(one, other) -> bool:
+    """Whether nested containers hold the same bits."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def misuse(folder: Path, rank: int, world_size: int):
+    team = Team(folder, rank, world_size, "zero3", "memory")
+    team.step(0)
+    inputs, _ = batch(0)
+    with pytest.raises(ValueError, match=r"parameters of 0 lie in shards.*whole\(\).*settle"):
+        team.model(inputs)
+    with pytest.raises(ValueError, match=r"parameters of 4 lie in shards"):
+        team.model[4].weight + 1
+    assert team.model[4].weight.shape == (40, 40)
+    with team.sharded.whole():
+        before = team.model(inputs)
+    with pytest.raises(ValueError, match=r"sharded already.*wrap a model once"):
+        Zero1(team.sharded.site)
+    team.sharded.settle()
+    assert torch.equal(team.model(inputs), before)
+    assert type(team.model[4].weight) is torch.nn.Parameter
+    torch.manual_seed(rank)
+    other = Team.__new__(Team)
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    site = replace(team.sharded.site, model=model, state=FlatState(model), optimizer=optimizer)
+    other.sharded = Zero2(site)
+    with pytest.raises(ValueError, match=r"ranks hold different models.*same seed"):
+        other.sharded.begin(Batch(0, rank, rank + 1, 2))
+    for wrong in (torch.optim.LBFGS, torch.optim.Adafactor):
+        linear = torch.nn.Linear(3, 3)
+        site = replace(site, model=linear, state=FlatState(linear), optimizer=wrong(linear.parameters(), lr=0.1))
+        with pytest.raises(ValueError, match=f"{wrong.__name__} needs whole tensors.*mode=nccl_sync"):
+            Zero1(site)
+    stranger = torch.optim.SGD(torch.nn.Linear(3, 3).parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="parameters that the model has not"):
+        Zero1(replace(site, optimizer=stranger))
+    team.collectives.transport.close()
+
+
+def test_wrong_use_says_what_to_do(tmp_path: Path) -> None:
+    together(misuse, tmp_path, 2)
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.integers(1, 9))
+def test_every_element_has_one_owner(shapes: list[int], world_size: int) -> None:
+    layout = Layout(tuple(shapes), world_size)
+    owners = Counter(
+        (index, element)
+        for rank in range(world_size)
+        for index, start, stop in layout.fragments(rank)
+        for element in range(start, stop)
+    )
+    assert owners == Counter((index, element) for index, size in enumerate(shapes) for element in range(size))
+    for rank in range(world_size):
+        assert abs(layout.length(rank) - sum(shapes) / world_size) <= GRAIN + 1
+        assert all(start % GRAIN == 0 for _, start, _ in layout.fragments(rank))
+        by_runs = sum(
+            b - a for i in range(len(shapes)) for owner, a, b in layout.runs(*layout.span(i)) if owner == rank
+        )
+        assert by_runs == layout.length(rank)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path, kind: str) -> None:
+    fields = {"world_size": 3, "epochs": 3, "checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}
+    whole = play_zero(play, kind, partial(task, "AdamW"), checkpoint_folder=tmp_path / "kept", **fields)
+    places = sorted((tmp_path / "kept").glob("[0-9]*"))
+    assert len(places) == 2
+    rest = play_zero(play, kind, partial(task, "AdamW"), resume=places[0], checkpoint_folder=tmp_path / "on", **fields)
+    assert rest.digests == whole.digests
+
+
+def test_what_is_exchanged_during_a_backward_pass_is_no_computing(tmp_path: Path) -> None:
+    """A slice is cut around those that lie in it, so that a rank's times sum up."""
+    meter = Meter(0, tmp_path, torch.device("cpu"))
+    began = now()
+    for kind in ("exchange", "copy"):
+        time.sleep(0.002)
+        inner = now()
+        time.sleep(0.002)
+        meter.add(kind, inner)
+    time.sleep(0.002)
+    ended = meter.add("backward", began)
+    meter.flush()
+    rows = sorted(map(json.loads, (tmp_path / "slices-0.jsonl").read_text().splitlines()), key=lambda row: row["at"])
+    assert [row["kind"] for row in rows] == ["backward", "exchange", "backward", "copy", "backward"]
+    assert sum(row["seconds"] for row in rows) == pytest.approx(ended - began)
+    ends = [row["at"] + row["seconds"] for row in rows]
+    assert ends[:-1] == pytest.approx([row["at"] for row in rows[1:]])
