@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Site
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
-OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX}
+OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
 
 
 class Transport:
@@ -63,6 +63,8 @@ class Transport:
                 dist.all_reduce(bucket, op=OPS[op])
         except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
             raise ExchangeBroken(str(error)) from error
+        if op == MEAN:
+            tensor.div_(dist.get_world_size())
 
     def leave(self) -> None:
         """Sockets that close wake the others."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from ddp.runtime import futex
 from ddp.runtime.life import Life, ended
 from ddp.runtime.memory import shared
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Site
 
 LINE = 8
 """Counters in a cache line, of 8 bytes each."""
@@ -39,6 +39,10 @@ SPIN_S = 100e-6
 LOOK_S = 0.01
 """How often a rank that waits looks whether the others live."""
 LEFT = 1
+TYPES = {
+    each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
+}
+OPS = {SUM: 0, MAX: 1, MEAN: 2}
 
 
 class Transport:
@@ -102,6 +106,7 @@ class Transport:
             raise ExchangeBroken("there is no group")
         flat = tensor.view(-1)
         name, whole = self._own.get(flat.data_ptr(), ("", flat))
+        self._what = flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 2 | OPS[op]
         if flat.nbytes <= SMALL_BYTES:
             self._small(flat, op)
         elif name and whole.dtype == flat.dtype:
@@ -117,10 +122,12 @@ class Transport:
         laid = self._staged(flat)
         laid[self._me].copy_(flat)
         self._meet()
+        self._compare()
         _reduce(laid, op, flat)
 
     def _large(self, tensors: list[Tensor], op: str) -> None:
         self._meet()
+        self._compare()
         count, size = len(tensors), tensors[0].numel()
         line = 64 // tensors[0].element_size()  # no cache line is written by two ranks
         first, last = (min(-(-size * k // count // line) * line, size) for k in (self._me, self._me + 1))
@@ -150,6 +157,7 @@ class Transport:
         """Wait until every member is here. Raises ExchangeBroken if one is gone."""
         target = self._posted = self._posted + 1
         counters, waiting = self._counters, list(range(len(self._members)))
+        counters[LINE * self._me + 1 + target % 2] = self._what
         self._settle()  # what was written is there before the counter says so
         counters[LINE * self._me] = target
         futex.wake(self._place(self._me))
@@ -159,8 +167,15 @@ class Transport:
                 continue
             seen = counters[LINE * waiting[0]]
             if seen < target and futex.wait(self._place(waiting[0]), seen, LOOK_S):
-                self._look(waiting, target)
+                self._look(waiting, target, time.perf_counter() - began)
         self._settle()
+
+    def _compare(self) -> None:
+        """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
+        for k, member in enumerate(self._members):
+            if (theirs := self._counters[LINE * k + 1 + self._posted % 2]) != self._what:
+                mine = f"rank {self._rank} reduces {_told(self._what)}"
+                raise ExchangeBroken(f"{mine}, rank {member} {_told(theirs)}: they are not at the same place")
 
     def _place(self, k: int) -> int:
         """Address of a member's counter; the low half of it, which is the one that changes."""
@@ -172,26 +187,41 @@ class Transport:
             with self._fence:
                 pass
 
-    def _look(self, waiting: list[int], target: int) -> None:
-        """Raise ExchangeBroken if one of these is gone and has not arrived before."""
+    def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
+        """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
         for k in waiting:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+        if waited_s > self._site.limit_s:
+            late = ", ".join(str(self._members[k]) for k in waiting)
+            raise ExchangeBroken(f"rank {late} did not come within {self._site.limit_s:g} s")
+
+
+def _told(what: int) -> str:
+    """In words, what a collective was about."""
+    kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 2 & 63), "another type")
+    op = next(name for name, code in OPS.items() if code == what & 3)
+    return f"{what >> 8} x {kind} to their {op}"
 
 
 def _reduce(parts: list[Tensor], op: str, out: Tensor) -> None:
-    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32."""
-    if len(parts) == 1:
+    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32, and a mean of three or of
+    more than four in double, so that the mean of equal values is that value, bit for bit; of two and four it is anyway."""
+    count = len(parts)
+    if count == 1:
         out.copy_(parts[0])
         return
-    combine = torch.maximum if op == MAX else torch.add
-    if op == SUM and out.dtype in (torch.bfloat16, torch.float16):
-        total = parts[0].float()
+    half = out.dtype in (torch.bfloat16, torch.float16)
+    if op != MAX and (half or (op == MEAN and count not in (2, 4))):
+        total = parts[0].to(torch.float32 if half else torch.float64)
         for part in parts[1:]:
             total.add_(part)
-        out.copy_(total)
+        out.copy_(total.div_(count) if op == MEAN else total)
         return
+    combine = torch.maximum if op == MAX else torch.add
     combine(parts[0], parts[1], out=out)
     for part in parts[2:]:
         combine(out, part, out=out)
+    if op == MEAN:
+        out.mul_(1.0 / count)
