@@ -13,13 +13,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from ddp.core.errors import RankLost
-from ddp.parallel.meeting import NAMES, Board, Store, Torch, open_store, stand
+from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand
 from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.runtime.transports.gloo import OPS
 
 TIMEOUT_S = 300.0
+"""How long a collective waits, seconds."""
+GRACE_S = 2.0
+"""How long after a collective broke another rank may take to notice it too, seconds."""
 REMEDY = (
     "all ranks must do the same backward passes and collectives in the same order; one that has no batch left calls "
     "sync_gradients(samples=0) as often as the others have batches"
@@ -63,6 +67,7 @@ class _Courier:
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Pending] | None] = queue.SimpleQueue()
+        self._threads = torch.get_num_threads()
         threading.Thread(target=self._work, name="collectives", daemon=True).start()
 
     def submit(self, job: Callable[[], None]) -> Pending:
@@ -74,6 +79,7 @@ class _Courier:
         self._jobs.put(None)
 
     def _work(self) -> None:
+        torch.set_num_threads(self._threads)  # it is a thread's own
         while (handed := self._jobs.get()) is not None:
             job, pending = handed
             try:
@@ -146,6 +152,10 @@ class Group:
     def _broken(self, why: str) -> RankLost:
         self._closed = True
         self._transport.leave()
+        if isinstance(self._transport, Torch):  # which says what its socket saw, and not who
+            late = self._board.missing(GRACE_S)
+            names = ", ".join(map(str, late))
+            why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"
         return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
@@ -92,6 +93,20 @@ class Board:
                 f"{late}: every rank must make the same groups and wrap the same models ({error})"
             ) from error
         return texts
+
+    def missing(self, grace_s: float) -> list[int]:
+        """Something broke: who does not say here, within so many seconds, that it noticed. Rank 0's end is the store's."""
+        silent = set(range(self._size)) - {self._rank}
+        until = time.monotonic() + grace_s
+        try:
+            self._store.set(f"broken/{self._rank}", "")
+            while silent and time.monotonic() < until:
+                silent -= {rank for rank in silent if self._store.check([f"broken/{rank}"])}
+                time.sleep(0.01)
+            time.sleep(0.1 if self._rank == 0 else 0.0)  # the others ask here
+        except RuntimeError:
+            return [0]
+        return sorted(silent)
 
 
 class Torch(gloo.Transport):

@@ -214,7 +214,7 @@ def _reduce(parts: list[Tensor], op: str, out: Tensor) -> None:
         return
     half = out.dtype in (torch.bfloat16, torch.float16)
     if op != MAX and (half or (op == MEAN and count not in (2, 4))):
-        total = parts[0].to(torch.float32 if half else torch.float64)
+        total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # never theirs: others read it too
         for part in parts[1:]:
             total.add_(part)
         out.copy_(total.div_(count) if op == MEAN else total)
