@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,10 +47,12 @@ class FlatState:
         ]
         kinds_of = ("parameters", "buffers") * len(groups)
         self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
-        self._places = {id(tensor): tensor.data_ptr() for _, _, tensor in self._slots}
+        self._held = [
+            (_holder(module, tensor), name, tensor, tensor.data_ptr(), module) for module, name, tensor in self._slots
+        ]
+        """Where every tensor is looked up in each step: as few words as there can be."""
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.float_buffers = [b for b in model.buffers() if b.is_floating_point()]
 
     @property
     def bytes(self) -> int:
@@ -58,9 +61,9 @@ class FlatState:
 
     def gather(self) -> None:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
-        for module, name, tensor in self._slots:
-            held = module._parameters.get(name) if isinstance(tensor, nn.Parameter) else module._buffers.get(name)
-            if held is tensor and tensor.data_ptr() == self._places[id(tensor)]:
+        for holder, name, tensor, place, module in self._held:
+            held = holder.get(name)
+            if held is tensor and tensor.data_ptr() == place:
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
@@ -102,26 +105,35 @@ class FlatGradients:
 
     def __init__(self, state: FlatState, empty: Callable[[str, int, torch.dtype], Tensor]) -> None:
         """`empty` gives memory by name, elements and type: what a transport reduces without a copy."""
-        self._state, parameters, buffers = state, state.parameters, state.float_buffers
-        members = [*parameters, *buffers]
+        self._state, parameters = state, state.parameters
+        moved = {
+            s.values.dtype: s.values for s in state.sections if s.kind == "buffers" and s.values.is_floating_point()
+        }
         self.flats: list[Tensor] = []
+        self._gradients: list[tuple[nn.Parameter, Tensor]] = []
+        self._buffers: list[tuple[Tensor, Tensor, Tensor]] = []
+        """All of one data type: (values, their change on the wire, values after the last exchange)."""
         views: dict[int, Tensor] = {}
-        used = torch.zeros(0)
-        for dtype in sorted({tensor.dtype for tensor in members}, key=str):
-            group = [tensor for tensor in members if tensor.dtype == dtype]
+        self._used = torch.zeros(0)
+        for dtype in sorted({parameter.dtype for parameter in parameters} | set(moved), key=str):
+            group = [parameter for parameter in parameters if parameter.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
-            sizes = [*(t.numel() for t in group), 0 if self.flats else len(parameters)]
+            flags = 0 if self.flats else len(parameters)
+            values = moved.get(dtype)
+            sizes = [*(p.numel() for p in group), 0 if values is None else values.numel(), flags]
             flat = empty(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
-            *parts, rest = torch.split(flat, sizes)
-            used = rest if not self.flats else used
+            *parts, change, used = torch.split(flat, sizes)
+            if not self.flats:
+                self._used = used
             self.flats.append(flat)
-            for tensor, view in zip(group, parts, strict=True):
-                views[id(tensor)] = view.view(tensor.shape)
-        self._used, self._touched = used, [0.0] * len(parameters)
+            if values is not None:
+                self._buffers.append((values, change, values.clone()))
+            for parameter, view in zip(group, parts, strict=True):
+                views[id(parameter)] = view.view(parameter.shape)
+        self._touched = [0.0] * len(parameters)
         self._counted: list[Tensor] = []
         self._gradients = [(parameter, views[id(parameter)]) for parameter in parameters]
-        self._buffers = [(buffer, views[id(buffer)], buffer.clone()) for buffer in buffers]
-        for index, (parameter, _) in enumerate(self._gradients):
+        for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
 
     def _touch(self, index: int, parameter: Tensor) -> None:
@@ -151,7 +163,10 @@ class FlatGradients:
     def pack(self, weight: float) -> None:
         """Weigh the gradients, and lay what changed in the buffers beside them with the same weight."""
         self._state.gather()
-        self._used.copy_(torch.tensor(self._touched))
+        if all(self._touched):
+            self._used.fill_(1.0)
+        else:
+            self._used.copy_(torch.tensor(self._touched))
         for buffer, view, before in self._buffers:
             if weight:  # else zero, whatever a buffer holds
                 torch.sub(buffer, before, out=view)
@@ -164,9 +179,16 @@ class FlatGradients:
         for buffer, view, before in self._buffers:
             before.copy_(torch.where(view == 0, before, before + view))
             buffer.copy_(before)
-        for (parameter, _), used in zip(self._gradients, self._used.tolist(), strict=True):
-            if not used:
-                parameter.grad = None
+        flags = self._used.tolist()
+        if not all(flags):
+            for (parameter, _), used in zip(self._gradients, flags, strict=True):
+                if not used:
+                    parameter.grad = None
+
+
+def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:
+    """The module's own dictionary that the tensor is in."""
+    return module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:

@@ -30,15 +30,20 @@ LINE = 8
 """Counters in a cache line, of 8 bytes each."""
 STAGE_BYTES = 1 << 22
 """What goes through the stage at a time."""
-SMALL_BYTES = 1 << 15
+SMALL_BYTES = 1 << 17
 """Up to here all ranks sum everything, which saves the second meeting."""
 PIECE = 1 << 17
 """Elements that are worked on at a time: what the cache holds."""
-SPIN_S = 100e-6
-"""How long a rank that waits does so without going to sleep, if every rank has a core."""
+SPIN_S = 50e-6
+"""How long a rank that waits does so without going to sleep, if every rank has a core. Where that was in vain, because the
+others come late or share its core with it, it goes to sleep at once for the next times: once, then twice as often."""
+MOST_RESTS = 64
 LOOK_S = 0.01
 """How often a rank that waits looks whether the others live."""
 LEFT = 1
+ASLEEP = 3
+"""Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
+MOST_LAID = 256
 TYPES = {
     each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
 }
@@ -60,6 +65,11 @@ class Transport:
         self._peers: dict[tuple[str, int], Tensor] = {}
         self._members: tuple[int, ...] = ()
         self._posted = self._turn = 0
+        self._rests = 0
+        """Meetings to come without spinning."""
+        self._more_rests = 1
+        self._laid: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
+        """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
 
     @staticmethod
@@ -83,6 +93,7 @@ class Transport:
         """Nobody waits: ranks meet in the first collective."""
         self.leave()
         self._members = tuple(members)
+        self._laid.clear()
         self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
         self._counters = self._table.numpy().data.cast("B").cast("q")
         self._me = self._members.index(self._rank)
@@ -142,8 +153,13 @@ class Transport:
         """Room for `flat` in every member's stage. Both halves take turns: who reads one is not overtaken by who writes."""
         half = self._turn = 1 - self._turn
         size = flat.nbytes
+        if laid := self._laid.get((half, size, flat.dtype)):
+            return laid
         stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
-        return [stage[:size].view(flat.dtype) for stage in stages]
+        laid = [stage[:size].view(flat.dtype) for stage in stages]
+        if len(self._laid) < MOST_LAID:
+            self._laid[half, size, flat.dtype] = laid
+        return laid
 
     def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
         """The tensor of that name that `member` has."""
@@ -160,15 +176,32 @@ class Transport:
         counters[LINE * self._me + 1 + target % 2] = self._what
         self._settle()  # what was written is there before the counter says so
         counters[LINE * self._me] = target
-        futex.wake(self._place(self._me))
+        self._settle()  # whoever goes to sleep says so first, and then looks again
+        if any(counters[LINE * k + ASLEEP] for k in waiting):
+            futex.wake(self._place(self._me))
         began = time.perf_counter()
+        spin_s, slept = 0.0 if self._rests else self._spin_s, False
         while waiting := [k for k in waiting if counters[LINE * k] < target]:
-            if time.perf_counter() - began < self._spin_s:
+            if time.perf_counter() - began < spin_s:
                 continue
+            if not slept:
+                slept, counters[LINE * self._me + ASLEEP] = True, 1
+                self._settle()
             seen = counters[LINE * waiting[0]]
             if seen < target and futex.wait(self._place(waiting[0]), seen, LOOK_S):
                 self._look(waiting, target, time.perf_counter() - began)
+        counters[LINE * self._me + ASLEEP] = 0
+        self._rest(slept)
         self._settle()
+
+    def _rest(self, slept: bool) -> None:
+        """Whether to spin the next time."""
+        if self._rests:
+            self._rests -= 1
+        elif slept:
+            self._rests, self._more_rests = self._more_rests, min(2 * self._more_rests, MOST_RESTS)
+        else:
+            self._more_rests = 1
 
     def _compare(self) -> None:
         """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
