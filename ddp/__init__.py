@@ -8,7 +8,8 @@ or, in one process and with a loop of your own, `ddp.setup(graph, builder, optim
 
 `ddp.core` decides (pure), `ddp.runtime` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
 virtual time, `ddp.graph` builds models and trains them in one process, `ddp.data` feeds them, `ddp.trainer` is the interface
-for users. Importing `ddp` itself imports none of them: its names are looked up when they are first used.
+for users, `ddp.parallel` one for loops of their own (`DistributedDataParallel`, `wrap`). Importing `ddp` itself imports none
+of them: its names are looked up when they are first used.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
         is_heterogeneous,
         setup,
         setup_with,
-        wrap,
     )
+    from ddp.parallel import DistributedDataParallel, Group, Replicas, get_rank, get_world_size, init, wrap
     from ddp.runtime.handle import WorkerHandle
     from ddp.runtime.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
@@ -38,18 +39,24 @@ __all__ = [
     "CheckpointInfo",
     "DataLoader",
     "DdpConfig",
+    "DistributedDataParallel",
     "Diverged",
     "EngineError",
     "EpochMetrics",
     "FlowBuilder",
     "Graph",
     "GraphError",
+    "Group",
     "RankFailed",
     "RankLost",
+    "Replicas",
     "RunHandle",
     "TrainedState",
     "Trainer",
     "WorkerHandle",
+    "get_rank",
+    "get_world_size",
+    "init",
     "is_heterogeneous",
     "record_scalar",
     "setup",
@@ -61,7 +68,10 @@ _HOME = {
     **dict.fromkeys(("Aborted", "Diverged", "EngineError", "RankFailed", "RankLost"), "ddp.core.errors"),
     **dict.fromkeys(("CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
     **dict.fromkeys(("DataLoader", "DdpConfig", "FlowBuilder", "Graph", "GraphError"), "ddp.graph"),
-    **dict.fromkeys(("is_heterogeneous", "setup", "setup_with", "wrap"), "ddp.graph"),
+    **dict.fromkeys(("is_heterogeneous", "setup", "setup_with"), "ddp.graph"),
+    **dict.fromkeys(
+        ("DistributedDataParallel", "Group", "Replicas", "get_rank", "get_world_size", "init", "wrap"), "ddp.parallel"
+    ),
     "WorkerHandle": "ddp.runtime.handle",
     "record_scalar": "ddp.runtime.scalars",
 }

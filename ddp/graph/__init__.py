@@ -1,7 +1,7 @@
 """Models as flows: `FlowBuilder` writes them, `Graph` runs them, `GraphError` names the node that is wrong.
 
 Building a model knows nothing of data, training or processes. Training one, on one device or on replicas on several in one
-process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`, `wrap`. Names are looked up on first use:
+process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`. Names are looked up on first use:
 building needs no runtime, and naming the engine no torch.
 """
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ddp.graph.errors import GraphError
     from ddp.graph.graph import Graph
     from ddp.graph.loader import DataLoader, GraphBatch
-    from ddp.graph.manual import wrap
     from ddp.graph.training import DdpConfig
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "is_heterogeneous",
     "setup",
     "setup_with",
-    "wrap",
 ]
 
 _HOME = {
@@ -43,7 +41,6 @@ _HOME = {
     "is_heterogeneous": "devices",
     "setup": "entry",
     "setup_with": "entry",
-    "wrap": "manual",
 }
 
 

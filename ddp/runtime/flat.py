@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,12 @@ class FlatState:
         ]
         kinds_of = ("parameters", "buffers") * len(groups)
         self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
-        self._places = {id(tensor): tensor.data_ptr() for tensor in tensors}
+        laid = {id(tensor) for tensor in tensors}
+        self._held = [
+            (_holder(module, tensor), name, tensor, tensor.data_ptr() if id(tensor) in laid else None, module)
+            for module, name, tensor in self._slots
+        ]
+        """Where every tensor is looked up in each step, and its address if it lies here: as few words as there can be."""
         self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
 
     def _flatten(self, name: str, group: list[Tensor], empty: Empty, fill: bool) -> Tensor:
@@ -85,9 +91,9 @@ class FlatState:
 
     def gather(self) -> None:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
-        for module, name, tensor in self._slots:
-            held = module._parameters.get(name) if isinstance(tensor, nn.Parameter) else module._buffers.get(name)
-            if held is tensor and (id(tensor) not in self._places or tensor.data_ptr() == self._places[id(tensor)]):
+        for holder, name, tensor, place, module in self._held:
+            held = holder.get(name)
+            if held is tensor and (place is None or tensor.data_ptr() == place):
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
@@ -257,6 +263,11 @@ class FlatGradients:
     def used(self) -> list[bool]:
         """Which parameters any rank used, once exchanged."""
         return [bool(count) for count in self._used.tolist()]
+
+
+def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:
+    """The module's own dictionary that the tensor is in."""
+    return module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import ddp
 from ddp.core.commands import Plan
 from ddp.core.events import RoundClosed, Slice
-from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with, wrap
+from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
 from tests.graph.oracle import build, data, distance, equal, made
 
 TWO = ["cpu", "cpu"]
@@ -461,62 +461,6 @@ def test_what_does_not_come_together_says_why() -> None:
         on(2, reducing("cpu"), reducing)(torch.zeros(6, 6))
 
 
-def test_manual_replicas() -> None:
-    """Two models under the caller's control are one model on both batches."""
-    models, alone = [made(norm=False), made(3, norm=False)], made(norm=False)
-    pair = wrap(models, TWO)
-    pair.sync_params()
-    assert equal(*models)
-    (x, y), (u, v) = data(8, 1), data(8, 2)
-    for model, batch in zip(models, ((x, y), (u, v)), strict=True):
-        backward(model, *batch)
-    pair.all_reduce_gradients()
-    backward(alone, torch.cat([x, u]), torch.cat([y, v]))
-    for model in models:
-        for own, expected in zip(model.parameters(), alone.parameters(), strict=True):
-            torch.testing.assert_close(own.grad, expected.grad, rtol=0, atol=1e-6)
-    assert (pair.world_size(), pair.devices()) == (2, [torch.device("cpu")] * 2)
-
-
-def test_manual_replicas_weigh_by_counts() -> None:
-    models = [made(), made()]
-    pair = wrap(models)
-    for index, model in enumerate(models):
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, float(index))
-        model.get_buffer("norm.running_mean").fill_(float(index))
-        model.get_buffer("norm.num_batches_tracked").fill_(index + 4)
-    models[0].get_parameter("first.bias").grad = None
-    pair.weighted_all_reduce_gradients([3, 1])
-    pair.sync_buffers([3, 1])
-    for model in models:
-        assert all(bool((p.grad == 0.25).all()) for p in model.parameters() if p.grad is not None)
-        assert bool((model.get_buffer("norm.running_mean") == 0.25).all())
-        assert int(model.get_buffer("norm.num_batches_tracked")) == 5
-    for counts, message in (([1], "1 batch counts for 2 models"), ([0, 0], "not all 0"), ([-1, 2], "0 or more")):
-        with pytest.raises(GraphError, match=message):
-            pair.weighted_all_reduce_gradients(counts)
-    before = models[0].get_buffer("norm.running_mean").clone()
-    pair.sync_buffers([1, 2])
-    assert torch.equal(models[0].get_buffer("norm.running_mean"), before), "the mean of equals is what they are"
-
-
-def test_wrapping_wrongly() -> None:
-    model = made()
-    wrap([model])
-    with pytest.raises(GraphError, match="wrapped, or distributed, already"):
-        wrap([model])
-    with pytest.raises(GraphError, match="wrapped, or distributed, already"):
-        wrap([on(2)])
-    with pytest.raises(GraphError, match="given twice"):
-        wrap([made()] * 2)
-    with pytest.raises(GraphError, match="unequal models"):
-        wrap([made(), made(norm=False)])
-    with pytest.raises(GraphError, match="one model for each device"):
-        wrap([made()], TWO)
-
-
 def test_the_package_exports_it() -> None:
     assert ddp.setup is setup
-    assert ddp.wrap is wrap
     assert not ddp.is_heterogeneous()

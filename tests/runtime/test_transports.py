@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddp.runtime import forkserver
 from ddp.runtime.transports import TRANSPORTS
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Site, Transport, choose
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Site, Transport, choose
 from ddp.runtime.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 
 CPU = [name for name in TRANSPORTS if name != "nccl"]
@@ -26,6 +26,7 @@ CASES = [
     *((size, torch.float32, SUM, own) for size in SIZES for own in (True, False)),
     *((33, dtype, op, False) for dtype in TYPES for op in (SUM, MAX)),
     *((SMALL + 5, dtype, SUM, True) for dtype in TYPES),
+    *((size, dtype, MEAN, True) for dtype in TYPES[:3] for size in (33, SMALL + 5)),
 ]
 
 
@@ -61,10 +62,12 @@ def in_order(parts: list[Tensor], op: str) -> Tensor:
     if op == MAX:
         return torch.stack(parts).amax(dim=0)
     wide = [part.float() if part.dtype is torch.bfloat16 else part for part in parts]
+    if op == MEAN and len(parts) not in (1, 2, 4) and parts[0].dtype is torch.float32:
+        wide = [part.double() for part in parts]
     total = wide[0].clone()
     for part in wide[1:]:
         total += part
-    return total.to(parts[0].dtype)
+    return (total / len(parts) if op == MEAN else total).to(parts[0].dtype)
 
 
 def run(act: Callable[..., None], folder: Path, name: str, world_size: int, *more: object) -> list[int | None]:

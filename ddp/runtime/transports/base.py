@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from ddp.core.errors import EngineError
 from ddp.runtime.transports import TRANSPORTS
 
-SUM, MAX = "sum", "max"
+SUM, MAX, MEAN = "sum", "max", "mean"
 
 Run = tuple[int, int, int]
 """(owner's place in the group, start, stop): elements of a flat tensor that one member owns."""
@@ -37,6 +38,8 @@ class Site:
     device: torch.device
     timeout_s: float
     """How long to wait for a rank that nobody can tell from a slow one."""
+    limit_s: float = math.inf
+    """How long a collective waits for a rank that lives. Without limit where a coordinator judges who is too slow."""
 
 
 class Transport(Protocol):

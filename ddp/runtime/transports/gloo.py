@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Run, Site, Wait
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, Site, Wait
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
-OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX}
+OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
 
 
 class Transport:
@@ -64,6 +64,8 @@ class Transport:
                 dist.all_reduce(bucket, op=OPS[op])
         except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
             raise ExchangeBroken(str(error)) from error
+        if op == MEAN:
+            tensor.div_(dist.get_world_size())
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Run by run, in buckets."""

@@ -26,23 +26,29 @@ from torch import Tensor
 from ddp.runtime import futex
 from ddp.runtime.life import Life, ended
 from ddp.runtime.memory import shared
-from ddp.runtime.transports.base import MAX, SUM, ExchangeBroken, Run, Site, Wait
+from ddp.runtime.transports.arithmetic import about, reduction, told
+from ddp.runtime.transports.base import SUM, ExchangeBroken, Run, Site, Wait
 
 LINE = 8
 """Counters in a cache line, of 8 bytes each."""
 STAGE_BYTES = 1 << 22
 """What goes through the stage at a time."""
-SMALL_BYTES = 1 << 15
+SMALL_BYTES = 1 << 17
 """Up to here all ranks sum everything, which saves the second meeting."""
 PIECE = 1 << 17
 """Elements that are worked on at a time: what the cache holds."""
-SPIN_S = 100e-6
-"""How long a rank that waits does so without going to sleep, if every rank has a core."""
+SPIN_S = 50e-6
+"""How long a rank that waits does so without going to sleep, if every rank has a core. Where that was in vain, because the
+others come late or share its core with it, it goes to sleep at once for the next times: once, then twice as often."""
+MOST_RESTS = 64
 LOOK_S = 0.01
 """How often a rank that waits looks whether the others live."""
 AHEAD_BYTES = 1 << 18
 """From here on a fetch is left to a thread of its own."""
 LEFT = 1
+ASLEEP = 3
+"""Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
+MOST_LAID = 256
 
 
 class Transport:
@@ -59,7 +65,12 @@ class Transport:
         """First address -> name and tensor of what `empty` gave."""
         self._peers: dict[tuple[str, int], Tensor] = {}
         self._members: tuple[int, ...] = ()
-        self._posted = self._turn = 0
+        self._posted = self._turn = self._what = 0
+        self._rests = 0
+        """Meetings to come without spinning."""
+        self._more_rests = 1
+        self._laid: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
+        """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
 
@@ -84,6 +95,7 @@ class Transport:
         """Nobody waits: ranks meet in the first collective."""
         self.leave()
         self._members = tuple(members)
+        self._laid.clear()
         self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
         self._counters = self._table.numpy().data.cast("B").cast("q")
         self._me = self._members.index(self._rank)
@@ -109,6 +121,7 @@ class Transport:
             raise ExchangeBroken("there is no group")
         flat = tensor.view(-1)
         name, whole = self._own.get(flat.data_ptr(), ("", flat))
+        self._what = about(flat, op)
         if flat.nbytes <= SMALL_BYTES:
             self._small(flat, op)
         elif name and whole.dtype == flat.dtype:
@@ -126,13 +139,15 @@ class Transport:
             raise ExchangeBroken("there is no group")
         name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
         own = [(start, stop) for owner, start, stop in runs if owner == self._me]
+        self._what = about(tensor, SUM)
         if name and whole.dtype == tensor.dtype:
             tensors = [self._reach(name, m, whole) for m in self._members]
             self._meet()
+            self._compare()
             for first, last in own:
                 for start in range(first, last, PIECE):
                     parts = [each[start : min(start + PIECE, last)] for each in tensors]
-                    _reduce(parts, SUM, parts[0])  # nobody else works on this run
+                    reduction(parts, SUM, parts[0])  # nobody else works on this run
                     if self._me:
                         parts[self._me].copy_(parts[0])
             self._meet()
@@ -143,10 +158,11 @@ class Transport:
             laid = self._staged(part)
             laid[self._me].copy_(part)
             self._meet()
+            self._compare()
             for first, last in own:
                 start, stop = max(first - begin, 0), min(last - begin, part.numel())
                 if start < stop:
-                    _reduce([each[start:stop] for each in laid], SUM, part[start:stop])
+                    reduction([each[start:stop] for each in laid], SUM, part[start:stop])
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
         """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
@@ -167,22 +183,25 @@ class Transport:
         """Wait for all."""
         if not self._members:
             raise ExchangeBroken("there is no group")
+        self._what = 0
         self._meet()
 
     def _small(self, flat: Tensor, op: str) -> None:
         laid = self._staged(flat)
         laid[self._me].copy_(flat)
         self._meet()
-        _reduce(laid, op, flat)
+        self._compare()
+        reduction(laid, op, flat)
 
     def _large(self, tensors: list[Tensor], op: str) -> None:
         self._meet()
+        self._compare()
         count, size = len(tensors), tensors[0].numel()
         line = 64 // tensors[0].element_size()  # no cache line is written by two ranks
         first, last = (min(-(-size * k // count // line) * line, size) for k in (self._me, self._me + 1))
         for start in range(first, last if self._me < count - 1 else size, PIECE):
             parts = [tensor[start : min(start + PIECE, last)] for tensor in tensors]
-            _reduce(parts, op, parts[0])
+            reduction(parts, op, parts[0])
             for part in parts[1:]:
                 part.copy_(parts[0])
         self._meet()
@@ -191,8 +210,13 @@ class Transport:
         """Room for `flat` in every member's stage. Both halves take turns: who reads one is not overtaken by who writes."""
         half = self._turn = 1 - self._turn
         size = flat.nbytes
+        if laid := self._laid.get((half, size, flat.dtype)):
+            return laid
         stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
-        return [stage[:size].view(flat.dtype) for stage in stages]
+        laid = [stage[:size].view(flat.dtype) for stage in stages]
+        if len(self._laid) < MOST_LAID:
+            self._laid[half, size, flat.dtype] = laid
+        return laid
 
     def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
         """The tensor of that name that `member` has."""
@@ -206,17 +230,42 @@ class Transport:
         """Wait until every member is here. Raises ExchangeBroken if one is gone."""
         target = self._posted = self._posted + 1
         counters, waiting = self._counters, list(range(len(self._members)))
+        counters[LINE * self._me + 1 + target % 2] = self._what
         self._settle()  # what was written is there before the counter says so
         counters[LINE * self._me] = target
-        futex.wake(self._place(self._me))
+        self._settle()  # whoever goes to sleep says so first, and then looks again
+        if any(counters[LINE * k + ASLEEP] for k in waiting):
+            futex.wake(self._place(self._me))
         began = time.perf_counter()
+        spin_s, slept = 0.0 if self._rests else self._spin_s, False
         while waiting := [k for k in waiting if counters[LINE * k] < target]:
-            if time.perf_counter() - began < self._spin_s:
+            if time.perf_counter() - began < spin_s:
                 continue
+            if not slept:
+                slept, counters[LINE * self._me + ASLEEP] = True, 1
+                self._settle()
             seen = counters[LINE * waiting[0]]
             if seen < target and futex.wait(self._place(waiting[0]), seen, LOOK_S):
-                self._look(waiting, target)
+                self._look(waiting, target, time.perf_counter() - began)
+        counters[LINE * self._me + ASLEEP] = 0
+        self._rest(slept)
         self._settle()
+
+    def _rest(self, slept: bool) -> None:
+        """Whether to spin the next time."""
+        if self._rests:
+            self._rests -= 1
+        elif slept:
+            self._rests, self._more_rests = self._more_rests, min(2 * self._more_rests, MOST_RESTS)
+        else:
+            self._more_rests = 1
+
+    def _compare(self) -> None:
+        """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
+        for k, member in enumerate(self._members):
+            if (theirs := self._counters[LINE * k + 1 + self._posted % 2]) != self._what:
+                mine = f"rank {self._rank} reduces {told(self._what)}"
+                raise ExchangeBroken(f"{mine}, rank {member} {told(theirs)}: they are not at the same place")
 
     def _place(self, k: int) -> int:
         """Address of a member's counter; the low half of it, which is the one that changes."""
@@ -228,31 +277,17 @@ class Transport:
             with self._fence:
                 pass
 
-    def _look(self, waiting: list[int], target: int) -> None:
-        """Raise ExchangeBroken if one of these is gone and has not arrived before."""
+    def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
+        """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
         for k in waiting:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+        if waited_s > self._site.limit_s:
+            late = ", ".join(str(self._members[k]) for k in waiting)
+            raise ExchangeBroken(f"rank {late} did not come within {self._site.limit_s:g} s")
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     for part, theirs in pairs:
         part.copy_(theirs)
-
-
-def _reduce(parts: list[Tensor], op: str, out: Tensor) -> None:
-    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32."""
-    if len(parts) == 1:
-        out.copy_(parts[0])
-        return
-    combine = torch.maximum if op == MAX else torch.add
-    if op == SUM and out.dtype in (torch.bfloat16, torch.float16):
-        total = parts[0].float()
-        for part in parts[1:]:
-            total.add_(part)
-        out.copy_(total)
-        return
-    combine(parts[0], parts[1], out=out)
-    for part in parts[2:]:
-        combine(out, part, out=out)

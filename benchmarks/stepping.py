@@ -1,0 +1,115 @@
+"""Steps of several ways to train in parallel, side by side in the same ranks: what `test_steps` runs in real processes.
+
+Every way trains its own replica of one model, by the engine's own step, with the same samples. Ways take turns in blocks of
+steps; a block begins when all ranks are there, and lasts until this rank has done its steps.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import models
+from ddp import DistributedDataParallel
+from ddp.core.commands import Join
+from ddp.core.policies.sync import Sync
+from ddp.core.spans import Batch
+from ddp.parallel.group import Group, make
+from ddp.runtime.collectives import Collectives
+from ddp.runtime.heart import Heart
+from ddp.runtime.instep import GradientAverage, InStep
+from ddp.runtime.meter import Meter
+from ddp.runtime.replica import Replica
+from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.task import Job
+from ddp.runtime.transports.base import Site, choose
+
+STEPS = {"mlp": 150, "lenet": 50, "resnet_graph": 12}
+"""Of a block."""
+WAYS = ("nccl_sync", "torch_ddp", "ddp", "alone")
+CPU = torch.device("cpu")
+
+
+class Wrapped:
+    """A wrapper that averages in the backward pass; the rest of the seam has nothing to do."""
+
+    def __init__(self, module: nn.Module, parameters: list[nn.Parameter]) -> None:
+        self.module, self._parameters = module, parameters
+
+    def begin(self, batch: Batch) -> float:
+        for parameter in self._parameters:
+            parameter.grad = None
+        return 1.0
+
+    def nothing(self, *_: Any) -> None: ...
+
+    idle = exchange = clip = end = undo = rebase = nothing
+
+
+def replica(job: Job, way: str, group: Group) -> Replica:
+    """One way's own replica."""
+    folder = job.scratch / way
+    folder.mkdir(exist_ok=True)
+    meter = Meter(group.rank, folder, CPU)
+    made = Replica(job, CPU, meter, Slowdown(1.0))
+    parameters = list(made.model.parameters())
+    within: InStep
+    if way == "nccl_sync":
+        site = Site(folder, group.rank, group.world_size, CPU, 30.0)
+        collectives = Collectives(choose("memory", site), meter, Heart(30.0, lambda: None))
+        group.barrier()  # every rank has its lock
+        collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
+        within = GradientAverage(made.model, made.state, collectives, meter)
+    elif way == "torch_ddp":
+        within = Wrapped(nn.parallel.DistributedDataParallel(made.model), parameters)
+    elif way == "ddp":
+        within = Wrapped(DistributedDataParallel(made.model, process_group=group), parameters)
+    else:
+        within = Wrapped(made.model, parameters)
+    made.in_step = within
+    return made
+
+
+def block(made: Replica, rank: int, world: int, size: int, first: int, steps: int) -> None:
+    """So many steps."""
+    whole = size * world
+    per_epoch = made.samples // whole
+    for step in range(first, first + steps):
+        start = step % per_epoch * whole
+        made.step(Batch(0, start + rank * size, start + (rank + 1) * size, whole), float(start))
+    made._meter._slices.clear()
+
+
+def measure(folder: Path, name: str, model: str, rank: int, world: int, pairs: int) -> None:
+    """Seconds per step of every way, a row for each turn, in `folder/steps-<rank>.pt`."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.FileStore(str(folder / "store"), world)
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore("torch", store), rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    group = make(rank, world, CPU, dist.PrefixStore("ours", store), name, 60.0)
+    recipe = models.load(model).recipes["quick"]
+    job = Job(partial(models.make_task, model, recipe, ""), 1, recipe.batch_size, 0, world, Sync(), "nccl", folder)
+    made = {way: replica(job, way, group) for way in WAYS}
+    rows = []
+    for turn in range(pairs + 1):  # the first one warms up
+        row = []
+        for way in WAYS[turn % 2 :] + WAYS[: turn % 2]:
+            group.barrier()
+            began = time.perf_counter()
+            block(made[way], rank, world, recipe.batch_size, turn * STEPS[model], STEPS[model])
+            row.append((way, (time.perf_counter() - began) / STEPS[model]))
+        rows.append([dict(row)[way] for way in WAYS])
+    torch.save(torch.tensor(rows[1:]), folder / f"steps-{rank}.pt")
+    group.barrier()
+    group.close()
+    dist.destroy_process_group()

@@ -1,0 +1,84 @@
+"""What ranks compare before they train: models of the same parts, wrapped once, with the same settings."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ddp.parallel.group import Group
+
+Part = tuple[str, str, str, list[int], bool]
+"""(parameter or buffer, name, data type, shape, trained)."""
+
+
+def describe(model: nn.Module) -> list[Part]:
+    """Every parameter, then every buffer."""
+    named: list[tuple[str, str, Tensor]] = [
+        *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
+        *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
+    ]
+    return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad) for kind, name, t in named]
+
+
+def difference(mine: list[Part], theirs: list[Part], me: str, them: str) -> str:
+    """The first part in which two models differ, in words; empty if they are alike."""
+    for index in range(max(len(mine), len(theirs))):
+        if index >= len(mine) or index >= len(theirs):
+            more, fewer = (them, me) if index >= len(mine) else (me, them)
+            kind, name = (theirs if index >= len(mine) else mine)[index][:2]
+            return f"{more} has {kind} {name}, {fewer} has not ({len(mine)} parts on {me}, {len(theirs)} on {them})"
+        if mine[index] != theirs[index]:
+            return f"{_told(mine[index])} on {me}, {_told(theirs[index])} on {them}"
+    return ""
+
+
+def _told(part: Part) -> str:
+    kind, name, dtype, shape, trained = part
+    return f"{kind} {name} is {dtype} {shape}{'' if trained or kind == 'buffer' else ', frozen,'}"
+
+
+def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -> None:
+    """Raise ValueError on all ranks if one's models or settings are not those of rank 0. Raises RankLost."""
+    parts = [list(part) for model in models for part in describe(model)]
+    mine = json.dumps([settings, parts])
+    texts = group.exchange(mine)
+    for rank, text in enumerate(texts):
+        if text == texts[0]:
+            continue
+        try:
+            (first_settings, first), (its_settings, its) = json.loads(texts[0]), json.loads(text)
+        except ValueError:
+            raise ValueError(
+                f"rank {rank} and rank 0 are not at the same place: they must wrap the same models"
+            ) from None
+        what = difference(its, first, f"rank {rank}", "rank 0")
+        if not what:
+            name = next(name for name in first_settings if first_settings[name] != its_settings.get(name))
+            what = f"{name} is {its_settings.get(name)!r} on rank {rank}, {first_settings[name]!r} on rank 0"
+        raise ValueError(f"ranks do not agree: {what}; build the same model, with the same settings, on every rank")
+
+
+def claim(models: Iterable[nn.Module], owner: object) -> None:
+    """Note on every parameter who averages its gradient. Raises ValueError for one that has an owner."""
+    parameters = {id(p): (name, p) for model in models for name, p in model.named_parameters()}.values()
+    for name, parameter in parameters:
+        holder = getattr(parameter, "_averaged_by", lambda: None)()
+        if holder is not None:
+            raise ValueError(
+                f"parameter {name} is wrapped already: its gradient would be averaged twice; use the wrapper that there is, "
+                "or close() it before another"
+            )
+    for _, parameter in parameters:
+        parameter._averaged_by = weakref.ref(owner)  # type: ignore[attr-defined]
+
+
+def release(models: Iterable[nn.Module], owner: object) -> None:
+    """Take the notes back."""
+    for model in models:
+        for parameter in model.parameters():
+            if getattr(parameter, "_averaged_by", lambda: None)() is owner:
+                del parameter._averaged_by  # type: ignore[attr-defined]

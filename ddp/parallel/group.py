@@ -1,0 +1,280 @@
+"""The ranks that train together without a coordinator, and their collectives. Every wait has a limit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Store
+
+from ddp.core.errors import RankLost
+from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand
+from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
+from ddp.runtime.transports.gloo import OPS
+
+TIMEOUT_S = 300.0
+"""How long a collective waits, seconds."""
+GRACE_S = 2.0
+"""How long after a collective broke another rank may take to notice it too, seconds."""
+REMEDY = (
+    "all ranks must do the same backward passes and collectives in the same order; one that has no batch left calls "
+    "sync_gradients(samples=0) as often as the others have batches"
+)
+_current: Group | None = None
+
+
+class Pending:
+    """A collective under way."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self.error: Exception | None = None
+
+    def finish(self, error: Exception | None = None) -> None:
+        """It is over."""
+        self.error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        """Until it is complete. Raises what broke it."""
+        self._done.wait()  # whoever completes it has a limit
+        if self.error is not None:
+            raise self.error
+
+
+class _Work(Pending):
+    """PyTorch's own; what it summed is divided at the end."""
+
+    def __init__(self, work: Any, tensor: Tensor, divisor: int) -> None:
+        self._work, self._tensor, self._divisor = work, tensor, divisor
+
+    def wait(self) -> None:
+        self._work.wait()
+        if self._divisor > 1:
+            self._tensor.div_(self._divisor)
+
+
+class _Courier:
+    """One thread that carries out collectives in the order in which they were handed in."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Pending] | None] = queue.SimpleQueue()
+        self._threads = torch.get_num_threads()
+        threading.Thread(target=self._work, name="collectives", daemon=True).start()
+
+    def submit(self, job: Callable[[], None]) -> Pending:
+        pending = Pending()
+        self._jobs.put((job, pending))
+        return pending
+
+    def stop(self) -> None:
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._threads)  # it is a thread's own
+        while (handed := self._jobs.get()) is not None:
+            job, pending = handed
+            try:
+                job()
+            except Exception as error:  # whoever waits for it gets it
+                pending.finish(error)
+            else:
+                pending.finish()
+
+
+class Group:
+    """All ranks of this training, from one rank's side. Make it with `init`, in every rank."""
+
+    def __init__(
+        self, rank: int, world_size: int, device: torch.device, store: Store, transport: str, timeout_s: float
+    ) -> None:
+        self.rank, self.world_size, self.device, self.timeout_s = rank, world_size, device, timeout_s
+        self._board = Board(store, rank, world_size, timeout_s)
+        self._transport, self._held = stand(transport, self._board, store, device, rank, world_size, timeout_s)
+        self.transport: str = self._transport.name
+        """What collectives go through: `memory`, `gloo` or `nccl`."""
+        self._regions = 0
+        self._courier: _Courier | None = None
+        self._under_way: list[Pending] = []
+        self._closed = self._gone = False
+
+    def exchange(self, text: str) -> list[str]:
+        """Every rank's text, by rank; slow, for what is done once. Raises RankLost."""
+        return self._board.exchange(text)
+
+    def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
+        """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order."""
+        self._regions += 1
+        return self._transport.empty(f"region{self._regions}", elements, dtype)
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """Reduce a contiguous tensor in place by `sum`, `max` or `mean`, the same bits on all ranks. Raises RankLost."""
+        if self._under_way:
+            self.drain()
+        self._carry_out(tensor, op)
+
+    def start(self, tensor: Tensor, op: str = SUM) -> Pending:
+        """The same in the background; `tensor` is not to be touched before the end of `wait`."""
+        pending: Pending
+        if isinstance(self._transport, Torch):
+            work = dist.all_reduce(tensor, op=OPS[op], async_op=True)
+            pending = _Work(work, tensor, self.world_size if op == MEAN else 1)
+        else:
+            self._courier = self._courier or _Courier()
+            pending = self._courier.submit(partial(self._carry_out, tensor, op))
+        self._under_way.append(pending)
+        return pending
+
+    def drain(self) -> None:
+        """Wait until nothing is under way: collectives keep their order. Raises RankLost."""
+        while self._under_way:
+            try:
+                self._under_way.pop(0).wait()
+            except RuntimeError as error:
+                raise self._broken(str(error)) from error
+
+    def _carry_out(self, tensor: Tensor, op: str) -> None:
+        if self._closed:
+            raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
+        try:
+            self._transport.all_reduce(tensor, op)
+        except (ExchangeBroken, OSError) as error:
+            raise self._broken(str(error)) from error
+
+    def _broken(self, why: str) -> RankLost:
+        self._closed = True
+        self._transport.leave()
+        if isinstance(self._transport, Torch):  # which says what its socket saw, and not who
+            late = self._board.missing(GRACE_S)
+            names = ", ".join(map(str, late))
+            why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"
+        return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Give all ranks rank 0's values, bit for bit. Raises RankLost."""
+        if self.world_size == 1 or not tensors:
+            return
+        sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]
+        # As whole numbers: a sum with nothing but zeros keeps every bit, of NaN and -0.0 too.
+        wire = torch.zeros(sum(sizes) // 8, dtype=torch.int64, device=self.device)
+        places = torch.split(wire.view(torch.uint8), sizes)
+        pairs = [(t, place[: t.nbytes].view(t.dtype).view(t.shape)) for t, place in zip(tensors, places, strict=True)]
+        with torch.no_grad():
+            if self.rank == 0:
+                for tensor, place in pairs:
+                    place.copy_(tensor)
+            self.all_reduce(wire)
+            if self.rank:
+                for tensor, place in pairs:
+                    tensor.copy_(place)
+
+    def barrier(self) -> None:
+        """Wait for all ranks. Raises RankLost."""
+        self.all_reduce(torch.zeros(1, device=self.device))
+
+    def close(self) -> None:
+        """Leave. Who still waits for this rank gets an error."""
+        global _current
+        if _current is self:
+            _current = None
+        if not self._gone:
+            self._gone = self._closed = True
+            atexit.unregister(self.close)
+            if self._courier is not None:
+                self._courier.stop()
+            self._transport.close()
+            self._held.close()
+
+
+def init(
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    store: Store | None = None,
+    transport: str = "auto",
+    device: str | torch.device | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Group:
+    """Meet the other ranks; the group is what `DistributedDataParallel` and `wrap` use from here on.
+
+    Ranks are known from the arguments, or from torch's default process group, or from the environment of torchrun (RANK,
+    WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). `store`: where to meet instead, any store of `torch.distributed`.
+    `transport`: `memory` (ranks of one host, on CPUs), `gloo`, `nccl`; auto takes the first that works. No collective waits
+    longer than `timeout_s` for a rank. Raises ValueError for wrong use, RankLost if a rank does not come.
+    """
+    global _current
+    if _current is not None:
+        raise ValueError("ddp.init was called before in this process; close that group first (group.close())")
+    if transport not in NAMES:
+        raise ValueError(f"transport must be one of {', '.join(NAMES)}, not {transport!r}")
+    rank, world_size = _place(rank, world_size)
+    where = torch.device(device) if device is not None else _device(world_size)
+    _current = make(rank, world_size, where, store or open_store(rank, world_size, timeout_s), transport, timeout_s)
+    atexit.register(_current.close)
+    return _current
+
+
+def make(
+    rank: int,
+    world_size: int,
+    device: torch.device,
+    store: Store,
+    transport: str = "auto",
+    timeout_s: float = TIMEOUT_S,
+) -> Group:
+    """A group beside the current one. Ranks may be threads of one process, each with its own."""
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..{world_size - 1} (world_size={world_size}), not {rank}")
+    return Group(rank, world_size, device, store, transport, timeout_s)
+
+
+def current(alone: bool = False) -> Group:
+    """The group of this process, made from the environment if there is none. Raises ValueError if that says nothing; `alone`
+    takes it for one process alone."""
+    if _current is None and alone and not (dist.is_initialized() or "RANK" in os.environ):
+        return init(0, 1)
+    return _current or init()
+
+
+def get_rank() -> int:
+    """This process's rank."""
+    return current().rank
+
+
+def get_world_size() -> int:
+    """How many ranks there are."""
+    return current().world_size
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """From the arguments, the default process group, the environment: the first that says it."""
+    if (rank is None) != (world_size is None):
+        raise ValueError("give both rank and world_size, or neither")
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    told = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if not (told[0].isdigit() and told[1].isdigit()):
+        raise ValueError(
+            "nothing says which rank this is: start the script with torchrun --nproc-per-node=N, or call "
+            "ddp.init(rank, world_size) with MASTER_PORT set (ddp.init(0, 1) for one process alone)"
+        )
+    return int(told[0]), int(told[1])
+
+
+def _device(world_size: int) -> torch.device:
+    """A GPU of its own for every rank of this host, else the CPU."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    beside = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    if torch.cuda.is_available() and torch.cuda.device_count() >= beside:
+        return torch.device("cuda", local)
+    return torch.device("cpu")

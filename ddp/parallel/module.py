@@ -1,0 +1,187 @@
+"""`DistributedDataParallel`: torch's interface, our buckets and transports."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.variable import Variable
+
+from ddp.core.buckets import BUCKET_BYTES, FIRST_BYTES
+from ddp.parallel.agreement import agree, claim, release
+from ddp.parallel.group import Group, current
+from ddp.parallel.reducer import Reducer
+
+WIRES = {None: None, "bfloat16": torch.bfloat16}
+
+
+class DistributedDataParallel(nn.Module):
+    """Train `module` on every rank with the gradients of all: a drop-in for torch's class of that name.
+
+    Parameters and buffers become those of rank 0. From then on every backward pass leaves in `.grad` the average over ranks
+    (`average=False`: the sum), the same bits on all ranks. Parameters that a rank did not use count as zero there; those
+    that no rank used keep no gradient.
+
+    As torch's: `broadcast_buffers` (rank 0's, before each training forward), `bucket_cap_mb` (MiB; a number, or one for
+    each bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave;
+    None is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
+    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
+
+    Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
+    `overlap=False` sends nothing before `sync_gradients()`.
+
+    Raises ValueError for a model that is wrapped already or is not the same on all ranks (with rank and parameter), RankLost
+    for a rank that does not come.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: object = None,
+        output_device: object = None,
+        *,
+        broadcast_buffers: bool = True,
+        init_sync: bool = True,
+        process_group: Group | None = None,
+        bucket_cap_mb: float | Sequence[float] | None = None,
+        find_unused_parameters: bool = True,
+        gradient_as_bucket_view: bool = True,
+        static_graph: bool = False,
+        average: bool = True,
+        compression: str | None = None,
+        overlap: bool = True,
+    ) -> None:
+        super().__init__()
+        if compression not in WIRES:
+            raise ValueError(f"compression must be None or 'bfloat16', not {compression!r}")
+        if process_group is not None and not isinstance(process_group, Group):
+            raise ValueError("process_group must be what ddp.init returned; torch's default group is found by itself")
+        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        if not named:
+            raise ValueError("no parameter of this model is trained: there is nothing to average")
+        caps = _bytes(bucket_cap_mb)
+        self._group = process_group or current()
+        self._refuse_other_devices(named)
+        settings = {"average": average, "buckets in bytes": caps, "compression": compression}
+        claim([module], self)
+        try:
+            agree(self._group, [module], settings | {"overlap": overlap, "broadcast_buffers": broadcast_buffers})
+            self._reducer = Reducer(self._group, named, caps, average, WIRES[compression])
+        except BaseException:
+            release([module], self)
+            raise
+        self.module = module
+        self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
+        self._reducer.enabled = overlap
+        self._queued = False
+        self._settled = True
+        """Whether all gradients that came are those of all ranks."""
+        if init_sync:
+            self.sync_parameters()
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), index))  # type: ignore[no-untyped-call]
+            for index, (_, parameter) in enumerate(named)
+        ]
+
+    def _refuse_other_devices(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
+        for name, parameter in named:
+            if parameter.device != self._group.device and parameter.device.type != self._group.device.type:
+                raise ValueError(
+                    f"parameter {name} is on {parameter.device}, the group on {self._group.device}: move the model there "
+                    "first, or make the group with ddp.init(device=...)"
+                )
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """As `module`."""
+        if torch.is_grad_enabled():
+            if self._queued:
+                self._queued = False
+                self._reducer.abandon()
+            self._settled = False
+            if self._share_buffers and self.training and self._reducer.enabled:
+                self.sync_buffers()
+        return self.module(*inputs, **named)
+
+    def _came(self, index: int) -> None:
+        """From a parameter's hook: its gradient of this pass is complete."""
+        self._settled = False
+        if self._reducer.enabled and not self._queued:
+            self._queued = True
+            Variable._execution_engine.queue_callback(self._finish)
+        self._reducer.touch(index)
+
+    def _finish(self) -> None:
+        """The backward pass is over."""
+        self._queued = False
+        self._reducer.finish()
+        self._settled = True
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes in here add up on this rank alone; the next pass outside sends them all."""
+        before, self._reducer.enabled = self._reducer.enabled, False
+        try:
+            yield
+        finally:
+            self._reducer.enabled = before
+
+    def set_samples(self, samples: int) -> None:
+        """How many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average over
+        ranks is then that over samples. All ranks say it, or none. Call it before the backward pass."""
+        if not self._average:
+            raise ValueError("samples weigh in an average; this model sums (average=False)")
+        if samples < 0:
+            raise ValueError(f"samples must be 0 or more, not {samples}")
+        self._reducer.samples = samples
+
+    def sync_gradients(self, samples: int | None = None) -> None:
+        """Send all gradients now, and wait. Does nothing where the backward pass has done so already.
+
+        `samples`: as in `set_samples`. A rank that has no batch where the others have one calls it with 0, in place of its
+        forward and backward pass. Raises RankLost.
+        """
+        if samples is not None:
+            self.set_samples(samples)
+            if samples == 0 and self._share_buffers and self.training and self._overlap:
+                self.sync_buffers()  # as the others do in their forward pass
+        elif self._settled:
+            return
+        self._reducer.finish()
+        self._settled = True
+
+    def sync_parameters(self) -> None:
+        """Give all ranks rank 0's parameters and buffers."""
+        self._group.broadcast([p.detach() for p in self.module.parameters()])
+        self.sync_buffers()
+
+    def sync_buffers(self) -> None:
+        """Give all ranks rank 0's buffers."""
+        self._group.broadcast(list(self.module.buffers()))
+
+    def close(self) -> None:
+        """Average no more; the module is as any other again."""
+        for hook in self._hooks:
+            hook.remove()
+        release([self.module], self)
+
+
+def _bytes(caps: float | Sequence[float] | None) -> list[int]:
+    """Sizes of buckets, from MiB."""
+    if caps is None:
+        return [FIRST_BYTES, BUCKET_BYTES]
+    return [int(cap * 2**20) for cap in ([caps] if isinstance(caps, (int, float)) else caps)]
+
+
+def _hook(owner: weakref.ref[DistributedDataParallel], index: int) -> Callable[[Tensor], None]:
+    """Hooks live as long as their parameter, and are not to keep the wrapper alive."""
+
+    def hook(parameter: Tensor) -> None:
+        wrapper = owner()
+        if wrapper is not None:
+            wrapper._came(index)
+
+    return hook

@@ -1,0 +1,196 @@
+"""The gradients of one model in buckets, and their way through a group. Knows neither modules nor loops.
+
+Gradients live in the buckets: `p.grad` is a view. Where the user has cleared `grad` to None, only the first gradient to come
+is copied: by then the rest of the model has its views. Buckets but the last go from a thread (or PyTorch's own) while
+backward still runs; the last one goes at its end, from the caller's, for there is nothing left to overlap with. Behind it
+travel three numbers: whether a rank left a parameter out, its samples, whether it said them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddp.core.buckets import Item, Launches, assign
+from ddp.parallel.group import Group
+from ddp.runtime.transports.base import MEAN, SUM
+
+UNUSED, SAMPLES, SAID = range(3)
+TAIL = 3
+
+
+class Reducer:
+    """`touch` for every gradient as it comes, `finish` at the end of the pass."""
+
+    def __init__(
+        self,
+        group: Group,
+        named: Sequence[tuple[str, nn.Parameter]],
+        caps: Sequence[int],
+        average: bool = True,
+        wire: torch.dtype | None = None,
+    ) -> None:
+        self._group, self._names = group, [name for name, _ in named]
+        self._parameters = [parameter for _, parameter in named]
+        self._op = MEAN if average else SUM
+        plan = assign([Item(p.nbytes, str(p.dtype)) for p in self._parameters], caps)
+        self._plan, self._launches = plan, Launches(plan)
+        self._flats: list[Tensor] = []
+        self._views: list[Tensor] = [p.detach() for p in self._parameters]  # replaced right here
+        exact = wire is None and bool(plan) and self._parameters[plan[-1][0]].dtype in (torch.float32, torch.float64)
+        for number, bucket in enumerate(plan):
+            members = [self._parameters[index] for index in bucket]
+            # Their places start where a cache line does, so that sums over them run at full speed.
+            line = 64 // members[0].element_size()
+            sizes = [-(-p.numel() // line) * line for p in members]
+            tail = TAIL if exact and number == len(plan) - 1 else 0
+            flat = group.empty(sum(sizes) + tail, members[0].dtype).zero_()
+            self._flats.append(flat)
+            for index, part in zip(bucket, torch.split(flat[: sum(sizes)], sizes), strict=True):
+                parameter = self._parameters[index]
+                self._views[index] = part[: parameter.numel()].view(parameter.shape)
+        self._tail = self._flats[-1][-TAIL:] if exact else torch.zeros(TAIL, device=group.device)
+        self._apart = not exact
+        """The three numbers go by themselves: a bucket of few bits would round them."""
+        self._wires = None if wire is None else [group.empty(f.numel(), wire) for f in self._flats]
+        self._numbers = self._tail.numpy() if group.device.type == "cpu" else None
+        self.samples: int | None
+        """How many samples this rank's gradient is the mean of; None: ranks weigh the same."""
+        self.enabled = True
+        """Whether gradients are sent as they come."""
+        self.passes = 0
+        """Synchronisations so far."""
+        self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is there since the last synchronisation."""
+        self._launches.reset()
+        self.samples = None
+        self._used = [False] * len(self._parameters)
+        self._fresh: list[int] = []
+        self.open = False
+        """Whether gradients came since the last synchronisation."""
+
+    @property
+    def launched(self) -> int:
+        """Buckets that are under way."""
+        return self._launches.launched
+
+    def touch(self, index: int) -> None:
+        """The gradient of this parameter is complete. Raises ValueError, RankLost."""
+        if not self.open:
+            self.open = True
+            self._attach(index)
+        if self._parameters[index].grad is not self._views[index]:
+            self._take_in(index)
+        self._used[index] = True
+        if self.enabled:
+            last = len(self._plan) - 1
+            try:
+                for bucket in self._launches.arrive(index):
+                    if bucket < last:
+                        self._send(bucket, inline=False)
+            except ValueError as error:
+                raise ValueError(
+                    f"the gradient of {self._names[index]} {error}: it is used in several backward passes that run into one "
+                    "another (checkpointing?); do them inside no_sync() and call sync_gradients() after"
+                ) from None
+
+    def _take_in(self, index: int) -> None:
+        """A gradient that autograd made anew goes to its place."""
+        parameter, view = self._parameters[index], self._views[index]
+        assert parameter.grad is not None
+        view.copy_(parameter.grad)
+        parameter.grad = view
+
+    def _attach(self, came: int = -1) -> None:
+        """Where the user has cleared `grad` to None, put zeros of ours there: autograd adds to them. `came` has come."""
+        parameters, views = self._parameters, self._views
+        for number in range(self._launches.launched, len(self._plan)):
+            bucket = self._plan[number]
+            missing = [index for index in bucket if parameters[index].grad is None]
+            if not missing:
+                continue
+            self._fresh += missing
+            rest = len(bucket) - len(missing)
+            if not rest or (rest == 1 and came in bucket and parameters[came].grad is not views[came]):
+                self._flats[number].zero_()  # one call for all
+            else:
+                for index in missing:
+                    views[index].zero_()
+            for index in missing:
+                parameters[index].grad = views[index]
+
+    def finish(self) -> None:
+        """Send what has not gone, and wait for all: every `grad` is that of all ranks. Raises ValueError, RankLost."""
+        self._attach()
+        for members in self._plan[self._launches.launched :]:
+            for index in members:
+                if self._parameters[index].grad is not self._views[index]:
+                    self._take_in(index)
+        last, said = len(self._plan) - 1, self.samples
+        for bucket in self._launches.rest():
+            if bucket < last:
+                self._send(bucket, inline=True)
+        self._scale(last)
+        self._tell([float(not all(self._used)), 1.0 if said is None else float(said), float(said is not None)])
+        self._carry(last, inline=True)
+        if self._apart:
+            self._group.all_reduce(self._tail, self._op)
+        self.passes += 1
+        self._conclude(said)
+
+    def _scale(self, bucket: int) -> None:
+        if self.samples is not None and self.samples != 1:
+            # A rank without samples weighs nothing, whatever it holds.
+            self._flats[bucket].mul_(self.samples) if self.samples else self._flats[bucket].zero_()
+
+    def _send(self, bucket: int, inline: bool) -> None:
+        self._scale(bucket)
+        self._carry(bucket, inline)
+
+    def _carry(self, bucket: int, inline: bool) -> None:
+        tensor = self._flats[bucket]
+        if self._wires is not None:
+            tensor = self._wires[bucket].copy_(tensor)
+        if inline:
+            self._group.all_reduce(tensor, self._op)
+        else:
+            self._group.start(tensor, self._op)
+
+    def _tell(self, numbers: list[float]) -> None:
+        if self._numbers is not None:
+            self._numbers[:] = numbers
+        else:
+            self._tail.copy_(torch.tensor(numbers))
+
+    def _conclude(self, said: int | None) -> None:
+        """Unpack, divide by the samples, and take away the gradients of parameters that no rank used."""
+        unused, samples, counted = (self._tail if self._numbers is None else self._numbers).tolist()
+        if self._wires is not None:
+            for flat, wire in zip(self._flats, self._wires, strict=True):
+                flat.copy_(wire)
+        whole = 1.0 if self._op == MEAN else float(self._group.world_size)
+        if counted and counted != whole:
+            raise ValueError(
+                "some ranks said how many samples they have (set_samples), some did not: all must, or none"
+            )
+        if said is not None and samples:
+            for flat in self._flats:
+                flat.div_(samples)
+        if unused:
+            used = torch.tensor([float(used) for used in self._used], device=self._group.device)
+            self._group.all_reduce(used)
+            flags = used.tolist()
+            for index in self._fresh:
+                if not flags[index]:
+                    self._parameters[index].grad = None
+        self._rest()
+
+    def abandon(self) -> None:
+        """A pass broke off. Raises ValueError if some of it was sent already: the other ranks have it."""
+        if self._launches.launched:
+            raise ValueError("the last backward pass broke off with gradients under way: start the ranks anew")
+        self._rest()

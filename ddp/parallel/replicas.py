@@ -1,0 +1,134 @@
+"""`wrap`: replicas of one model, on one device each, brought together when the user's loop says so (GANs, RL)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ddp.parallel.agreement import agree, claim, describe, difference, release
+from ddp.parallel.group import Group, current
+from ddp.runtime.transports.base import SUM
+
+
+class Replicas:
+    """What `wrap` gives. Replicas are numbered through all ranks: those of rank 0 first."""
+
+    def __init__(self, models: Sequence[nn.Module], devices: Sequence[torch.device], group: Group) -> None:
+        self._models, self._group = list(models), group
+        self.devices = tuple(devices)
+        """Of this process's replicas."""
+        self.world_size = len(models) * group.world_size
+        """Replicas of all processes."""
+        first = describe(models[0])
+        for number, model in enumerate(models[1:], 1):
+            if what := difference(describe(model), first, f"replica {number}", "replica 0"):
+                raise ValueError(f"these are not replicas of one model: {what}")
+        claim(models, self)
+        try:
+            agree(group, models[:1], {"replicas of a rank": len(models)})
+        except BaseException:
+            release(models, self)
+            raise
+        trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
+        self._columns = list(zip(*trained, strict=True))
+        dtypes = sorted({column[0].dtype for column in self._columns}, key=str)
+        self._groups = [[c for c in self._columns if c[0].dtype == dtype] for dtype in dtypes]
+        self._flats = [group.empty(sum(c[0].numel() for c in part), part[0][0].dtype) for part in self._groups]
+        self._flags = torch.zeros(len(self._columns) + 1, dtype=torch.float64, device=group.device)
+
+    def sync_params(self) -> None:
+        """Give all replicas the parameters of the first. Raises RankLost."""
+        self._spread([list(model.parameters()) for model in self._models])
+
+    def sync_buffers(self) -> None:
+        """Give all replicas the buffers of the first. Raises RankLost."""
+        self._spread([list(model.buffers()) for model in self._models])
+
+    def _spread(self, tensors: list[list[Tensor]]) -> None:
+        with torch.no_grad():
+            self._group.broadcast([tensor.detach() for tensor in tensors[0]])
+            for others in tensors[1:]:
+                for tensor, first in zip(others, tensors[0], strict=True):
+                    tensor.copy_(first)
+
+    def all_reduce_gradients(self) -> None:
+        """Every `.grad` becomes the mean over all replicas; one without a gradient counts as zero. Raises RankLost."""
+        self._reduce([1.0] * self.world_size)
+
+    def weighted_all_reduce_gradients(self, counts: Sequence[float]) -> None:
+        """The mean weighted by `counts`, one for every replica of every rank. Raises ValueError, RankLost."""
+        if len(counts) != self.world_size:
+            raise ValueError(f"one count for each of {self.world_size} replicas is needed, not {len(counts)}")
+        if not all(math.isfinite(count) and count >= 0 for count in counts) or not sum(counts):
+            raise ValueError(f"counts must be finite, 0 or more, and not all zero: {list(counts)}")
+        self._reduce([float(count) for count in counts])
+
+    @torch.no_grad()
+    def _reduce(self, counts: list[float]) -> None:
+        total, local = sum(counts), len(self._models)
+        own = counts[self._group.rank * local : (self._group.rank + 1) * local]
+        flags = [float(any(p.grad is not None for p in column)) for column in self._columns]
+        self._flags.copy_(torch.tensor([*flags, total], dtype=torch.float64))
+        self._group.all_reduce(self._flags, SUM)
+        *used, totals = self._flags.tolist()
+        if not math.isclose(totals, total * self._group.world_size, rel_tol=1e-12):
+            raise ValueError(f"ranks gave different counts: they add up to {total:g} on rank {self._group.rank}")
+        shared = dict(zip(map(id, self._columns), used, strict=True))
+        for columns, flat in zip(self._groups, self._flats, strict=True):
+            views = torch.split(flat, [column[0].numel() for column in columns])
+            for column, view in zip(columns, views, strict=True):
+                _add_up(column, own, view)
+            self._group.all_reduce(flat, SUM)
+            flat.div_(total)
+            for column, view in zip(columns, views, strict=True):
+                if shared[id(column)]:
+                    _hand_out(column, view)
+
+    def close(self) -> None:
+        """The models may be wrapped anew."""
+        release(self._models, self)
+
+
+def _add_up(column: Sequence[nn.Parameter], counts: Sequence[float], view: Tensor) -> None:
+    """Weighted gradients of one parameter's replicas, into `view`."""
+    view.zero_()
+    for parameter, count in zip(column, counts, strict=True):
+        if parameter.grad is not None and count:
+            view.add_(parameter.grad.reshape(-1).to(view.device), alpha=count)
+
+
+def _hand_out(column: Sequence[nn.Parameter], view: Tensor) -> None:
+    for parameter in column:
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+        parameter.grad.copy_(view.view(parameter.shape))
+
+
+def wrap(
+    models: Sequence[nn.Module], devices: Sequence[str | torch.device] | None = None, *, group: Group | None = None
+) -> Replicas:
+    """Wrap replicas of one model: one for each of `devices` in this process, and as many in every other rank.
+
+    A GAN is two of these: `ddp.wrap([generator], ["cpu"])`, `ddp.wrap([critic], ["cpu"])`. In a process that nothing says a
+    rank of, the replicas are all there is. Raises ValueError for models that are not alike or wrapped already (with rank and
+    parameter), RankLost for a rank that does not come.
+    """
+    if isinstance(models, nn.Module):
+        raise ValueError("wrap takes a list of models, one for each device: wrap([model], [device])")
+    models = list(models)
+    places = [torch.device(d) for d in devices] if devices is not None else [_place(model) for model in models]
+    if not models or len(models) != len(places):
+        raise ValueError(f"one model for each device is needed, not {len(models)} for {len(places)}")
+    for number, (model, place) in enumerate(zip(models, places, strict=True)):
+        if _place(model).type != place.type:
+            raise ValueError(f"model {number} is on {_place(model)}, not on {place}: move it there first")
+    return Replicas(models, places, group or current(alone=True))
+
+
+def _place(model: nn.Module) -> torch.device:
+    for parameter in model.parameters():
+        return parameter.device
+    raise ValueError("a model without parameters has nothing to bring together")

@@ -1,0 +1,163 @@
+"""Ranks that meet in real processes, as torchrun starts them, and what they reduce with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+import ddp
+from ddp.runtime import forkserver
+from tests.parallel.conftest import Together, run_together
+from tests.parallel.test_module import batch, loss, net, replay, same, train
+
+GROUP_TIMEOUT_S = 20.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run(act: Callable[..., None], folder: Path, world: int, *more: object) -> list[int | None]:
+    """Exit codes of ranks that act, with the environment that torchrun gives them."""
+    context, port = forkserver.warm(), free_port()
+    ranks = [context.Process(target=rank_main, args=(act, folder, rank, world, port, more)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(60)
+    return [process.exitcode for process in ranks]
+
+
+def rank_main(
+    act: Callable[..., None], folder: Path, rank: int, world: int, port: int, more: tuple[object, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    act(folder, *more)
+
+
+def trains(folder: Path, transport: str, borrowed: bool) -> None:
+    if borrowed:
+        dist.init_process_group("gloo")
+    group = ddp.init(transport=transport, timeout_s=GROUP_TIMEOUT_S)
+    assert (ddp.get_rank(), ddp.get_world_size()) == (group.rank, group.world_size) == (int(os.environ["RANK"]), 2)
+    with pytest.raises(ValueError, match=r"ddp\.init was called before"):
+        ddp.init()
+    listening = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert borrowed or set(listening) <= {"127.0.0.1", "::1"}
+    found = train(group, bucket_cap_mb=0.0002)
+    torch.save([*found, group.transport], folder / f"{transport}-{group.rank}.pt")
+    group.close()
+    if borrowed:
+        dist.barrier()  # it is not ours to end
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("transport", "borrowed", "name"),
+    [("auto", False, "memory"), ("gloo", False, "gloo"), ("auto", True, "memory"), ("gloo", True, "gloo")],
+)
+def test_processes_train_as_a_replay_in_one(transport: str, borrowed: bool, name: str, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    truth = replay(2)
+    assert run(trains, tmp_path, 2, transport, borrowed) == [0, 0]
+    for rank in range(2):
+        *found, used = torch.load(tmp_path / f"{transport}-{rank}.pt")
+        assert used == name
+        assert same(found, truth)
+    assert not list(Path("/dev/shm").glob(f"ddp-run-{os.getpid()}-*"))
+
+
+def dies(folder: Path, transport: str) -> None:
+    group = ddp.init(transport=transport, timeout_s=GROUP_TIMEOUT_S)
+    wrapped = ddp.DistributedDataParallel(net())
+    for step in range(3):
+        if group.rank == 1 and step == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        began = time.monotonic()
+        if step < 2:
+            loss(wrapped, batch(group.rank, step)).backward()
+        else:
+            with pytest.raises(ddp.RankLost, match="rank 0 cannot go on: rank 1 is gone"):
+                loss(wrapped, batch(group.rank, step)).backward()
+            assert time.monotonic() - began < GROUP_TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_a_rank_that_is_killed_is_an_error_on_the_others(transport: str, tmp_path: Path) -> None:
+    assert run(dies, tmp_path, 2, transport) == [0, -signal.SIGKILL]
+
+
+def never_comes(folder: Path) -> None:
+    if int(os.environ["RANK"]) == 0:
+        with pytest.raises(ddp.RankLost, match="rank 1 did not come within 1 s"):
+            ddp.init(timeout_s=1.0)
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+    assert run(never_comes, tmp_path, 2) == [0, 0]
+
+
+def test_broadcast_keeps_every_bit(together: Together) -> None:
+    odd = [
+        torch.tensor([-0.0, float("nan"), float("-inf")]),
+        torch.tensor([True, False, True]),
+        torch.tensor(3.5).bfloat16(),
+    ]
+    odd.append(torch.arange(7, dtype=torch.int16))
+
+    def act(group: ddp.Group) -> list[torch.Tensor]:
+        own = [each.clone() if group.rank == 0 else torch.ones_like(each) for each in odd]
+        group.broadcast(own)
+        return own
+
+    for found in together(3, act):
+        assert [f.view(-1).view(torch.uint8).tolist() for f in found] == [
+            o.view(-1).view(torch.uint8).tolist() for o in odd
+        ]
+
+
+def test_one_process_alone_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="nothing says which rank this is: start the script with torchrun"):
+        ddp.DistributedDataParallel(net())
+    with pytest.raises(ValueError, match="give both rank and world_size"):
+        ddp.init(0)
+    with pytest.raises(ValueError, match="MASTER_PORT is not set"):
+        ddp.init(0, 2)
+    with pytest.raises(ValueError, match=r"rank must be in 0\.\.1"):
+        ddp.init(2, 2, store=dist.HashStore())
+    with pytest.raises(ValueError, match="transport must be one of"):
+        ddp.init(0, 1, transport="pigeon")
+    replicas = ddp.wrap([net()], ["cpu"])  # takes a process that nothing says a rank of for one alone
+    assert replicas.world_size == ddp.get_world_size() == 1
+    ddp.parallel.group.current().close()
+
+
+def test_memory_alone_is_refused_where_ranks_share_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddp.parallel.meeting._common_folder", lambda board, rank, held: (False, Path()))
+    for result in run_together(2, lambda group: None):
+        with pytest.raises(ValueError, match="transport=memory needs all ranks on one host"):
+            raise result
+
+
+def test_closing_ends_the_thread(together: Together) -> None:
+    together(2, lambda group: train(group, bucket_cap_mb=0.0002))
+    deadline = time.monotonic() + 5
+    while any(thread.name == "collectives" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

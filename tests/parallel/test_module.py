@@ -1,0 +1,350 @@
+"""`DistributedDataParallel` against a replay in one process, bit for bit; and everything that it promises besides."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp import DistributedDataParallel, RankLost
+from ddp.parallel.group import Group
+from tests.parallel.conftest import Together, run_together
+from tests.parallel.test_reducer import mean
+
+STEPS, BATCH = 4, 6
+
+
+seeding = threading.Lock()
+
+
+def net(seed: int = 0, norm: bool = False) -> nn.Module:
+    with seeding:
+        torch.manual_seed(seed)
+        return build(norm)
+
+
+def build(norm: bool) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 40), *([nn.BatchNorm1d(40)] if norm else []), nn.Tanh(), nn.Linear(40, 3))
+
+
+def batch(rank: int, step: int, size: int = BATCH) -> Tensor:
+    return torch.randn(size, 5, generator=torch.Generator().manual_seed(100 * step + rank))
+
+
+def loss(model: nn.Module, inputs: Tensor) -> Tensor:
+    return torch.as_tensor(model(inputs).square().mean())
+
+
+def values(model: nn.Module) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in model.state_dict().values()]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def replay(world: int, steps: int = STEPS) -> list[Tensor]:
+    """What one process makes of all ranks' batches: gradient by gradient, added up in the order of ranks."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        found = []
+        for rank in range(world):
+            model.zero_grad()
+            loss(model, batch(rank, step)).backward()
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        for parameter, parts in zip(model.parameters(), zip(*found, strict=True), strict=True):
+            parameter.grad = mean(list(parts))
+        optimizer.step()
+    return values(model)
+
+
+def train(group: Group, clear: str = "before", model: nn.Module | None = None, **settings: Any) -> list[Tensor]:
+    wrapped = DistributedDataParallel(model or net(seed=group.rank and 5), process_group=group, **settings)
+    wrapped.sync_parameters()
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        if clear == "before":
+            optimizer.zero_grad()
+        found = loss(wrapped, batch(group.rank, step))
+        if clear != "before":
+            optimizer.zero_grad(set_to_none=clear == "between")
+        found.backward()
+        wrapped.sync_gradients()
+        optimizer.step()
+    return values(wrapped.module)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"bucket_cap_mb": 0.0002}, {"overlap": False}, {"clear": "between"}, {"clear": "zero"}]
+)
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_training_is_that_of_a_replay_in_one_process(world: int, settings: dict[str, Any], together: Together) -> None:
+    """Ranks start from different parameters: those of rank 0 count."""
+    torch.set_num_threads(1)
+    truth = replay(world)
+    assert all(same(found, truth) for found in together(world, lambda group: train(group, **settings)))
+
+
+def test_a_sum_is_not_divided(together: Together) -> None:
+    def act(group: Group, average: bool) -> list[Tensor]:
+        wrapped = DistributedDataParallel(net(), process_group=group, average=average)
+        loss(wrapped, batch(group.rank, 0)).backward()
+        return [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+
+    means, sums = together(2, lambda group: act(group, True)), together(2, lambda group: act(group, False))
+    assert same([2 * each for each in means[0]], sums[1])
+
+
+def test_gradients_add_up_inside_no_sync(together: Together) -> None:
+    def act(group: Group) -> list[Tensor]:
+        wrapped = DistributedDataParallel(net(), process_group=group)
+        with wrapped.no_sync():
+            loss(wrapped, batch(group.rank, 0)).backward()
+            own = [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+        loss(wrapped, batch(group.rank, 1)).backward()
+        return own + [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+
+    def alone(rank: int) -> list[Tensor]:
+        model = net()
+        for step in range(2):
+            loss(model, batch(rank, step)).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    one, other = together(2, act)
+    assert not same(one[:4], other[:4])
+    assert same(one[4:], other[4:])
+    assert same(one[4:], [mean(list(parts)) for parts in zip(alone(0), alone(1), strict=True)])
+
+
+class Parts(nn.Module):
+    """Uses the parts that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(5, 2) for _ in range(3))
+
+    def forward(self, inputs: Tensor, used: list[int]) -> Tensor:
+        return torch.stack([self.parts[index](inputs) for index in used]).sum()
+
+
+@pytest.mark.parametrize("cap", [None, 0.00001])
+def test_unused_parameters(cap: float | None, together: Together) -> None:
+    """Part 0 is used by both ranks, part 1 by rank 1, part 2 by nobody, and in the second step by all."""
+
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(Parts(), process_group=group, bucket_cap_mb=cap)
+        grads = [[p.grad for p in part.parameters()] for part in wrapped.module.parts]
+        for turn in range(3):
+            wrapped.zero_grad()
+            used = [0, 1, 2] if turn == 1 else [0, 1] if group.rank else [0]
+            wrapped(torch.ones(1, 5), used).backward()
+            grads = [[p.grad for p in part.parameters()] for part in wrapped.module.parts]
+            halves = [1.0, 0.5 if turn != 1 else 1.0]
+            assert all(
+                bool((g == half).all())
+                for part, half in zip(grads, halves, strict=False)
+                for g in part
+                if g is not None
+            )
+            assert [[g is None for g in part] for part in grads] == [[False] * 2] * 2 + [[turn != 1] * 2]
+
+    together(2, act)
+
+
+@pytest.mark.parametrize("sizes", [(6, 2), (6, 0), (1, 5)])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_uneven_batches_average_over_samples(sizes: tuple[int, int], overlap: bool, together: Together) -> None:
+    def act(group: Group) -> list[Tensor]:
+        wrapped = DistributedDataParallel(net(), process_group=group, overlap=overlap, bucket_cap_mb=0.0002)
+        own = sizes[group.rank]
+        if own and overlap:
+            wrapped.set_samples(own)
+            loss(wrapped, batch(group.rank, 0, own)).backward()
+        elif own:
+            loss(wrapped, batch(group.rank, 0, own)).backward()
+            wrapped.sync_gradients(samples=own)
+        else:
+            wrapped.sync_gradients(samples=0)
+        return [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+
+    model = net()
+    loss(model, torch.cat([batch(rank, 0, size) for rank, size in enumerate(sizes)])).backward()
+    found = together(2, act)
+    assert same(*found)
+    for own, parameter in zip(found[0], model.parameters(), strict=True):
+        torch.testing.assert_close(own, parameter.grad)
+
+
+def test_bfloat16_on_the_wire(together: Together) -> None:
+    found = together(2, lambda group: train(group, compression="bfloat16"))
+    truth = replay(2)
+    assert same(*found)
+    assert not same(found[0], truth)
+    for own, exact in zip(found[0], truth, strict=True):
+        torch.testing.assert_close(own, exact, rtol=0.05, atol=0.01)
+
+
+def test_buffers_are_those_of_rank_0(together: Together) -> None:
+    def act(group: Group, broadcast: bool) -> list[Tensor]:
+        return train(group, model=net(norm=True), broadcast_buffers=broadcast)[4:7]
+
+    shared, own = together(2, lambda group: act(group, True)), together(2, lambda group: act(group, False))
+    # What the last step changed in a rank is its own; the steps before are rank 0's.
+    assert same(shared[0], own[0])
+    assert not same(shared[1], own[1])
+    assert not same(own[0], own[1])
+
+
+def test_gradients_of_a_second_synchronisation_are_left_alone(together: Together) -> None:
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(net(), process_group=group, average=False)
+        loss(wrapped, batch(group.rank, 0)).backward()
+        before = [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+        wrapped.sync_gradients()
+        assert same(before, [p.grad for p in wrapped.parameters() if p.grad is not None])
+
+    together(2, act)
+
+
+def other(**changes: Any) -> nn.Module:
+    sizes = {"inner": 40, "dtype": torch.float32, "layers": 2} | changes
+    layers = [nn.Linear(5, sizes["inner"]), nn.Linear(sizes["inner"], 3)][: sizes["layers"]]
+    return nn.Sequential(*layers).to(sizes["dtype"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"inner": 41},
+            r"parameter 0.weight is float32 \[41, 5\] on rank 1, parameter 0.weight is float32 \[40, 5\] on rank 0",
+        ),
+        ({"dtype": torch.float64}, r"parameter 0.weight is float64 \[40, 5\] on rank 1"),
+        ({"layers": 1}, r"rank 0 has parameter 1.weight, rank 1 has not \(2 parts on rank 1, 4 on rank 0\)"),
+    ],
+)
+def test_unequal_models_are_refused_on_all_ranks(changes: dict[str, Any], said: str) -> None:
+    def act(group: Group) -> None:
+        DistributedDataParallel(other(**(changes if group.rank == 1 else {})), process_group=group)
+
+    for result in run_together(3, act):
+        with pytest.raises(ValueError, match=f"ranks do not agree: {said}"):
+            raise result
+
+
+def test_unequal_settings_are_refused() -> None:
+    results = run_together(
+        2, lambda group: DistributedDataParallel(net(), process_group=group, average=group.rank == 0)
+    )
+    for result in results:
+        with pytest.raises(ValueError, match="average is False on rank 1, True on rank 0"):
+            raise result
+
+
+def test_a_second_wrap_is_refused(together: Together) -> None:
+    def act(group: Group) -> None:
+        model = net()
+        wrapped = DistributedDataParallel(model, process_group=group)
+        for again in (model, wrapped, nn.Sequential(model[0])):
+            with pytest.raises(
+                ValueError, match=r"parameter (module\.)?0(\.0)?\.weight is wrapped already: .* use the wrapper"
+            ):
+                DistributedDataParallel(again, process_group=group)
+        wrapped.close()
+        assert len(train(group, model=model)) == 4  # and what was let go may be wrapped anew
+
+    together(1, act)
+
+
+def test_a_wrapper_that_is_gone_is_forgotten(together: Together) -> None:
+    def act(group: Group) -> None:
+        model = net()
+        wrapped = DistributedDataParallel(model, process_group=group)
+        loss(wrapped, batch(0, 0)).backward()
+        del wrapped
+        gc.collect()
+        DistributedDataParallel(model, process_group=group)
+
+    together(1, act)
+
+
+@pytest.mark.parametrize("cap", [None, 0.0002])
+def test_unequal_numbers_of_batches_are_an_error_that_says_what_to_do(cap: float | None) -> None:
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(net(), process_group=group, bucket_cap_mb=cap)
+        for step in range(3 - group.rank):
+            loss(wrapped, batch(group.rank, step)).backward()
+
+    began = time.monotonic()
+    one, none = run_together(2, act)
+    assert none is None
+    with pytest.raises(RankLost, match=r"rank 0 cannot go on: rank 1 has left; .* sync_gradients\(samples=0\)"):
+        raise one
+    assert time.monotonic() - began < 10
+
+
+def test_a_rank_that_does_not_come_is_named_after_the_time_limit() -> None:
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(net(), process_group=group)
+        if group.rank == 1:
+            time.sleep(3)
+            return
+        loss(wrapped, batch(group.rank, 0)).backward()
+
+    with pytest.raises(RankLost, match=r"rank 1 did not come within 1 s"):
+        raise run_together(2, act, timeout_s=1.0)[0]
+
+
+def test_ranks_at_different_places_are_told_apart() -> None:
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(net(), process_group=group)
+        if group.rank == 1:
+            wrapped.sync_parameters()
+        else:
+            loss(wrapped, batch(group.rank, 0)).backward()
+
+    for result in run_together(2, act):
+        with pytest.raises(RankLost, match=r"they are not at the same place|has left"):
+            raise result
+
+
+def test_samples_said_by_some_ranks_only_are_an_error() -> None:
+    def act(group: Group) -> None:
+        wrapped = DistributedDataParallel(net(), process_group=group)
+        if group.rank:
+            wrapped.set_samples(4)
+        loss(wrapped, batch(group.rank, 0)).backward()
+
+    for result in run_together(2, act):
+        with pytest.raises(ValueError, match="all must, or none"):
+            raise result
+
+
+def refuse(act: Callable[[Group], object], said: str, together: Together) -> None:
+    def checked(group: Group) -> None:
+        with pytest.raises(ValueError, match=said):
+            act(group)
+
+    together(1, checked)
+
+
+def test_wrong_settings_are_refused(together: Together) -> None:
+    frozen = net().requires_grad_(False)
+    refuse(
+        lambda g: DistributedDataParallel(frozen, process_group=g), "no parameter of this model is trained", together
+    )
+    refuse(
+        lambda g: DistributedDataParallel(net(), process_group=g, compression="int8"), "compression must be", together
+    )
+    refuse(lambda g: DistributedDataParallel(net(), process_group=g, bucket_cap_mb=0), "must be positive", together)
+    refuse(lambda g: DistributedDataParallel(net(), process_group=3), "what ddp.init returned", together)  # type: ignore[arg-type]
+    refuse(lambda g: DistributedDataParallel(net(), process_group=g).set_samples(-1), "0 or more", together)
+    sums = "this model sums"
+    refuse(lambda g: DistributedDataParallel(net(), process_group=g, average=False).set_samples(1), sums, together)
