@@ -19,10 +19,11 @@ import models
 from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES
+from ddp.runtime.engines import ENGINES, NO_CHECKPOINTS, PEERS
 from ddp.runtime.task import Job
 from ddp.settings import check_transport, known, make_policy, script
 from ddp.suggest import unknown
@@ -70,6 +71,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     _check_cluster(config, world_size, machine)
     speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
+    config = replace(config, checkpoint=_checkpoint(config.checkpoint, engine))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
@@ -220,6 +222,10 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         )
     own_gpus = cluster.device != "cpu" and machine.gpus >= world_size
     check_transport(cluster.transport, own_gpus, "cluster.transport")
+    if config.engine.name in PEERS and cluster.transport == "memory":
+        raise ValueError(
+            f"cluster.transport=memory with mode={config.engine.name}, which has PyTorch's own; leave it out"
+        )
     if not 0 < cluster.deadline_s <= DAY_S:
         raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0 and at most {DAY_S}, a day")
     if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
@@ -230,6 +236,15 @@ def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
     for speed in cluster.speeds:
         if not 0.01 <= speed <= 1:
             raise ValueError(f"cluster.speeds: {speed} is not in [0.01, 1]; 0.5 makes a rank half as fast")
+
+
+def _checkpoint(said: Checkpointing, engine: str) -> Checkpointing:
+    """An engine that makes none is silent about the default, and refuses what was asked for."""
+    if engine not in NO_CHECKPOINTS:
+        return said
+    if said.every and said != Checkpointing():
+        raise ValueError(f"mode={engine} makes no checkpoints: leave out checkpoint.*, or choose another mode")
+    return Checkpointing(every=0)
 
 
 def _speeds(speeds: list[float], world_size: int) -> list[float]:
