@@ -21,8 +21,7 @@ from tests.conformance.oracle import Course, Rule, replay
 ALL = os.environ.get("CONFORMANCE") == "all"
 SIZES = (1, 2, 3, 4)
 CLOSE = 1e-6
-"""Most that a value may be off after ten steps where the order of a sum is not known; of values above 1, this part of them:
-running variances reach 4, where float32 has steps of half of it."""
+"""Most that a value may be off after ten steps where the order of a sum is not known."""
 LONG, NEAR = 200, 1e-3
 """Steps of a long run; most that its loss may be off at any of them."""
 
@@ -39,6 +38,10 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
 FIELD = [(name, size, cell) for size in SIZES for name in ENTRANTS for cell in chosen(name, size)]
 
 
+def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> Course:
+    return course(*cell, world_size, data, exact=world_size <= ENTRANTS[name].exact)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return entrants.save_data(tmp_path_factory.mktemp("data"))
@@ -48,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, tuple[str, str]], Trained]:
     """What each engine made of each of its cells; all of them are trained at once, by processes that are started once."""
     folder = tmp_path_factory.mktemp("field")
-    entrants.train([(ENTRANTS[name], course(*cell, size, data)) for name, size, cell in FIELD], folder)
+    entrants.train([(ENTRANTS[name], taken(name, size, cell, data)) for name, size, cell in FIELD], folder)
     return lambda *entry: entrants.trained(FIELD.index(entry), entry[1], folder)
 
 
@@ -65,10 +68,9 @@ def truth(course: Course, rule: Rule) -> Trained:
 
 
 def distance(one: Trained, other: Trained) -> float:
-    """The largest difference of two values of the final states; relative for those above 1."""
+    """The largest difference of two values of the final states."""
     assert one.state.keys() == other.state.keys()
-    pairs = [(one.state[name].double(), value.double()) for name, value in other.state.items()]
-    return max(float(((a - b).abs() / b.abs().clamp(min=1.0)).max()) for a, b in pairs)
+    return max(float((one.state[name].double() - value.double()).abs().max()) for name, value in other.state.items())
 
 
 @pytest.mark.timeout(3600)
@@ -80,7 +82,7 @@ def test_an_engine_is_the_replay_of_its_ranks(
     entrant = ENTRANTS[name]
     for cell in chosen(name, world_size):
         found = field(name, world_size, cell)
-        exact = truth(course(*cell, world_size, data), entrant.rule)
+        exact = truth(taken(name, world_size, cell, data), entrant.rule)
         assert all(digests == found.digests[0] for digests in found.digests), f"{cell}: ranks differ"
         off = distance(found, exact)
         record_property("/".join(cell), off)
@@ -97,6 +99,6 @@ def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path) -> None:
     for number, (name, entrant) in enumerate(ENTRANTS.items()):
         found, exact = entrants.trained(number, 3, tmp_path), truth(long, entrant.rule)
         assert len(found.losses) == LONG
-        assert exact.losses[-2] < 0.5 * exact.losses[0], "it learns"
+        assert sum(exact.losses[-20:]) < 0.8 * sum(exact.losses[:20]), "it learns"
         off = max(abs(a - b) for a, b in zip(found.losses, exact.losses, strict=True))
         assert off <= NEAR, f"{name}: {off}"
