@@ -105,6 +105,18 @@ def test_one_rank_is_solo(play: Play) -> None:
     )
 
 
+def test_ddp_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path) -> None:
+    task = partial(toy.task, optimizer="Adam", lr=0.01, norm=True, schedule=toy.rising_schedule)
+    fields = {"task": task, "engine": MODULES["torch_ddp"], "epochs": 3}
+    fields |= {"checkpoints": Checkpointing(4, "averages", spacing_s=0.0), "checkpoint_folder": tmp_path / "kept"}
+    whole = play("sync", "nccl", **fields)
+    places = sorted((tmp_path / "kept").glob("[0-9]*"))
+    assert len(places) == 2
+    for place in places:
+        rest = play("sync", "nccl", resume=place, **fields | {"checkpoint_folder": tmp_path / "again"})
+        assert rest.digests == whole.digests
+
+
 @pytest.mark.parametrize("engine", sorted(NO_CHECKPOINTS))
 def test_checkpoints_that_cannot_be_made_are_refused_before_anything_starts(play: Play, engine: str) -> None:
     with pytest.raises(ValueError, match=f"{engine} makes no checkpoints"):
