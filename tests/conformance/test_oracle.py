@@ -20,8 +20,8 @@ from tests.conformance.oracle import Course, Rule, replay
 
 ALL = os.environ.get("CONFORMANCE") == "all"
 SIZES = (1, 2, 3, 4)
-CLOSE = 1e-6
-"""Most that a value may be off after ten steps where the order of a sum is not known."""
+CLOSE, CLOSE_DOUBLE = 1e-6, 1e-10
+"""Most that a value may be off after ten steps where the order of a sum is not known, in single and in double precision."""
 LONG, NEAR = 200, 1e-3
 """Steps of a long run; most that its loss may be off at any of them."""
 
@@ -88,11 +88,12 @@ def test_an_engine_is_the_replay_of_its_ranks(
         record_property("/".join(cell), off)
         if world_size <= entrant.exact:
             assert found.digests[0] == exact.digests[0], f"{cell}: off by {off}"
-        assert off <= CLOSE, f"{cell}: off by {off}"
+        else:
+            assert off <= CLOSE_DOUBLE, f"{cell}: off by {off}"
 
 
 @pytest.mark.timeout(600)
-def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path) -> None:
+def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Three ranks: sums of gloo are in another order than the oracle's there."""
     long = replace(course("mlp", "AdamW", 3, data), steps=LONG, batch=2, tail=1)  # within one epoch
     entrants.train([(entrant, long) for entrant in ENTRANTS.values()], tmp_path)
@@ -101,4 +102,5 @@ def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path) -> None:
         assert len(found.losses) == LONG
         assert sum(exact.losses[-20:]) < 0.8 * sum(exact.losses[:20]), "it learns"
         off = max(abs(a - b) for a, b in zip(found.losses, exact.losses, strict=True))
+        record_property(name, off)
         assert off <= NEAR, f"{name}: {off}"
