@@ -50,6 +50,9 @@ ENTRANTS = {
     "torch_ddp": Entrant("torch_ddp", "gloo", TORCH, exact=2),
     "torch_zero1": Entrant("torch_zero1", "gloo", TORCH, exact=2),
     "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2),
+    "torch_fsdp/groups": Entrant(
+        "torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2, module="tests.conformance.groups"
+    ),
 }
 
 OPTIMIZERS = {

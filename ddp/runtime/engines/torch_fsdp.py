@@ -29,12 +29,14 @@ choice to the user; its older size-based rule took 100 million."""
 class Sharded(Team):
     """Every rank has a slice of everything."""
 
+    group_elements = GROUP_ELEMENTS
+
     def build(self) -> None:
         """The optimizer stays the same object: it moves the slices from now on."""
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
-        _shard(twin, mesh)
+        _shard(twin, mesh, self.group_elements)
         self.module = twin
         places: dict[Tensor, Tensor] = dict(zip(own, twin.parameters(), strict=True))
         for group in self.replica.optimizer.param_groups:
@@ -61,13 +63,13 @@ def _twin(model: nn.Module) -> nn.Module:
     return twin
 
 
-def _shard(root: nn.Module, mesh: DeviceMesh) -> None:
+def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
     """Groups from the inside out, the whole model last."""
     taken: set[nn.Parameter] = set()
     for module in [*reversed(list(root.modules())[1:]), root]:
         mine = [parameter for parameter in module.parameters() if parameter not in taken]
         containers = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass to gather for
-        large = sum(parameter.numel() for parameter in mine) >= GROUP_ELEMENTS and not isinstance(module, containers)
+        large = sum(parameter.numel() for parameter in mine) >= group_elements and not isinstance(module, containers)
         if module is root or large:
             taken.update(mine)
             fully_shard(module, mesh=mesh)
