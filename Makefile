@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign lint bench controller baselines convergence resume clean install
+.PHONY: run test campaign conformance lint bench controller baselines convergence resume clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -39,6 +39,10 @@ endif
 # Schedules never drawn before, against the same laws; a failure prints how to play it again.
 campaign: $(STAMP)
 	SCHEDULES=new $(BIN)/python -m pytest -n 2 --dist worksteal tests/sim $(ARGS)
+
+# Every synchronous engine x ranks x optimizers x models against the oracle; `make test` has a part of it. Some minutes.
+conformance: $(STAMP)
+	CONFORMANCE=all $(BIN)/python -m pytest tests/conformance $(ARGS)
 
 # Speed and memory; never part of the tests.
 bench: $(STAMP)

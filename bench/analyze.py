@@ -97,6 +97,9 @@ _SAME_NAME = (
 """Fields that the result takes from the `RunSpec` as they are."""
 
 
+HIDDEN = "collectives lie inside forward, backward and optimizer: compute holds them, and no efficiency is known"
+
+
 def _notes(stream: Stream) -> list[str]:
     notes = []
     if len({event.digest for event in stream.finished.values()}) > 1:
@@ -106,6 +109,8 @@ def _notes(stream: Stream) -> list[str]:
             f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
             "breakdown and sync are of the rest alone"
         )
+    if stream.hidden:
+        notes.append(HIDDEN)
     notes += [f"checkpoint {event.index} could not be written: {event.error}" for event in stream.unsaved[:1]]
     return notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import sys
 from importlib.metadata import version
@@ -12,7 +13,7 @@ from tabulate import tabulate
 
 from bench import environment
 from bench.listing import presets
-from ddp.runtime.engines import facts
+from ddp.runtime.engines import ENGINES, facts
 
 WORLD_SIZES = (1, 2, 4)
 Check = tuple[str, str | None, str]
@@ -29,7 +30,7 @@ def examine() -> None:
         )
     )
     print("\nmodes by world size:")
-    rows = _modes({"nccl": gloo[1], "cpu": memory[1]})
+    rows = _modes({"nccl": gloo[1], "cpu": memory[1]} | _engines(gloo[1]))
     print(tabulate(rows, headers=("", *map(str, WORLD_SIZES)), tablefmt="plain", disable_numparse=True))
 
 
@@ -99,18 +100,32 @@ def _data() -> list[Check]:
     return checks
 
 
+def _engines(gloo: str | None) -> dict[str, str | None]:
+    """Why an engine that is a mode by itself does not work here; those of PyTorch need what it was built with."""
+    found: dict[str, str | None] = {}
+    for name, module in ENGINES.items():
+        if not facts(name).made_of and not facts(name).one_rank:
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                found[name] = f"this torch lacks it ({error})"
+            else:
+                found[name] = gloo if facts(name).peer else None
+    return found
+
+
 def _modes(problems: dict[str, str | None]) -> list[list[str]]:
-    """Mode x world size; `problems` says for a backend why it does not work here."""
+    """Mode x world size; `problems` says for a backend, or an engine that is a mode, why it does not work here."""
     cores = environment.cores()
     rows = []
     for mode in presets("mode"):
-        problem = problems.get(mode.partition("_")[0])
+        problem = problems[mode] if mode in problems else problems.get(mode.partition("_")[0])
         row = [f"  {mode}"]
         for size in WORLD_SIZES:
             if facts(mode).one_rank and size > 1:
                 row.append("no: has one rank")
             elif problem:
-                row.append("no: see above")
+                row.append(f"no: {problem}")
             else:
                 row.append("yes" if size <= cores else f"oversubscribed: {cores} cores")
         rows.append(row)

@@ -1,14 +1,12 @@
 """From what the user said to what is run: `Config` -> `RunSpec` and `Job`. Pure.
 
-Every check of user input that needs more than a type is here, as a ValueError that names the remedy. Knows neither Hydra
-nor torch, touches no file and no clock.
+Knows neither Hydra nor torch, touches no file and no clock.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,6 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import models
+from bench.asked import (
+    Machine,
+    check_cluster,
+    check_engine,
+    checkpoint_of,
+    recipe_of,
+    speeds_of,
+    warnings_of,
+    world_size_of,
+)
 from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
@@ -24,21 +32,8 @@ from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
-from ddp.settings import check_transport, known, make_policy, script
-from ddp.suggest import unknown
+from ddp.settings import known, make_policy, script
 from models.setup import Recipe, Setup
-
-MAX_WORLD = 64
-DEVICES = ("auto", "cpu", "cuda")
-DAY_S = 86_400
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the plan must know of the machine."""
-
-    cores: int
-    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,12 +60,13 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     backend = known("backend", config.backend.name, BACKENDS)
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
     made_of = facts(engine).made_of
-    world_size = _world_size(config.world_size, engine)
-    recipe = _recipe(config, setup, data_names, world_size)
-    _check_engine(config, engine)
-    _check_cluster(config, world_size, machine)
-    speeds, faults = _speeds(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
+    world_size = world_size_of(config.world_size, engine)
+    recipe = recipe_of(config, setup, data_names, world_size)
+    check_engine(config, engine)
+    check_cluster(config, world_size, machine)
+    speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
+    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
@@ -102,7 +98,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
         run_id=f"w{world_size}-s{config.seed}-{cell[:8]}",
         config_hash=cell,
         config=resolved,
-        warnings=_warnings(config, world_size, machine),
+        warnings=warnings_of(config, world_size, machine),
     )
     return RunPlan(spec, _job(spec, policy, config, recipe), recipe)
 
@@ -175,112 +171,3 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         faults=spec.faults,
         preload=(models.MODELS[spec.model],),
     )
-
-
-def _recipe(config: Config, setup: Setup, data_names: Collection[str], world_size: int) -> Recipe:
-    if config.recipe not in setup.recipes:
-        raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
-    train = replace(config.train, batch_size=_batch_size(config, world_size))
-    beyond = ("max_grad_norm", "global_batch_size")
-    given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
-    recipe = replace(setup.recipes[config.recipe], **given)
-    # 1 and 1.0 are one cell.
-    recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
-    if config.data.name is not None:
-        recipe = replace(recipe, data=known("data set", config.data.name, data_names))
-    if recipe.epochs < 1:
-        raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
-    if recipe.batch_size < 1:
-        raise ValueError(f"train.batch_size={recipe.batch_size} must be 1 or more")
-    if not (math.isfinite(recipe.lr) and recipe.lr > 0):
-        raise ValueError(f"train.lr={recipe.lr} must be above 0")
-    if not (math.isfinite(recipe.lr_scale_ratio) and recipe.lr_scale_ratio >= 0):
-        raise ValueError(
-            f"train.lr_scale_ratio={recipe.lr_scale_ratio} must be 0 (the same rate for any world_size) or more"
-        )
-    limit = config.train.max_grad_norm
-    if limit is not None and not (math.isfinite(limit) and limit > 0):
-        raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
-    return recipe
-
-
-def _batch_size(config: Config, world_size: int) -> int | None:
-    """Samples of one step of one rank, as far as they were said."""
-    own, together = config.train.batch_size, config.train.global_batch_size
-    if together is None:
-        return own
-    if own is not None:
-        raise ValueError("train.batch_size and train.global_batch_size contradict each other: give one of them")
-    if together < 1 or together % world_size:
-        raise ValueError(
-            f"train.global_batch_size={together} cannot be cut into equal parts for {world_size} ranks: "
-            f"{max(round(together / world_size), 1) * world_size} can"
-        )
-    return together // world_size
-
-
-def _check_engine(config: Config, engine: str) -> None:
-    """What the engine cannot do."""
-    able, policy = facts(engine), config.policy["name"]
-    if "policy" in able.made_of and able.policies and policy not in able.policies:
-        raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
-    if able.one_process and not able.one_rank and config.cluster.faults:
-        raise ValueError(
-            f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
-        )
-
-
-def _world_size(asked: int | None, engine: str) -> int:
-    one = facts(engine).one_rank
-    if asked is None:
-        return 1 if one else 2
-    if not 1 <= asked <= MAX_WORLD:
-        raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
-    if one and asked != 1:
-        raise ValueError(
-            f"world_size={asked} with mode={engine}, which has one rank: leave it out, or choose another mode"
-        )
-    return asked
-
-
-def _check_cluster(config: Config, world_size: int, machine: Machine) -> None:
-    cluster = config.cluster
-    if cluster.device not in DEVICES:
-        raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
-    if cluster.device == "cuda" and not machine.gpus:
-        raise ValueError(
-            "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
-        )
-    own_gpus = cluster.device != "cpu" and machine.gpus >= world_size
-    check_transport(cluster.transport, own_gpus, "cluster.transport")
-    if not 0 < cluster.deadline_s <= DAY_S:
-        raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0 and at most {DAY_S}, a day")
-    if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
-        count = len(cluster.speeds)
-        raise ValueError(
-            f"cluster.speeds has {count} values for {world_size} ranks: give one each, or world_size={count}"
-        )
-    for speed in cluster.speeds:
-        if not 0.01 <= speed <= 1:
-            raise ValueError(f"cluster.speeds: {speed} is not in [0.01, 1]; 0.5 makes a rank half as fast")
-
-
-def _speeds(speeds: list[float], world_size: int) -> list[float]:
-    """One rank is the first of the devices described; devices that are all as fast as they can be are not emulated."""
-    speeds = speeds[:world_size]
-    return speeds if any(speed != 1 for speed in speeds) else []
-
-
-def _warnings(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
-    said: list[str] = []
-    on_gpus = config.cluster.device != "cpu" and machine.gpus >= world_size
-    if world_size > machine.cores and not on_gpus:
-        said.append(
-            f"oversubscribed: {world_size} ranks share {machine.cores} cores, so speeds say nothing about scaling"
-        )
-    if config.cluster.speeds:
-        speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
-        said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
-    if config.cluster.faults:
-        said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
-    return tuple(said)

@@ -23,11 +23,12 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from bench import environment, interrupts, summary
+from bench.asked import Machine
 from bench.complaints import complain
 from bench.config import Config, register, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.listing import CONF
-from bench.plan import Machine, RunPlan, plan
+from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, place
 from bench.summary import Cell
 from bench.usage import UsageError, usage

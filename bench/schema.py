@@ -113,10 +113,11 @@ class Throughput(Strict):
     efficiency: float | None = Field(
         description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
         "speed that the same ranks would have in this run if they never waited nor communicated; a lost rank enters the "
-        "sum with the part of the training time until its last record"
+        "sum with the part of the training time until its last record; null: nobody trained, or collectives hide in compute"
     )
     steady: Steady | None = Field(
-        default=None, description="the same at steady state; null: the run is too short to have one"
+        default=None,
+        description="the same at steady state; null: the run is too short to have one, or collectives hide in compute",
     )
 
     @property

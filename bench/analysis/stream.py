@@ -105,6 +105,12 @@ class Stream:
         return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
     @property
+    def hidden(self) -> bool:
+        """Ranks were to work together inside every step, but no collective is on record: forward, backward and optimizer
+        hold it. So it is in PyTorch's engines."""
+        return any(plan.in_step for _, plan in self.plans) and not bool((self.slices.kind == "exchange").any())
+
+    @property
     def begun(self) -> float | None:
         """When the last rank became ready; None if none did."""
         return max((event.at for event in self.ready.values()), default=None)

@@ -130,8 +130,8 @@ def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
     return Throughput(
         samples_per_s=rate,
         per_rank=[n / seconds for n in samples],
-        efficiency=rate / bound if bound > 0 else None,
-        steady=steady(stream, world_size),
+        efficiency=rate / bound if bound > 0 and not stream.hidden else None,
+        steady=None if stream.hidden else steady(stream, world_size),
     )
 
 

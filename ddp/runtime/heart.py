@@ -13,10 +13,15 @@ from types import TracebackType
 class Heart:
     """`with heart:` around a collective; `beat` is called from another thread every `every_s` seconds that it lasts."""
 
-    def __init__(self, every_s: float, beat: Callable[[], None]) -> None:
-        self._every_s, self._beat = every_s, beat
+    def __init__(self, every_s: float, beat: Callable[[], None], most: int | None = None) -> None:
+        """`most`: beats of one collective; None: as many as it lasts."""
+        self._every_s, self._beat, self._most = every_s, beat, most
         self._entered = 0
         """Collectives entered and left: odd while in one."""
+
+    def limited(self, most: int) -> Heart:
+        """Another one with the same beat, for what nobody can tell from standing still: it beats so often and no more."""
+        return Heart(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:
         self._entered += 1
@@ -29,9 +34,10 @@ class Heart:
         self._entered += 1
 
     def _watch(self) -> None:
-        rest, before = threading.Event(), 0
+        rest, before, beats = threading.Event(), 0, 0
         while not rest.wait(self._every_s):
-            if self._entered % 2 and self._entered == before:
+            beats = beats + 1 if self._entered == before else 0
+            if self._entered % 2 and 0 < beats <= (self._most or beats):
                 try:
                     self._beat()
                 except Exception:  # the parent is gone: the rank will find out

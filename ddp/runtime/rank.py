@@ -23,7 +23,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import ExchangeBroken
+from ddp.runtime.transports.base import ExchangeBroken, broken
 
 
 def main(job: Job, rank: int, connection: Connection) -> None:
@@ -78,8 +78,8 @@ class Rank:
             self._worker, action = before.act()
             try:
                 self._obey(action)
-            except ExchangeBroken as error:
-                self._broke(action, before, error)
+            except (ExchangeBroken, RuntimeError) as error:
+                self._broke(action, before, broken(error))
         self._backend.close()
 
     def _obey(self, action: Action) -> None:

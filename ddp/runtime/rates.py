@@ -26,6 +26,10 @@ class Rates:
         self._fixed: float | None = None
         self._factor = 1.0
 
+    def steer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Set the rates of another optimizer from now on, one with the same parameter groups."""
+        self._optimizer = optimizer
+
     def at(self, fraction: float) -> float:
         """The rate of the first parameter group once `fraction` of the samples are seen."""
         return self._all(fraction)[0]

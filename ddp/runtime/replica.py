@@ -22,7 +22,7 @@ from ddp.runtime.meter import Meter
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
-from ddp.runtime.task import Job
+from ddp.runtime.task import Job, Tensors
 
 
 class Replica:
@@ -70,6 +70,15 @@ class Replica:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.in_step is not None:
             self.in_step.rebase()
+
+    def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step with another optimizer, whose parameter groups are in the same order."""
+        self.optimizer = optimizer
+        self.rates.steer(optimizer)
+
+    def some(self, samples: int) -> Tensors:
+        """A batch of so many training samples, or as many as there are."""
+        return self._train.batch(torch.arange(min(samples, self.samples), device=self._device))
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""

@@ -26,6 +26,20 @@ def test_exported_schema_is_current() -> None:
     assert SCHEMA_FILE.read_text() == json_schema(), "run: python -m bench.schema"
 
 
+def test_what_ranks_could_do_alone_is_not_known_where_collectives_hide_in_their_computing() -> None:
+    """PyTorch's engines exchange inside the backward pass: what is left of the exchange would be called efficient."""
+    spec = make_spec("nccl_sync")
+    records = make_records(spec)
+    hidden = [record for record in records if getattr(record, "kind", "") != "exchange"]
+    assert len(hidden) < len(records)
+    seen, unseen = (make_metrics(spec, each) for each in (records, hidden))
+    assert seen.throughput.efficiency is not None
+    assert (unseen.throughput.efficiency, unseen.throughput.steady) == (None, None)
+    assert unseen.throughput.samples_per_s == pytest.approx(seen.throughput.samples_per_s)
+    assert any("collectives lie inside" in line for line in unseen.warnings)
+    assert not any("collectives lie inside" in line for line in seen.warnings)
+
+
 def test_every_number_of_the_schema_has_a_description() -> None:
     def bare(node: object, name: str) -> list[str]:
         if not isinstance(node, dict):

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.asked import Machine
 from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
-from bench.plan import Machine, plan
+from bench.plan import plan
 from ddp.core.policies import POLICIES
 from models.setup import Recipe, Setup
 

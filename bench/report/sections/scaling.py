@@ -63,8 +63,9 @@ def _figure(page: Page, workload: Workload, shown: list[Rival]) -> str:
     sizes = sorted({rival.cell.about.world_size for rival in drawn})
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _bars(left, page, drawn, modes, sizes, [rival.speedup or 0.0 for rival in drawn])
-    _bars(right, page, drawn, modes, sizes, [100 * (rival.efficiency.mean or 0.0) for rival in drawn])
+    shares = [rival.efficiency.mean for rival in drawn]
+    _bars(left, page, drawn, modes, sizes, [rival.speedup for rival in drawn])
+    _bars(right, page, drawn, modes, sizes, [None if share is None else 100 * share for share in shares])
     for place, size in enumerate(sizes):
         left.hlines(size, place - 0.46, place + 0.46, color="#333333", lw=1.2, ls=(0, (4, 2)))
     left.annotate("ideal", (len(sizes) - 1.46, sizes[-1]), (0, 3), textcoords="offset points", fontsize=8)
@@ -84,20 +85,30 @@ def _distorted(rival: Rival) -> bool:
     return bool(about.emulated_speeds or about.scripted_faults or rival.cell.bereft)
 
 
-def _bars(axes: Axes, page: Page, drawn: list[Rival], modes: list[str], sizes: list[int], heights: list[float]) -> None:
-    """Groups of bars, one group for each world size; in a group only the modes that ran on it, side by side."""
+def _bars(
+    axes: Axes, page: Page, drawn: list[Rival], modes: list[str], sizes: list[int], heights: list[float | None]
+) -> None:
+    """Groups of bars, one group for each world size; in a group only the modes that ran on it, side by side.
+
+    What is not known is no bar: it says so, where the bar would be.
+    """
     for place, size in enumerate(sizes):
         group = sorted(
             (
                 (modes.index(r.cell.about.mode), h)
                 for r, h in zip(drawn, heights, strict=True)
                 if r.cell.about.world_size == size
-            )
+            ),
+            key=lambda bar: bar[0],
         )
         width = min(0.9 / len(group), 0.22)
         offsets = (np.arange(len(group)) - (len(group) - 1) / 2) * width
         for offset, (mode, height) in zip(offsets.tolist(), group, strict=True):
-            axes.bar(place + offset, height, 0.88 * width, color=page.styles[modes[mode]][0])
+            colour = page.styles[modes[mode]][0]
+            if height is None:
+                axes.text(place + offset, 1, "unknown", rotation=90, ha="center", va="bottom", fontsize=7, color=colour)
+            else:
+                axes.bar(place + offset, height, 0.88 * width, color=colour)
     axes.set_xticks(range(len(sizes)), [f"{size} rank" + "s" * (size > 1) for size in sizes])
     axes.set_xlim(-0.6, len(sizes) - 0.3)
     axes.grid(False, axis="x")

@@ -11,6 +11,10 @@ ENGINES: dict[str, str] = {
     "zero1": "ddp.runtime.engines.zero1",
     "zero2": "ddp.runtime.engines.zero2",
     "zero3": "ddp.runtime.engines.zero3",
+    "torch_ddp": "ddp.runtime.engines.torch_ddp",
+    "torch_fsdp": "ddp.runtime.engines.torch_fsdp",
+    "torch_zero1": "ddp.runtime.engines.torch_zero1",
+    "torch_local_sgd": "ddp.runtime.engines.torch_local_sgd",
 }
 """Name -> module. Modules are imported on use: they need torch."""
 
@@ -27,12 +31,20 @@ class Facts:
     """It trains on one rank only."""
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
+    peer: bool = False
+    """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
+    checkpoints: bool = True
+    """It makes some, and can be gone on with; not where the state is whole on no rank."""
 
 
 FACTS: dict[str, Facts] = {
     "solo": Facts(one_rank=True, one_process=True),
     "elche": Facts(made_of=("policy", "backend")),
     "graph": Facts(made_of=("policy",), policies=("sync", "cadence"), one_process=True),
+    "torch_ddp": Facts(peer=True),
+    "torch_fsdp": Facts(peer=True, checkpoints=False),
+    "torch_zero1": Facts(peer=True, checkpoints=False),
+    "torch_local_sgd": Facts(peer=True, checkpoints=False),
 }
 """Of the engines that differ from the default."""
 

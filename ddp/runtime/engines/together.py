@@ -18,6 +18,7 @@ from ddp.core.policies.sync import Sync
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.backends.nccl import Reducer
 from ddp.runtime.collectives import Collectives
+from ddp.runtime.engines import facts
 from ddp.runtime.instep import InStep
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import Site, choose
@@ -37,6 +38,9 @@ def runner(name: str) -> Callable[[Job, Emit], None]:
     def run(job: Job, emit: Emit) -> None:
         from ddp.runtime.engines import elche
 
+        asked = job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)
+        if asked and not facts(name).checkpoints:
+            raise ValueError(f"{name} makes no checkpoints and cannot go on from one")
         elche.run(replace(job, policy=Sync(), backend=name, tolerate_loss=False), emit)
 
     return run

@@ -27,6 +27,16 @@ class ExchangeBroken(EngineError):
     """A collective could not be completed, because another rank is gone or too late."""
 
 
+def broken(error: Exception) -> ExchangeBroken:
+    """`error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward and
+    backward passes, where gloo and NCCL raise their own. Raises any other error again."""
+    if isinstance(error, ExchangeBroken):
+        return error
+    if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
+        return ExchangeBroken(str(error))
+    raise error
+
+
 @dataclass(frozen=True)
 class Site:
     """Where a rank stands."""

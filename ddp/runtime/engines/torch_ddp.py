@@ -1,0 +1,29 @@
+"""`torch_ddp`: PyTorch's DistributedDataParallel. Gradients are averaged in buckets during the backward pass.
+
+Buffers are not averaged: before every forward pass all ranks take those of rank 0. Where the whole model is wanted (an
+evaluation, a checkpoint, the end) they are rank 0's as well.
+"""
+
+from __future__ import annotations
+
+from ddp.runtime.engines.together import FACTS, Reducer, runner
+from ddp.runtime.engines.torch_peer import Peer, Team
+
+__all__ = ["FACTS", "Backend", "Reducer", "Replicated", "run"]
+
+
+class Replicated(Team):
+    """Every rank has the whole model and optimizer."""
+
+    def build(self) -> None:
+        """In place: the flat state stays what the model works with."""
+        self.module = self.wrapped()
+
+
+class Backend(Peer):
+    """A rank's side."""
+
+    team = Replicated
+
+
+run = runner("torch_ddp")

@@ -1,0 +1,106 @@
+"""Every synchronous engine, ours and PyTorch's, against one oracle: ranks, optimizers, models, bit for bit where it can be.
+
+A spread-out part of the cross product by default; all of it with `make conformance`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conformance import entrants
+from tests.conformance.entrants import ENTRANTS, Trained, cells, course, fingerprint
+from tests.conformance.oracle import Course, Rule, replay
+
+ALL = os.environ.get("CONFORMANCE") == "all"
+SIZES = (1, 2, 3, 4)
+CLOSE, CLOSE_DOUBLE = 1e-6, 1e-10
+"""Most that a value may be off after ten steps where the order of a sum is not known, in single and in double precision."""
+LONG, NEAR = 200, 1e-3
+"""Steps of a long run; most that its loss may be off at any of them."""
+
+
+def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
+    """One cell of nine, with two ranks three of different models and optimizers; others for other engines and sizes."""
+    if ALL:
+        return cells()
+    turn, third = list(ENTRANTS).index(name) + world_size, len(cells()) // 3
+    picked = [cells()[3 * model + (model + turn) % 3] for model in range(third)]
+    return picked if world_size == 2 else [picked[turn % third]]
+
+
+FIELD = [(name, size, cell) for size in SIZES for name in ENTRANTS for cell in chosen(name, size)]
+
+
+def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> Course:
+    return course(*cell, world_size, data, exact=world_size <= ENTRANTS[name].exact)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return entrants.save_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, tuple[str, str]], Trained]:
+    """What each engine made of each of its cells; all of them are trained at once, by processes that are started once."""
+    folder = tmp_path_factory.mktemp("field")
+    entrants.train([(ENTRANTS[name], taken(name, size, cell, data)) for name, size, cell in FIELD], folder)
+    return lambda *entry: entrants.trained(FIELD.index(entry), entry[1], folder)
+
+
+@cache
+def truth(course: Course, rule: Rule) -> Trained:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    losses, digests, state = [], [], {}
+    for loss, state in replay(course, rule):
+        losses.append(loss)
+        digests.append(fingerprint(state))
+    torch.set_num_threads(threads)
+    return Trained(losses, [digests], {name: value.clone() for name, value in state.items()})
+
+
+def distance(one: Trained, other: Trained) -> float:
+    """The largest difference of two values of the final states."""
+    assert one.state.keys() == other.state.keys()
+    return max(float((one.state[name].double() - value.double()).abs().max()) for name, value in other.state.items())
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("world_size", SIZES)
+@pytest.mark.parametrize("name", ENTRANTS)
+def test_an_engine_is_the_replay_of_its_ranks(
+    name: str, world_size: int, data: Path, field: Callable[..., Trained], record_property: Callable[..., None]
+) -> None:
+    entrant = ENTRANTS[name]
+    for cell in chosen(name, world_size):
+        found = field(name, world_size, cell)
+        exact = truth(taken(name, world_size, cell, data), entrant.rule)
+        assert all(digests == found.digests[0] for digests in found.digests), f"{cell}: ranks differ"
+        off = distance(found, exact)
+        record_property("/".join(cell), off)
+        if world_size <= entrant.exact:
+            assert found.digests[0] == exact.digests[0], f"{cell}: off by {off}"
+        else:
+            assert off <= CLOSE_DOUBLE, f"{cell}: off by {off}"
+
+
+@pytest.mark.timeout(600)
+def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path, record_property: Callable[..., None]) -> None:
+    """Three ranks: sums of gloo are in another order than the oracle's there."""
+    long = replace(course("mlp", "AdamW", 3, data), steps=LONG, batch=2, tail=1)  # within one epoch
+    entrants.train([(entrant, long) for entrant in ENTRANTS.values()], tmp_path)
+    for number, (name, entrant) in enumerate(ENTRANTS.items()):
+        found, exact = entrants.trained(number, 3, tmp_path), truth(long, entrant.rule)
+        assert len(found.losses) == LONG
+        assert sum(exact.losses[-20:]) < 0.8 * sum(exact.losses[:20]), "it learns"
+        off = max(abs(a - b) for a, b in zip(found.losses, exact.losses, strict=True))
+        record_property(name, off)
+        assert off <= NEAR, f"{name}: {off}"
