@@ -47,6 +47,9 @@ class Entrant:
 ENTRANTS = {
     "nccl_sync/memory": Entrant("nccl", "memory", OURS, exact=4),
     "nccl_sync/gloo": Entrant("nccl", "gloo", OURS, exact=2),
+    "zero1": Entrant("zero1", "memory", OURS, exact=4),
+    "zero2": Entrant("zero2", "memory", OURS, exact=4),
+    "zero3": Entrant("zero3", "memory", replace(OURS, flat=False), exact=4),
     "torch_ddp": Entrant("torch_ddp", "gloo", TORCH, exact=2),
     "torch_zero1": Entrant("torch_zero1", "gloo", TORCH, exact=2),
     "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2),
