@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
-BEATS = 5
+BEATS = 3
 """Signs of life in one step, a fifth of the deadline apart: forward and backward are a collective here, and user's code too.
 A rank that stands in them for longer is silent, as it is in the other engines."""
 IDLE = 2
