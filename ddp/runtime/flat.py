@@ -44,16 +44,17 @@ class FlatState:
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
         self.lay()
 
-    def _ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+    def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Memory of no particular kind, on the model's device."""
         return torch.empty(elements, dtype=dtype, device=self._device)
 
     def lay(self, empty: Empty | None = None, fill: bool = True) -> None:
         """Lay everything into new flat tensors, which `empty` gives; without `fill` parameters are left to the caller."""
-        self._lay([tensor for _, _, tensor in self._slots], empty or self._ordinary, fill)
+        self._lay([tensor for _, _, tensor in self._slots], empty or self.ordinary, fill)
 
     def part(self) -> None:
         """Lay the buffers alone: parameters are elsewhere until the next `lay`."""
-        self._lay([t for _, _, t in self._slots if not isinstance(t, nn.Parameter)], self._ordinary, True)
+        self._lay([t for _, _, t in self._slots if not isinstance(t, nn.Parameter)], self.ordinary, True)
 
     def _lay(self, tensors: list[Tensor], empty: Empty, fill: bool) -> None:
         kinds = {tensor.dtype for tensor in tensors}
@@ -189,7 +190,7 @@ class FlatGradients:
             group = [parameter for parameter in living if parameter.dtype == dtype]
             # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
             sizes = [*(p.numel() for p in group), moved.get(dtype, 0), 0 if self.flats else len(parameters)]
-            flat = (empty or self._ordinary)(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
+            flat = (empty or state.ordinary)(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
             *parts, change, used = torch.split(flat, sizes)
             if not self.flats:
                 self._used = used
@@ -202,9 +203,6 @@ class FlatGradients:
         self._changes = BufferChanges(state, changes)
         for index, parameter in enumerate(parameters):
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
-
-    def _ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(elements, dtype=dtype, device=self._state.tensors[0].device)
 
     def _touch(self, index: int, parameter: Tensor) -> None:
         self._touched[index] = 1.0
