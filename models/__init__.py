@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MODELS: dict[str, str] = {
     "lenet": "models.lenet",
+    "logistic": "models.logistic",
     "mlp": "models.mlp",
     "resnet_graph": "models.resnet_graph",
 }
