@@ -117,7 +117,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "seed": config.seed,
         "recipe": config.recipe,
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
-        "data": {"name": recipe.data, "dir": config.data.dir},
+        "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
     }
@@ -136,7 +136,9 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     }
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
-    cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in ("target", "data_options")}
+    if recipe.data_options.given:
+        cell["training"]["data_options"] = recipe.data_options.given
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
     cell["cluster"] = {

@@ -207,7 +207,7 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
     import torch
 
     import models
-    from models.data import DATA, data_set
+    from models.data import DATA, prepare
 
     machine = Machine(environment.cores(), torch.cuda.device_count())
     interrupts.check()
@@ -217,5 +217,6 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
             from bench.resume import check
 
             check(ready, source)
-        data_set(ready.spec.data).prepare(config.data.dir)
+        prepare(ready.spec.data, config.data.dir, ready.recipe.data_options)
+        ready.job.task()  # a model may refuse the data
     return ready

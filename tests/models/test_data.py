@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from models import data
-from models.data import DATA, data_set
+from models.data import DATA, DataOptions, data_set, mnist, prepare
 
 NAMES = {"train": 60, "t10k": 20}
 
@@ -35,17 +34,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(name: str, folder: Path) -> tuple[tuple[torch.Tensor, ...], ...]:
-    DATA[name].prepare(str(folder))
-    return tuple(source.batch(torch.arange(len(source))) for source in DATA[name].load(str(folder)))
+def load(name: str, folder: Path, **options: object) -> tuple[tuple[torch.Tensor, ...], ...]:
+    asked = DataOptions(**options)
+    prepare(name, str(folder), asked)
+    return tuple(source.batch(torch.arange(len(source))) for source in data_set(name, str(folder), asked).load())
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_every_data_set_holds_what_it_says(name: str, folder: Path) -> None:
-    for images, labels in load(name, folder):
-        assert images.shape == (len(labels), *DATA[name].shape)
-        assert (images.dtype, labels.dtype) == (torch.float32, torch.int64)
-        assert labels.unique().tolist() == list(range(DATA[name].classes))
+    about = data_set(name, str(folder))
+    for inputs, targets in load(name, folder):
+        assert inputs.shape == (len(targets), *about.shape)
+        assert targets.dtype == torch.int64
+        assert 0 <= targets.min() <= targets.max() < about.classes
+        if about.is_text:
+            assert targets.shape == inputs.shape
+            assert inputs.dtype == torch.int64
+            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+        else:
+            assert targets.shape == (len(inputs),)
+            assert inputs.dtype == torch.float32
+            assert targets.unique().tolist() == list(range(about.classes))
 
 
 def test_digits_split_is_fixed_stratified_disjoint_and_normalised(tmp_path: Path) -> None:
@@ -76,7 +85,7 @@ def test_mnist_offline_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", refuse)
     with pytest.raises(ValueError, match=r"data set mnist: train-images-idx3-ubyte, .*data.dir") as caught:
-        DATA["mnist"].prepare(str(tmp_path))
+        prepare("mnist", str(tmp_path))
     message = str(caught.value)
     assert "\n" not in message
     assert str(tmp_path / "MNIST" / "raw") in message
@@ -88,13 +97,13 @@ def test_mnist_is_downloaded_whole_or_not_at_all(folder: Path, monkeypatch: pyte
     raw = folder / "MNIST" / "raw"
     (raw / "t10k-labels-idx1-ubyte").unlink()
     monkeypatch.setattr("torchvision.datasets.MNIST", lambda root, download: write_mnist(Path(root) / "MNIST" / "raw"))
-    DATA["mnist"].prepare(str(folder))
-    assert sorted(path.name for path in raw.iterdir()) == sorted(data._MNIST)
+    prepare("mnist", str(folder))
+    assert sorted(path.name for path in raw.iterdir()) == sorted(mnist._MNIST)
 
 
 def test_mnist_present_needs_no_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "_download_mnist", lambda raw: pytest.fail("downloaded"))
-    DATA["mnist"].prepare(str(folder))
+    monkeypatch.setattr(mnist, "_download_mnist", lambda raw: pytest.fail("downloaded"))
+    prepare("mnist", str(folder))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "magic", "folder", "not an image", "labels of another set"])
@@ -116,11 +125,33 @@ def test_a_damaged_file_is_named(damage: str, folder: Path) -> None:
             path = folder / "MNIST" / "raw" / "t10k-labels-idx1-ubyte"
             write_idx(path, np.zeros(3))
     with pytest.raises(ValueError, match=r"t10k-(images-idx3|labels-idx1)-ubyte|t10k-\*"):
-        data._load_mnist(str(folder))
+        mnist._load(str(folder))
 
 
 def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match=r"cifar10 is not available yet; choose recipe=quick or data\.name=mnist"):
-        data_set("cifar10")
-    with pytest.raises(ValueError, match="unknown data set 'digit'; choose one of digits, mnist"):
+    with pytest.raises(ValueError, match="unknown data set 'digit'; did you mean 'digits'"):
         data_set("digit")
+
+
+def test_settings_that_a_data_set_does_not_take() -> None:
+    with pytest.raises(ValueError, match=r"data\.seq_len means nothing to data set digits; .*pydoc"):
+        data_set("digits", options=DataOptions(seq_len=3))
+
+
+def test_the_bundled_text_has_one_size_and_ends_with_what_is_evaluated() -> None:
+    from models.data.pydoc import VOCABULARY, text
+
+    assert len(text()) == 360_000
+    (train, _), (test, _) = load("pydoc", Path(), seq_len=100)
+    assert (len(train), len(test)) == (3239, 359)
+    assert data_set("pydoc", options=DataOptions(seq_len=100)).shape == (100,)
+    assert "".join(VOCABULARY[token] for token in train[7]) == text()[700:800]
+    assert "".join(VOCABULARY[token] for token in test[0]) == text()[324_000:324_100]
+    seen = {bytes(piece.tolist()) for piece in train}
+    assert not any(bytes(piece.tolist()) in seen for piece in test)
+
+
+def test_a_text_shorter_than_its_pieces() -> None:
+    with pytest.raises(ValueError, match=r"360000 characters are too few .* data\.seq_len=35999 or less"):
+        load("pydoc", Path(), seq_len=36_000)
+    assert len(load("pydoc", Path(), seq_len=35_999)[1][0]) == 1
