@@ -77,6 +77,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     cell = cell_hash(resolved, recipe)
     spec = RunSpec(
         model=config.model.name,
+        depth=recipe.depth,
         data=recipe.data,
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
@@ -120,7 +121,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
-    }
+    } | ({"depth": recipe.depth} if recipe.depth is not None else {})
 
 
 def _beyond(config: Config) -> dict[str, float]:
@@ -136,7 +137,8 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     }
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
-    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in ("target", "data_options")}
+    apart = ("target", "data_options", "depth")
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in apart}
     if recipe.data_options.given:
         cell["training"]["data_options"] = recipe.data_options.given
     if "max_grad_norm" in resolved["train"]:

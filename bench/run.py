@@ -218,5 +218,6 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
 
             check(ready, source)
         prepare(ready.spec.data, config.data.dir, ready.recipe.data_options)
+        ready.job.task()  # what a set-up refuses is said here, not by a rank
         ready.job.task()  # a model may refuse the data
     return ready

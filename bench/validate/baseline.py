@@ -39,6 +39,7 @@ class Entry(Strict):
     epochs: int = Field(description="epochs trained")
     batch_size: int = Field(description="samples of one step of one rank")
     lr: float = Field(description="base learning rate")
+    depth: int | None = Field(default=None, description="layers with weights; null: the model's own number")
     metric: str = Field(description="name of the evaluation metric")
     higher_is_better: bool
     config_hash: str = Field(description="cell of the runs")
@@ -55,7 +56,7 @@ class Entry(Strict):
     @property
     def workload(self) -> Workload:
         """What the entry is the reference for."""
-        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr)
+        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth)
 
 
 class Baseline(Strict):

@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 DATA: dict[str, Entry] = {
     "digits": Entry("models.data.digits"),
     "mnist": Entry("models.data.mnist"),
-    "pydoc": Entry("models.data.pydoc", ("seq_len",)),
+    "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
 }
 """Name -> where its file is, and the settings that it takes."""
 

@@ -11,6 +11,8 @@ from models.data.dataset import DataSet, Origin
 from models.data.images import Pixels, pixels
 from models.data.options import DataOptions
 
+STD = (0.3760,)
+
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
     """Nothing to do: scikit-learn brings the file."""
@@ -26,12 +28,12 @@ def _load() -> tuple[Pixels, Pixels]:
         # A fifth of each digit, drawn with fixed seeds: the split is part of the data, not of a run.
         members = np.flatnonzero(labels == digit)
         held_out[members[order(0, digit, len(members))[: round(len(members) / 5)].numpy()]] = True
-    train, test = (pixels(images[chosen], labels[chosen], 16, [0.3053], [0.3760]) for chosen in (~held_out, held_out))
+    train, test = (pixels(images[chosen], labels[chosen], 16, [0.3053], STD) for chosen in (~held_out, held_out))
     return train, test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 8, 8), 10, cache(_load))
+    return DataSet((1, 8, 8), 10, cache(_load), STD)
 
 
 ORIGIN = Origin(_describe, _prepare)

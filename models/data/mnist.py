@@ -16,6 +16,7 @@ from models.data.options import DataOptions
 
 _MNIST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _CONNECT_S = 20.0
+STD = (0.3081,)
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
@@ -54,7 +55,7 @@ def _download_mnist(raw: Path) -> None:
 
 def _load(data_dir: str) -> tuple[Pixels, Pixels]:
     raw = Path(data_dir) / "MNIST" / "raw"
-    train, test = (pixels(*_read_mnist(raw, part), 255, [0.1307], [0.3081]) for part in ("train", "t10k"))
+    train, test = (pixels(*_read_mnist(raw, part), 255, [0.1307], STD) for part in ("train", "t10k"))
     return train, test
 
 
@@ -82,7 +83,7 @@ def _read_idx(path: Path, dims: int) -> NDArray[np.uint8]:
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 28, 28), 10, lambda: _load(data_dir))
+    return DataSet((1, 28, 28), 10, lambda: _load(data_dir), STD)
 
 
 ORIGIN = Origin(_describe, _prepare)

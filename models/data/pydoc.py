@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
 from models.data.options import DataOptions
 from models.data.text import SEQ_LEN, pieces
@@ -39,9 +40,16 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     _describe(data_dir, options).load()
 
 
+def _pieces(length: int, samples: int | None) -> tuple[TensorSource, TensorSource]:
+    train, test = pieces(text(), VOCABULARY, length, "data set pydoc")
+    if samples is not None and samples > len(train):
+        raise ValueError(f"data.samples={samples}: data set pydoc has {len(train)} pieces of {length} to train on")
+    return TensorSource(*(tensor[:samples] for tensor in train.tensors)), test
+
+
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(VOCABULARY), lambda: pieces(text(), VOCABULARY, length, "data set pydoc"))
+    return DataSet((length,), len(VOCABULARY), lambda: _pieces(length, options.samples))
 
 
 ORIGIN = Origin(_describe, _prepare)
