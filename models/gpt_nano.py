@@ -34,7 +34,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits."""
-        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        # By a call, not `places.weight`: an engine that shards gathers a module's weights when it is called.
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         out: Tensor = self.head(self.norm(self.layers(F.dropout(x, DROPOUT, self.training))))
         return out
 
