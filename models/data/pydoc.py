@@ -11,11 +11,12 @@ from functools import cache
 
 from models.data.dataset import DataSet, Origin
 from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, pieces
+from models.data.text import SEQ_LEN, encode, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""
 CHARACTERS = 360_000
+NAME = "data set pydoc"
 _ASCII = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\t": "    ", "\r": ""})
 
 
@@ -41,7 +42,7 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(VOCABULARY), lambda: pieces(text(), VOCABULARY, length, "data set pydoc"))
+    return DataSet((length,), len(VOCABULARY), lambda: pieces(encode(text(), VOCABULARY, NAME), length, NAME))
 
 
 ORIGIN = Origin(_describe, _prepare)
