@@ -33,6 +33,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
 from ddp.settings import known, make_policy, script
+from models.data import title
 from models.setup import Recipe, Setup
 
 
@@ -77,7 +78,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     cell = cell_hash(resolved, recipe)
     spec = RunSpec(
         model=config.model.name,
-        data=recipe.data,
+        data=title(recipe.data, recipe.data_options),
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
         engine=engine,
