@@ -115,9 +115,9 @@ def _download(url: str, part: Path) -> None:
             raise OSError(f"the connection ended after {done} of {have + int(length)} bytes")
 
 
-def _copy(answer: IO[bytes], file: IO[bytes], meter: Meter) -> int:
+def _copy(answer: http.client.HTTPResponse, file: IO[bytes], meter: Meter) -> int:
     with meter:
-        while block := answer.read(CHUNK):
+        while block := answer.read1(CHUNK):
             file.write(block)
             meter.add(len(block))
     return meter.done

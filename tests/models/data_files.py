@@ -7,7 +7,7 @@ import pickle
 import struct
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -31,7 +31,7 @@ def write_mnist(raw: Path) -> None:
 class Python2(pickle._Pickler):
     """Writes strings of bytes, and names, as Python 2 with an early NumPy did: as in the files of CIFAR."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
 
     def save_bytes(self, value: bytes) -> None:
         self.write(b"T" + struct.pack("<i", len(value)) + value)

@@ -114,6 +114,6 @@ class Evil:
 def test_a_file_of_cifar_runs_no_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(Evil()))
-    with pytest.raises(ValueError, match="test_batch .*mkdir has no place in it"):
+    with pytest.raises(ValueError, match=r"test_batch .*mkdir has no place in it"):
         prepare("cifar10", str(folder))
     assert not Path("owned").exists()
