@@ -69,8 +69,8 @@ class Place:
         with one_at_a_time(home, FOLDER):
             if (found := self.find()) is not None:  # another process was faster
                 return found
-            shutil.rmtree(scratch, ignore_errors=True)  # what an interrupted attempt left
-            shutil.rmtree(folder, ignore_errors=True)
+            for left in (*home.glob(".*.part"), folder):  # of attempts that were killed
+                shutil.rmtree(left, ignore_errors=True)
             scratch.mkdir()
             try:
                 build(scratch)
