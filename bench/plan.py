@@ -33,6 +33,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
 from ddp.settings import known, make_policy, script
+from models.data import title
 from models.setup import Recipe, Setup
 
 
@@ -78,7 +79,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     spec = RunSpec(
         model=config.model.name,
         depth=recipe.depth,
-        data=recipe.data,
+        data=title(recipe.data, recipe.data_options),
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
         engine=engine,

@@ -217,7 +217,6 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
             from bench.resume import check
 
             check(ready, source)
-        prepare(ready.spec.data, config.data.dir, ready.recipe.data_options)
-        ready.job.task()  # what a set-up refuses is said here, not by a rank
-        ready.job.task()  # a model may refuse the data
+        prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
+        ready.job.task()  # a model may refuse the data, or its depth
     return ready

@@ -12,7 +12,7 @@ from ddp.settings import known
 from models.data.dataset import DataSet, Origin
 from models.data.options import PLAIN, DataOptions
 
-__all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare"]
+__all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]
 
 
 class Entry(NamedTuple):
@@ -25,9 +25,16 @@ class Entry(NamedTuple):
 
 
 DATA: dict[str, Entry] = {
+    "cifar10": Entry("models.data.cifar10"),
+    "cifar100": Entry("models.data.cifar100"),
     "digits": Entry("models.data.digits"),
+    "fashion_mnist": Entry("models.data.fashion_mnist"),
+    "image_folder": Entry("models.data.image_folder", ("path", "shape", "seed")),
     "mnist": Entry("models.data.mnist"),
     "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
+    "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
+    "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
+    "text_file": Entry("models.data.text_file", ("path", "seq_len")),
 }
 """Name -> where its file is, and the settings that it takes."""
 
@@ -47,6 +54,12 @@ def _origin(name: str, options: DataOptions) -> Origin:
     check(name, options)
     origin: Origin = importlib.import_module(entry.module).ORIGIN
     return origin
+
+
+def title(name: str, options: DataOptions) -> str:
+    """What results call a data set with these settings, such as `pydoc` or `synthetic (samples 100, shape 3x8x8)`."""
+    said = [f"{key} {'x'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in options.given.items()]
+    return f"{name} ({', '.join(said)})" if said else name
 
 
 def check(name: str, options: DataOptions) -> None:

@@ -6,10 +6,10 @@ from functools import cache
 
 import numpy as np
 
-from ddp.data import order
 from models.data.dataset import DataSet, Origin
 from models.data.images import Pixels, pixels
 from models.data.options import DataOptions
+from models.data.split import held_out
 
 STD = (0.3760,)
 
@@ -23,12 +23,11 @@ def _load() -> tuple[Pixels, Pixels]:
 
     bunch = load_digits()
     images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
-    held_out = np.zeros(len(labels), dtype=bool)
+    chosen = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
-        # A fifth of each digit, drawn with fixed seeds: the split is part of the data, not of a run.
         members = np.flatnonzero(labels == digit)
-        held_out[members[order(0, digit, len(members))[: round(len(members) / 5)].numpy()]] = True
-    train, test = (pixels(images[chosen], labels[chosen], 16, [0.3053], STD) for chosen in (~held_out, held_out))
+        chosen[members[held_out(0, digit, len(members))]] = True
+    train, test = (pixels(images[part], labels[part], 16, [0.3053], STD) for part in (~chosen, chosen))
     return train, test
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from functools import cache
 
-from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
 from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, pieces
+from models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""
 CHARACTERS = 360_000
+NAME = "data set pydoc"
 _ASCII = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "\t": "    ", "\r": ""})
 
 
@@ -40,11 +40,11 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     _describe(data_dir, options).load()
 
 
-def _pieces(length: int, samples: int | None) -> tuple[TensorSource, TensorSource]:
-    train, test = pieces(text(), VOCABULARY, length, "data set pydoc")
+def _pieces(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
+    train, test = pieces(encode(text(), VOCABULARY, NAME), length, NAME)
     if samples is not None and samples > len(train):
-        raise ValueError(f"data.samples={samples}: data set pydoc has {len(train)} pieces of {length} to train on")
-    return TensorSource(*(tensor[:samples] for tensor in train.tensors)), test
+        raise ValueError(f"data.samples={samples}: {NAME} has {len(train)} pieces of {length} to train on")
+    return Pieces(train.tensors[0][:samples]), test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:

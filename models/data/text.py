@@ -5,47 +5,64 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ddp.data import TensorSource
 
 SEQ_LEN = 128
 """Characters of a piece where nothing else is said, as the published set-ups have it."""
-HELD_OUT = 0.1
-"""Share of the text, at its end, that is evaluated on."""
 
 
-def pieces(text: str, vocabulary: str, seq_len: int, where: str) -> tuple[TensorSource, TensorSource]:
-    """(train, eval): the first nine tenths of `text` and the rest, in pieces of `seq_len` characters that do not overlap.
+class Pieces(TensorSource):
+    """Pieces of a text: tokens [n, length + 1], of the smallest type that holds them; a batch has them as int64."""
 
-    A sample is the tokens of a piece, int64 [seq_len], and those one character on. What is left at the end of a part and
-    fills no piece is not used. ValueError for a text with characters outside `vocabulary`, or too short for a piece in each
-    part; `where` is what it calls the text.
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__(tokens)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """The pieces at `indices` (int64, shape [n]): tokens, int64 [n, length], and those one character on, as many."""
+        (tokens,) = super().batch(indices)
+        whole = tokens.to(torch.int64)
+        return whole[:, :-1].contiguous(), whole[:, 1:].contiguous()
+
+    def to(self, device: torch.device) -> Pieces:
+        """The same data on `device`; memory is shared where it is there already."""
+        return Pieces(self.tensors[0].to(device))
+
+
+def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Pieces, Pieces]:
+    """(train, eval): the first nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
+
+    What is left at the end of a part and fills no piece is not used. ValueError for a text, called `where`, that is too
+    short for a piece in each part.
     """
-    tokens = encode(text, vocabulary, where)
-    cut = len(tokens) - round(len(tokens) * HELD_OUT)
+    cut = len(tokens) * 9 // 10
     shorter = min(cut, len(tokens) - cut)
     if shorter <= seq_len:
+        fits = f", or data.seq_len={shorter - 1} or less" if shorter > 1 else ""
         raise ValueError(
-            f"{where}: {len(text)} characters are too few for pieces of {seq_len} in both nine tenths and one tenth of it; "
-            f"give {round(seq_len / HELD_OUT) + 11} or more, or data.seq_len={max(shorter - 1, 1)} or less"
+            f"{where}: {len(tokens)} characters are too few for pieces of {seq_len} in a tenth of it, which is held out; "
+            f"give it {10 * seq_len + 1} or more{fits}"
         )
-    return _source(tokens[:cut], seq_len), _source(tokens[cut:], seq_len)
+    return _cut(tokens[:cut], seq_len), _cut(tokens[cut:], seq_len)
 
 
-def _source(tokens: NDArray[np.int64], seq_len: int) -> TensorSource:
+def _cut(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
     count = (len(tokens) - 1) // seq_len
-    inputs, following = (tokens[start : start + count * seq_len].reshape(count, seq_len) for start in (0, 1))
-    return TensorSource(torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy()))
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::seq_len]
+    return Pieces(torch.from_numpy(windows[:count].copy()))
 
 
-def encode(text: str, vocabulary: str, where: str) -> NDArray[np.int64]:
-    """The place of each character in `vocabulary`, int64 [characters]. ValueError, naming `where`, for one outside."""
+def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
+    """The place of each character in `vocabulary`, in the smallest type that holds them all, [characters].
+
+    ValueError, naming `where`, for a character outside.
+    """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     known = np.frombuffer(vocabulary.encode("utf-32-le"), dtype="<u4")
     order = np.argsort(known)
-    places = np.minimum(np.searchsorted(known, codes, sorter=order), len(known) - 1)
-    tokens = order[places]
+    tokens = order[np.minimum(np.searchsorted(known, codes, sorter=order), len(known) - 1)]
     wrong = np.flatnonzero(known[tokens] != codes)
     if len(wrong):
         raise ValueError(f"{where}: character {text[wrong[0]]!r} at {wrong[0]} is not in the vocabulary")
-    return tokens.astype(np.int64, copy=False)
+    return tokens.astype(np.uint8 if len(known) <= 256 else np.int32)
