@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
+from ddp.data.augment import augmented
 from ddp.data.order import derive, order
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
@@ -80,13 +81,21 @@ class Replica:
         """A batch of so many training samples, or as many as there are."""
         return self._train.batch(torch.arange(min(samples, self.samples), device=self._device))
 
+    def _gathered(self, batch: Batch) -> Tensors:
+        """The samples of a batch, augmented."""
+        indices = self._epoch(batch.epoch)[0][batch.start : batch.stop]
+        tensors: Tensors = augmented(
+            self.task.augment, self._train.batch(indices), self._job.seed, batch.epoch, indices
+        )
+        return tensors
+
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, now()
         self.lr = self.rates.apply(self.fraction(seen))
-        permutation, base = self._epoch(batch.epoch)
+        base = self._epoch(batch.epoch)[1]
         self._seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
-        tensors = self._train.batch(permutation[batch.start : batch.stop]) if batch.samples else ()
+        tensors = self._gathered(batch) if batch.samples else ()
         at = meter.add("data", began)
         factor = 1.0
         if team is None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from ddp.data.augment import Augment
     from ddp.runtime.handle import WorkerHandle
 
 Tensors = tuple["Tensor", ...]
@@ -56,6 +57,8 @@ class Task:
     schedule: Callable[[float], float]
     """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
     eval_batch: int = 500
+    augment: Augment | None = None
+    """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
     epoch_callback: Callable[[int, WorkerHandle], None] | None = None
     """Called in every rank's process before its first step of an epoch, with the epoch and the rank. A rank that trains
     nothing of an epoch is called for it together with the next one, so every rank sees all of them in ascending order."""

@@ -17,6 +17,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from ddp.data.augment import Augment
 from ddp.data.source import TensorSource
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
@@ -37,6 +38,7 @@ class Parts:
     eval_batch_size: int
     schedule: Callable[[float], float] | None
     epoch_callback: Callable[[int, WorkerHandle], None] | None
+    augment: Augment | None
 
 
 class NoSamples:
@@ -66,6 +68,7 @@ def make_task(parts: Parts) -> Task:
         schedule=parts.schedule or _constant,
         eval_batch=parts.eval_batch_size,
         epoch_callback=parts.epoch_callback,
+        augment=parts.augment,
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.checkpointing import UNITS, Checkpointing
+from ddp.data.augment import Augment
 from ddp.data.dataset import as_source
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
@@ -51,6 +52,8 @@ class Trainer:
         schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
+        augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
+            the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
         checkpoint_folder: where checkpoints are laid down, the last two of them; None: none are made.
         checkpoint_every: epochs or averages from one to the next (the end of the run needs none).
@@ -91,6 +94,7 @@ class Trainer:
         schedule: Callable[[float], float] | None = None,
         lr_scale_ratio: float = 1.0,
         max_grad_norm: float | None = None,
+        augment: Augment | None = None,
         epoch_callback: Callable[[int, WorkerHandle], None] | None = None,
         checkpoint_folder: str | Path | None = None,
         checkpoint_every: int = 1,
@@ -119,6 +123,7 @@ class Trainer:
             eval_batch_size=whole("eval_batch_size", eval_batch_size, 1),
             schedule=schedule,
             epoch_callback=epoch_callback,
+            augment=augment,
         )
         _check_functions(self._parts)
         self._job = Job(
@@ -177,7 +182,7 @@ def _world_size(asked: int | None, device: str) -> int:
 def _check_functions(parts: Parts) -> None:
     for name in ("model_factory", "optimizer_factory", "train_step"):
         function(name, getattr(parts, name))
-    for name in ("eval_step", "schedule", "epoch_callback"):
+    for name in ("eval_step", "schedule", "epoch_callback", "augment"):
         if getattr(parts, name) is not None:
             function(name, getattr(parts, name))
 
