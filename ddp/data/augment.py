@@ -50,11 +50,11 @@ def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
     return torch.where(mirrored, cropped.flip(3), cropped)
 
 
-def augmented(augment: Augment | None, batch: Any, seed: int, epoch: int, indices: Tensor) -> Any:
-    """`batch`, which is of the samples `indices`, as the model is to see it in `epoch`."""
+def augmented(augment: Augment | None, batch: Any, draws: Callable[[], Draws]) -> Any:
+    """`batch` as the model is to see it; `draws` makes the streams of its samples."""
     if augment is None:
         return batch
-    changed = augment(batch, Draws(seed, epoch, indices))
+    changed = augment(batch, draws())
     if changed is None:
         raise ValueError("augment returned nothing; it must return the batch that the model is to see")
     return changed

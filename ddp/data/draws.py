@@ -28,11 +28,12 @@ class Draws:
     """
 
     def __init__(self, seed: int, epoch: int, indices: Tensor) -> None:
-        self._keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))
+        self.keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))
+        """A number of 64 random bits for each sample, int64, shape [n]: what its stream comes from."""
         self._taken = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def uniform(self, *shape: int) -> Tensor:
         """Numbers from [0, 1), float32, shape [n, *shape]; multiples of 2**-24."""
@@ -47,9 +48,9 @@ class Draws:
     def _next(self, shape: tuple[int, ...]) -> Tensor:
         """64 random bits each, int64, shape [n, *shape]."""
         count = math.prod(shape)
-        places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self._keys.device)
+        places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self.keys.device)
         self._taken += count
-        return _mix(self._keys[:, None] + places * _GAMMA).view(len(self._keys), *shape)
+        return _mix(self.keys[:, None] + places * _GAMMA).view(len(self.keys), *shape)
 
 
 def _mix(bits: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ddp.data.augment import Augment
 from ddp.data.source import TensorSource
+from ddp.data.visits import Sampler
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
 
@@ -39,6 +40,8 @@ class Parts:
     schedule: Callable[[float], float] | None
     epoch_callback: Callable[[int, WorkerHandle], None] | None
     augment: Augment | None
+    sampler: Sampler | None
+    drop_last: bool
 
 
 class NoSamples:
@@ -69,6 +72,8 @@ def make_task(parts: Parts) -> Task:
         eval_batch=parts.eval_batch_size,
         epoch_callback=parts.epoch_callback,
         augment=parts.augment,
+        sampler=parts.sampler,
+        drop_last=parts.drop_last,
     )
 
 

@@ -30,7 +30,9 @@ def test_a_sample_gets_the_same_bits_whatever_the_batch(cuts: tuple[int, list[in
     augment, permutation = crop_and_flip(2), order(seed, epoch, size)
 
     def of(indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found: tuple[torch.Tensor, ...] = augmented(augment, (images[indices], labels[indices]), seed, epoch, indices)
+        found: tuple[torch.Tensor, ...] = augmented(
+            augment, (images[indices], labels[indices]), lambda: Draws(seed, epoch, indices)
+        )
         return found
 
     whole = of(torch.arange(size))
@@ -106,7 +108,7 @@ def test_what_cannot_be_augmented_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not for a tensor of shape \[3, 4\]"):
         crop_and_flip(1)((torch.zeros(3, 4), torch.zeros(3)), draws)
     with pytest.raises(ValueError, match="returned nothing"):
-        augmented(lambda batch, draws: None, (torch.zeros(3),), 0, 0, torch.arange(3))
+        augmented(lambda batch, draws: None, (torch.zeros(3),), lambda: draws)
     for low, high in ((0, 0), (3, 1), (0, 2**31)):
         with pytest.raises(ValueError, match="no integer can be drawn"):
             draws.integers(low, high)
