@@ -13,11 +13,10 @@ import torch
 
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch
-from ddp.data.augment import Augment, augmented
-from ddp.data.dataset import MapSource
-from ddp.data.draws import Draws
+from ddp.data.augment import Augment
+from ddp.data.gather import Gather
+from ddp.data.resident import Resident
 from ddp.data.room import depth, room
-from ddp.data.source import every, move
 from ddp.data.streaming import Streaming
 from ddp.data.visits import Visits
 
@@ -36,88 +35,6 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """End; memory of the data is let go of with the feed."""
-
-
-class Gather:
-    """Reads batches: what they are is said here, for both kinds."""
-
-    def __init__(
-        self, source: Any, visits: Visits, augment: Augment | None, at: torch.device, to: torch.device
-    ) -> None:
-        """`source`: gives batches on `at`; they are augmented on `to`."""
-        self._source, self._visits, self._augment = source, visits, augment
-        self._at, self._to = at, to
-        self._drawn = isinstance(source, MapSource)
-        self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
-        self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    def __call__(self, batch: Batch) -> Any:
-        """The batch on `to`. Where that is another device, a `Staged` one."""
-        indices = self.indices(batch)
-        if self._stream is not None:
-            return self._staged(batch, indices)
-        return self._finished(batch, self._read(batch, indices), indices)
-
-    def indices(self, batch: Batch) -> torch.Tensor:
-        """Of its samples, on `at`."""
-        held = self._order
-        if held[0] != batch.epoch:
-            held = self._order = (batch.epoch, self._visits(batch.epoch).to(self._at))
-        return held[1][batch.start : batch.stop]
-
-    def _read(self, batch: Batch, indices: torch.Tensor) -> Any:
-        if self._drawn:
-            return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
-        return self._source.batch(indices)
-
-    def _finished(self, batch: Batch, read: Any, indices: torch.Tensor) -> Any:
-        if self._to != self._at:
-            read = move(read, self._to)
-        # On the device where it is trained, so that arithmetic is the same from either kind.
-        return augmented(
-            self._augment, read, lambda: Draws(self._visits.seed, batch.epoch, indices.to(self._to, non_blocking=True))
-        )
-
-    def _staged(self, batch: Batch, indices: torch.Tensor) -> Staged:
-        assert self._stream is not None
-        read = every(lambda tensor: tensor.pin_memory(), self._read(batch, indices))
-        with torch.cuda.device(self._to), torch.cuda.stream(self._stream):
-            there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read)
-            done = self._finished(batch, there, indices)
-            return Staged(done, self._stream.record_event())
-
-
-class Staged:
-    """A batch that comes to a GPU on a stream of its own."""
-
-    def __init__(self, batch: Any, there: torch.cuda.Event) -> None:
-        self._batch, self._there = batch, there
-
-    def take(self) -> Any:
-        """The batch, for the current stream."""
-        stream = torch.cuda.current_stream()
-        stream.wait_event(self._there)
-
-        def hand_over(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(stream)
-            return tensor
-
-        return every(hand_over, self._batch)
-
-
-class Resident:
-    """All of the data lies on the device."""
-
-    kind = "resident"
-
-    def __init__(self, gather: Gather) -> None:
-        self.get = gather
-
-    def expect(self, granted: Iterable[Batch]) -> None:
-        """Nothing is read ahead."""
-
-    def close(self) -> None:
-        """Nothing runs."""
 
 
 def feed(

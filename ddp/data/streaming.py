@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ddp.core.spans import Batch
 from ddp.data.errors import LateBatch, some
+from ddp.data.granted import kept, same
 from ddp.data.room import size
 
 NAME = "ddp-data"
@@ -40,15 +41,10 @@ class _Slot:
     """A batch on the shelf."""
 
     def __init__(self, batch: Batch) -> None:
-        self.key = _key(batch)
         self.batch = batch
         self.begun = self.done = False
         self.value: Any = None
         self.error: BaseException | None = None
-
-
-def _key(batch: Batch) -> tuple[int, int, int]:
-    return batch.epoch, batch.start, batch.stop
 
 
 class _Shelf:
@@ -59,7 +55,7 @@ class _Shelf:
         self.slots: deque[_Slot] = deque()
         self.granted: Iterator[Batch] = iter(())
         self.depth = depth
-        self.stopped = False
+        self.idle = self.stopped = False
         self.pid = os.getpid()
 
     def next(self) -> _Slot | None:
@@ -74,26 +70,18 @@ class _Shelf:
 
     def expect(self, granted: Iterable[Batch]) -> None:
         """Keep what is granted still, as far as it comes next; drop the rest, which was taken back."""
-        coming: Iterator[Batch] = (batch for batch in granted if batch.samples)
-        kept: deque[_Slot] = deque()
-        for slot in self.slots:
-            batch = next(coming, None)
-            if batch is not None and _key(batch) != slot.key:
-                coming = chain((batch,), coming)
-                break
-            if batch is None:
-                break
-            kept.append(slot)
-        self.slots, self.granted = kept, coming
+        self.granted, still = kept(((slot.batch, slot) for slot in self.slots), granted)
+        self.slots = deque(slot for _, slot in still)
 
     def find(self, batch: Batch) -> _Slot:
         """The slot of what is asked for, the first on the shelf from now on."""
-        key = _key(batch)
-        if any(slot.key == key for slot in self.slots):
-            while self.slots[0].key != key:
+        if self.slots and same(self.slots[0].batch, batch):
+            return self.slots[0]
+        if any(same(slot.batch, batch) for slot in self.slots):
+            while not same(self.slots[0].batch, batch):
                 self.slots.popleft()
             return self.slots[0]
-        if not self.slots and (coming := next(self.granted, None)) is not None and _key(coming) != key:
+        if not self.slots and (coming := next(self.granted, None)) is not None and not same(coming, batch):
             self.granted = chain((coming,), self.granted)
         self.slots.appendleft(_Slot(batch))
         return self.slots[0]
@@ -111,7 +99,9 @@ def _work(shelf: _Shelf, read: Reader) -> None:
     while True:
         with shelf.changed:
             while not shelf.stopped and (slot := shelf.next()) is None:
+                shelf.idle = True
                 shelf.changed.wait(LOOK_S)
+            shelf.idle = False
             if shelf.stopped:
                 return
             assert slot is not None
@@ -171,8 +161,8 @@ class Streaming:
                 if not shelf.changed.wait_for(lambda: slot.done, self._deadline_s):
                     raise LateBatch(self._late(batch))
             shelf.slots.popleft()
-            # Not for each batch: waking a thread costs as much as a small step.
-            if 2 * len(shelf.slots) <= shelf.depth:
+            # Not for each batch: to wake a thread takes time that a small step does not have.
+            if shelf.idle and 2 * len(shelf.slots) <= shelf.depth:
                 shelf.changed.notify_all()
         if slot.error is not None:
             raise slot.error

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch, Chunk
-from ddp.data import MapSource, TensorSource, crop_and_flip
+from ddp.data import Draws, MapSource, TensorSource, crop_and_flip
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.feed import Feed, Resident, feed
 from ddp.data.source import move
@@ -54,19 +54,52 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@given(st.integers(1, 30), st.integers(1, 8), st.integers(1, 5), st.booleans(), st.booleans())
-def test_streamed_batches_are_those_of_resident_data(
-    size: int, batch: int, depth: int, told: bool, early: bool
-) -> None:
-    augment = crop_and_flip(1)
-    resident = make(images(size), "resident", augment)
-    streaming = make(images(size), "streaming", augment, prefetch=depth)
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 60), st.sampled_from([1, 3, 8]), st.integers(1, 5), st.booleans(), st.integers(0, 3))
+def test_batches_are_the_same_bits_from_either_kind(size: int, batch: int, depth: int, told: bool, late: int) -> None:
+    """And whether it is known beforehand what is asked for, or not, or not rightly."""
+    augment, source, visits = crop_and_flip(1), images(size), Visits(5, size)
+    resident = make(source, "resident", augment)
+    streaming = make(source, "streaming", augment, prefetch=depth)
     wanted = batches(size, batch) + batches(size, batch, 1)
-    if told:
-        streaming.expect(wanted[1:] if early else iter(wanted))
-    for one in wanted:
-        assert same(streaming.get(one), resident.get(one))
+    for one in (resident, streaming) if told else ():
+        one.expect(iter(wanted[late:]))
+    for number, asked in enumerate(wanted):
+        indices = visits(asked.epoch)[asked.start : asked.stop]
+        plain = augment(source.batch(indices), Draws(5, asked.epoch, indices))
+        assert same(streaming.get(asked), plain)
+        found = resident.get(asked)
+        assert same(found, plain)
+        if number == 3:
+            resident.expect(wanted[4 + late :])
+            streaming.expect(wanted[4 + late :])
     streaming.close()
+
+
+def test_small_resident_batches_are_gathered_several_at_once() -> None:
+    """As aligned as tensors of their own, for kernels go by that."""
+    read: list[int] = []
+
+    class Counting(TensorSource):
+        separable = True
+
+        def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+            read.append(len(indices))
+            return super().batch(indices)
+
+        def to(self, device: torch.device) -> TensorSource:
+            return self
+
+    source = Counting(torch.rand(200, 8), torch.arange(200))
+    for size, expected in ((8, [128, 72]), (7, [7] * 28 + [4])):
+        read.clear()
+        resident = make(source, "resident")
+        wanted = batches(200, size)
+        resident.expect(wanted)
+        got = [resident.get(one) for one in wanted]
+        assert read == expected
+        assert torch.equal(torch.cat([one[1] for one in got]), Visits(5, 200)(0))
+        assert all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for one in got for tensor in one)
 
 
 class Played:
@@ -89,10 +122,10 @@ class Played:
             if slot is None:
                 return False
             slot.begun = True
-            assert slot.key in self.allowed
-            self.read.append(slot.key)
+            assert key(slot.batch) in self.allowed
+            self.read.append(key(slot.batch))
         else:
-            self.working.value, self.working.done, self.working = self.working.key, True, None
+            self.working.value, self.working.done, self.working = key(self.working.batch), True, None
         assert sum(slot.begun for slot in self.shelf.slots) <= self.depth + 1
         return True
 
@@ -108,6 +141,7 @@ def key(batch: Batch) -> tuple[int, int, int]:
     return batch.epoch, batch.start, batch.stop
 
 
+@settings(deadline=None)
 @given(st.data(), st.integers(1, 4))
 def test_what_is_granted_is_read_once_and_what_was_taken_back_is_not(data: st.DataObject, depth: int) -> None:
     """Grants grow, are replaced, and steps are undone and asked for again, at any point of the thread's work."""
