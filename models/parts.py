@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ddp.data import crop_and_flip
 from ddp.runtime.task import Task, Tensors
 from models.data import DataSet, data_set
 from models.setup import Recipe
@@ -54,6 +55,8 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 `warm_up_10` is that of vision transformers (Lee et al. 2021), `warm_up_20` that of gpt-nano: from 3e-4 it ends at 1e-5.
 """
 
+PADDING = 4
+"""Pixels that images are shifted by at most, where a recipe augments them."""
 Loss = Callable[[nn.Module, Tensors], Tensor]
 Evaluate = Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
 
@@ -119,9 +122,11 @@ def task_on(
     loss: Loss,
     evaluate: Evaluate,
 ) -> Task:
-    """The task of training `model`, built for `data`. ValueError for an unknown schedule."""
+    """The task of training `model`, built for `data`. ValueError for an unknown schedule, or text to be augmented."""
     if recipe.schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
+    if recipe.augment and data.is_text:
+        raise ValueError(f"data set {recipe.data} is text: only images are augmented")
     load = cache(data.load)
     return Task(
         model=lambda: model(data),
@@ -131,4 +136,5 @@ def task_on(
         train_data=lambda: load()[0],
         eval_data=lambda: load()[1],
         schedule=SCHEDULES[recipe.schedule],
+        augment=crop_and_flip(PADDING) if recipe.augment else None,
     )

@@ -31,6 +31,8 @@ class Recipe:
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
     depth: int | None = None
     """Layers with weights, of a model where they can be chosen; None: its own number."""
+    augment: bool = False
+    """Whether each image is cropped at random after padding by 4 pixels, and flipped half of the times (He et al. 2015)."""
     data_options: DataOptions = PLAIN
     """Settings of the data set, such as the length of a piece of text."""
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import models
+from ddp.data.draws import Draws
 from ddp.runtime.task import Task
 from models import char_rnn, conv_ae, gpt_nano, resnet, resnet34, resnet_graph, vit
 from models.data import DataOptions, DataSet, data_set
@@ -151,8 +152,10 @@ def test_schedules() -> None:
 
 def test_bad_recipes() -> None:
     recipe = models.load("mlp").recipes["quick"]
-    with pytest.raises(ValueError, match="unknown data set 'cifar10'"):
-        models.make_task("resnet_graph", models.load("resnet_graph").recipes["published"], "")
+    with pytest.raises(ValueError, match="unknown data set 'cifar11'"):
+        models.make_task("resnet_graph", replace(models.load("resnet_graph").recipes["published"], data="cifar11"), "")
+    with pytest.raises(ValueError, match="data set pydoc is text: only images are augmented"):
+        models.make_task("char_rnn", replace(models.load("char_rnn").recipes["quick"], augment=True), "")
     with pytest.raises(ValueError, match=r"unknown schedule 'linear'; choose one of constant, .*, warm_up_20"):
         models.make_task("mlp", replace(recipe, schedule="linear"), "")
 
@@ -167,6 +170,20 @@ def test_a_model_refuses_data_of_another_kind() -> None:
     recipe = replace(models.load("char_rnn").recipes["quick"], data="digits", data_options=PLAIN)
     with pytest.raises(ValueError, match=r"reads text, and data set digits is of images; choose data\.name=pydoc"):
         models.make_task("char_rnn", recipe, "")
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_what_is_published_for_colour_images_is_augmented_and_quick_is_not(name: str) -> None:
+    quick_one, published = models.load(name).recipes["quick"], models.load(name).recipes["published"]
+    assert models.make_task(name, quick_one, "").augment is None
+    task = models.make_task(name, published, "")
+    assert (task.augment is not None) == published.data.startswith("cifar")
+    if task.augment is not None:
+        images, labels = torch.ones(8, 3, 32, 32), torch.arange(8)
+        changed, same = task.augment((images, labels), Draws(7, 0, torch.arange(8)))
+        assert torch.equal(same, labels)
+        assert changed.shape == images.shape
+        assert not torch.equal(changed, images), "shifted: zeros come in"
 
 
 def test_mlp_is_the_published_one() -> None:
