@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
@@ -74,7 +74,7 @@ def seat(environ: Mapping[str, str]) -> Seat | None:
 def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
     """Run `command` where this is rank 0, and serve its rank where not; the exit code."""
     if place.rank:
-        return _serve(place)
+        _leave(_serve(place))
     machines = Machines(place)
     code: int = Exit.INTERNAL
     try:
@@ -89,6 +89,13 @@ def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
         with interrupts.deferred():
             machines.dismiss(code)
     return code
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit at once: whoever waits for this process need not wait for torch to tidy up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 class Machines:
@@ -129,7 +136,7 @@ class Machines:
         from ddp.runtime.remote.muster import Company, Muster
 
         place, (address, interface) = self.seat, interface_of(bind)
-        if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
+        if place.nodes > 1 and ipaddress.ip_address(address).is_loopback and not _loopback(place.store):
             raise ValueError(
                 f"{place.nodes} hosts, but cluster.bind={bind} is loopback: give the network between them, such as "
                 "cluster.bind=10.0.0.0/24, or the name of an interface"
@@ -221,6 +228,15 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
             return outpost.serve()
     except EngineError as error:
         raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
+
+
+def _loopback(store: str) -> bool:
+    """Whether torchrun's own store is on loopback, so that its "hosts" are agents on one."""
+    try:
+        found = socket.getaddrinfo(store.rpartition(":")[0].strip("[]"), None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in found)
 
 
 def _way_to(address: tuple[str, int]) -> str:

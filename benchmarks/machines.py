@@ -157,7 +157,14 @@ def agents(link: Link, folder: Path, *words: str) -> Iterator[list[Agent]]:
 
 
 def _command(host: str, number: int, names: Path, *words: str) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+    ]
     torchrun += [f"--rdzv-endpoint={NAMES[0]}:{PORT}", "-m", "bench", *words]
     private = (
         f"hostname {NAMES[number]} && mount --bind {names}/hosts /etc/hosts && mount --bind {names}/dns /etc/resolv.conf && "
@@ -224,7 +231,12 @@ class Cut:
 
 def cut(link: Link, folder: Path, tolerate: bool, *words: str) -> Cut:
     """A run whose link is cut in mid-training. RuntimeError if something hangs."""
-    words = (*words, f"train.epochs={CUT_EPOCHS}", f"cluster.deadline_s={DEADLINE_S}", f"cluster.tolerate_loss={tolerate}")
+    words = (
+        *words,
+        f"train.epochs={CUT_EPOCHS}",
+        f"cluster.deadline_s={DEADLINE_S}",
+        f"cluster.tolerate_loss={tolerate}",
+    )
     with agents(link, folder, *words, f"output={folder}/runs", f"cluster.bind={NETWORK}") as both:
         here, there = both
         if not wait_for(lambda: f"epoch {CUT_AT:3}/{CUT_EPOCHS}" in here.said or here.over()) or here.over():

@@ -84,8 +84,8 @@ class Wire:
             poll.register(self._line, event)
         except (OSError, ValueError) as error:  # closed by another thread
             raise LinkLost("the connection is closed") from error
-        left = until - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        left = max(until - time.monotonic(), 0.0)  # this end may have been busy for longer than the other was silent
+        if not poll.poll(left * 1000):
             raise LinkLost(late)
 
     def _whole(self) -> tuple[bytes, bytes] | None:
