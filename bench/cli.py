@@ -6,6 +6,7 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -49,6 +50,12 @@ def dispatch(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     from bench.run import run
 
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bench.machines import attended, seat
+
+        place = seat(os.environ)
+        if place is not None:
+            return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINE, machines))
     return run(arguments, tuple(VERBS), BASELINE)
 
 

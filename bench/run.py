@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +37,20 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
+    from bench.machines import Machines
     from bench.resume import Source
 
 
-def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
-    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant."""
+def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
+    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
+
+    `machines`: who has processes for ranks; None: ranks are forked."""
     register()
     version.setbase("1.3")
     parser = get_args_parser()
     asked = _read_flags(parser, arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
-    session = Session(Patient(highlight=False))
+    session = Session(Patient(highlight=False), machines)
     with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
         OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
         try:
@@ -90,6 +93,7 @@ class Session:
     """The cells of one command."""
 
     console: Console
+    machines: Machines | None = None
     cells: list[Cell] = field(default_factory=list)
     config: Config | None = None
     """Of the last cell; what concerns the command as a whole is the same in all."""
@@ -140,7 +144,11 @@ class Session:
                 return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
             source = found
             config = self.config = _resumed(config, composed, source)
-        run_plan = _make_plan(config, source)
+        hosts = 1
+        if self.machines is not None:
+            config = self.config = self.machines.settle(config)
+            hosts = self.machines.seat.nodes
+        run_plan = _make_plan(config, source, hosts)
         spec = run_plan.spec
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
@@ -150,6 +158,8 @@ class Session:
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
         from bench.launch import launch
 
+        if self.machines is not None:
+            run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
         outcome = launch(run_plan, self.console, source)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
@@ -195,7 +205,7 @@ def _resumed(config: Config, composed: DictConfig, source: Source) -> Config:
         return configured(config, said, source)
 
 
-def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
+def _make_plan(config: Config, source: Source | None, hosts: int) -> RunPlan:
     """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
     name = config.model.name
     if name not in MODELS:
@@ -209,7 +219,7 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
     import models
     from models.data import DATA, data_set
 
-    machine = Machine(environment.cores(), torch.cuda.device_count())
+    machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
         ready = plan(config, models.load(name), DATA, machine)
