@@ -9,11 +9,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from bench.config import Config
+from bench.config import Config, DataConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
 from ddp.settings import check_transport, known
 from ddp.suggest import unknown
+from models.data import DATA, DataOptions, check
 from models.setup import Recipe, Setup
 
 MAX_WORLD = 64
@@ -45,8 +46,7 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     recipe = replace(setup.recipes[config.recipe], **given)
     # 1 and 1.0 are one cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
-    if config.data.name is not None:
-        recipe = replace(recipe, data=known("data set", config.data.name, data_names))
+    recipe = _data_of(config.data, recipe, data_names)
     if recipe.epochs < 1:
         raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
     if recipe.batch_size < 1:
@@ -61,6 +61,15 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
     return recipe
+
+
+def _data_of(said: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
+    """The recipe with the data set asked for. Of its own settings, those stay that this data set takes."""
+    name = recipe.data if said.name is None else known("data set", said.name, names)
+    own = {key: value for key, value in vars(said).items() if key not in ("name", "dir")}
+    options = DataOptions(**own | {"shape": None if said.shape is None else tuple(said.shape)})
+    check(name, options)
+    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].options)))
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:

@@ -88,12 +88,12 @@ def _memory() -> Check:
 
 
 def _data() -> list[Check]:
-    from models.data import DATA
+    from models.data import DATA, data_set
 
     checks: list[Check] = []
-    for name, data in DATA.items():
+    for name in DATA:
         try:
-            train, test = data.load("data")
+            train, test = data_set(name).load()
             checks.append((f"data {name}", None, f"{len(train)} samples to train on, {len(test)} to test on"))
         except ValueError as error:
             checks.append((f"data {name}", f"not there yet ({error}); a run that needs it downloads it", ""))

@@ -1,4 +1,4 @@
-"""`list`: what can be chosen, with a line on each. Imports torch only for data sets and recipes, which live beside it."""
+"""`list`: what can be chosen, with a line on each. Imports torch only for recipes, which live beside it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.suggest import unknown
 from models import MODELS, load
+from models.data import DATA
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
@@ -56,12 +57,6 @@ def _first_line(text: str, name: str) -> str:
     return text.strip().partition("\n")[0].removeprefix(f"`{name}`: ")
 
 
-def _data() -> dict[str, str]:
-    from models.data import DATA
-
-    return {name: data.summary for name, data in DATA.items()}
-
-
 def _recipes() -> dict[str, str]:
     found: dict[str, str] = {}
     for model in MODELS:
@@ -81,11 +76,11 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "backends": lambda: _summaries(BACKENDS),
     "engines": lambda: _summaries(ENGINES),
     "experiments": lambda: presets("experiment"),
-    "data": _data,
+    "data": lambda: _summaries({name: entry.module for name, entry in DATA.items()}),
     "recipes": _recipes,
 }
 """What can be listed -> its names and what they are."""
-HEAVY = ("data", "recipes")
+HEAVY = ("recipes",)
 """Left out unless asked for by name: they import torch."""
 
 

@@ -33,6 +33,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
 from ddp.settings import known, make_policy, script
+from models.data import title
 from models.setup import Recipe, Setup
 
 
@@ -77,7 +78,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     cell = cell_hash(resolved, recipe)
     spec = RunSpec(
         model=config.model.name,
-        data=recipe.data,
+        data=title(recipe.data, recipe.data_options),
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
         engine=engine,
@@ -117,7 +118,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "seed": config.seed,
         "recipe": config.recipe,
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
-        "data": {"name": recipe.data, "dir": config.data.dir},
+        "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
     }
@@ -136,7 +137,9 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     }
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
-    cell["training"] = {key: value for key, value in asdict(recipe).items() if key != "target"}
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in ("target", "data_options")}
+    if recipe.data_options.given:
+        cell["training"]["data_options"] = recipe.data_options.given
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
     cell["cluster"] = {

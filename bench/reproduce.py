@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +21,7 @@ def command(runs: Sequence[Run]) -> str:
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
     words += [f"model={m.model}", f"mode={m.mode}"]
     words += [] if m.engine == "solo" else [f"world_size={m.world_size}"]
-    words += [f"recipe={m.recipe}", f"data.name={m.data}", f"train.epochs={m.epochs_planned}"]
+    words += [f"recipe={m.recipe}", *_data(run), f"train.epochs={m.epochs_planned}"]
     words += [f"train.batch_size={m.batch_size}", f"train.lr={m.lr:g}"]
     train = run.config.get("train", {})
     words += [f"train.{name}={train[name]:g}" for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
@@ -29,6 +31,18 @@ def command(runs: Sequence[Run]) -> str:
     words += _policy(run.config.get("policy"))
     words += _changed("averaging", run.config.get("averaging"), Averaging())
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def _data(run: Run) -> list[str]:
+    """The data set and its settings; where it lies is the machine's."""
+    said = {"name": run.metrics.data} | run.config.get("data", {})
+    return [shlex.quote(f"data.{key}={_spelt(value)}") for key, value in said.items() if key != "dir"]
+
+
+def _spelt(value: Any) -> str:
+    """Hydra has meanings for most signs: what is no plain word is quoted for it, too."""
+    plain = not isinstance(value, str) or re.fullmatch(r"[\w./-]+", value)
+    return _word(value) if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _faults(run: Run) -> list[str]:

@@ -217,7 +217,7 @@ def _make_plan(config: Config, source: Source | None, hosts: int) -> RunPlan:
     import torch
 
     import models
-    from models.data import DATA, data_set
+    from models.data import DATA, prepare
 
     machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
@@ -227,5 +227,6 @@ def _make_plan(config: Config, source: Source | None, hosts: int) -> RunPlan:
             from bench.resume import check
 
             check(ready, source)
-        data_set(ready.spec.data).prepare(config.data.dir)
+        prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
+        ready.job.task()  # a model may refuse the data
     return ready

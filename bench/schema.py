@@ -260,7 +260,7 @@ class Metrics(Strict):
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
     model: str = Field(description="name of the model")
-    data: str = Field(description="name of the data set")
+    data: str = Field(description="name of the data set, with its settings where it has any")
     recipe: str = Field(description="how long and on what it is trained")
     mode: str = Field(description="preset of engine, policy and backend")
     engine: str = Field(description="what ran the loop")

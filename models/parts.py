@@ -57,10 +57,10 @@ def classification(
 
     ValueError for an unknown data set or schedule; files are read when the data is first asked for, once.
     """
-    data = data_set(recipe.data)
+    data = data_set(recipe.data, data_dir, recipe.data_options)
     if recipe.schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
-    load = cache(lambda: data.load(data_dir))
+    load = cache(data.load)
     return Task(
         model=lambda: model(data),
         optimizer=optimizer,

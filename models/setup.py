@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddp.runtime.task import Task
+from models.data.options import PLAIN, DataOptions
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Recipe:
     """A key of `models.parts.SCHEDULES`."""
     lr_scale_ratio: float = 0.0
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+    data_options: DataOptions = PLAIN
+    """Settings of the data set, such as the length of a piece of text."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -179,12 +180,12 @@ def test_an_output_that_cannot_be_is_one_line(quiet, capsys, tmp_path):
 
 
 def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):
-    from models import data
+    from models.data import mnist
 
-    def refuse(folder: str) -> None:
+    def refuse(folder: str, options: object) -> None:
         raise ValueError(f"data set mnist is not in {folder}")
 
-    monkeypatch.setitem(data.DATA, "mnist", data.DataSet("", (1, 28, 28), 10, refuse, data.DATA["mnist"].load))
+    monkeypatch.setattr(mnist, "ORIGIN", replace(mnist.ORIGIN, prepare=refuse))
     assert quiet(*SOLO, "data.name=mnist") == 2
     assert capsys.readouterr().err == "bench: data set mnist is not in data\n"
     assert not Path("runs").exists()

@@ -15,6 +15,7 @@ from bench.asked import Machine
 from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
 from bench.plan import plan
 from ddp.core.policies import POLICIES
+from models.data import DATA, DataOptions
 from models.setup import Recipe, Setup
 
 SETUP = Setup(
@@ -214,3 +215,33 @@ def test_a_fault_script_reaches_the_job_in_order_and_every_output():
 def test_without_faults_cells_keep_their_names():
     assert planned().spec.config_hash == planned(cluster=ClusterConfig(faults=[], tolerate_loss=True)).spec.config_hash
     assert planned().spec.run_id == NAME
+
+
+def test_settings_of_the_data_are_of_the_cell():
+    text = replace(SETUP.recipes["quick"], data="pydoc", data_options=DataOptions(seq_len=64))
+    setup = replace(SETUP, recipes={"quick": text})
+    runs = [
+        plan(replace(BASE, data=data), setup, DATA, Machine(cores=2))
+        for data in (DataConfig(), DataConfig(seq_len=32), DataConfig(seq_len=64), DataConfig(name="digits"))
+    ]
+    assert len({run.spec.run_id for run in runs}) == 3
+    assert runs[0].spec.run_id == runs[2].spec.run_id
+    assert [run.spec.config["data"].get("seq_len") for run in runs] == [64, 32, 64, None]
+    assert runs[1].job.task.args[1].data_options.seq_len == 32
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (DataConfig(seq_len=8), "data.seq_len means nothing to data set digits"),
+        (DataConfig(name="pydoc", seq_len=0), "data.seq_len=0 must be a whole number from 1"),
+        (DataConfig(name="pydoc", seq_len=2**70), "must be a whole number from 1"),
+        (DataConfig(shape=[3, 32]), r"data.shape=\[3,32\] must be channels, height and width"),
+        (DataConfig(shape=[3, -1, 32]), "data.shape=-1 must be"),
+        (DataConfig(path=""), "data.path='' is no path"),
+    ],
+)
+def test_settings_of_the_data_that_cannot_be(data, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        plan(replace(BASE, data=data), SETUP, DATA, Machine(cores=2))
+    assert "\n" not in str(caught.value)

@@ -15,12 +15,13 @@ from torch.nn import functional as F
 import models
 from ddp.runtime.task import Task
 from models import resnet_graph
-from models.data import DATA, data_set
+from models.data import data_set
 from models.lenet import build as build_lenet
 from models.mlp import build as build_mlp
 from models.parts import SCHEDULES
 
-CIFAR = replace(DATA["mnist"], shape=(3, 32, 32))
+DIGITS, MNIST = data_set("digits"), data_set("mnist")
+CIFAR = replace(MNIST, shape=(3, 32, 32))
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def test_schedules() -> None:
 
 def test_bad_recipes() -> None:
     recipe = models.load("mlp").recipes["quick"]
-    with pytest.raises(ValueError, match="cifar10 is not available yet"):
+    with pytest.raises(ValueError, match="unknown data set 'cifar10'"):
         models.make_task("resnet_graph", models.load("resnet_graph").recipes["published"], "")
     with pytest.raises(ValueError, match="unknown schedule 'linear'; choose one of constant, cosine, steps"):
         models.make_task("mlp", replace(recipe, schedule="linear"), "")
@@ -146,7 +147,7 @@ class ByHand(nn.Module):
         return self.classifier(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
-@pytest.mark.parametrize("data", [CIFAR, DATA["digits"], DATA["mnist"]], ids=["cifar", "digits", "mnist"])
+@pytest.mark.parametrize("data", [CIFAR, DIGITS, MNIST], ids=["cifar", "digits", "mnist"])
 def test_resnet_equals_one_written_by_hand_bit_for_bit(data: object) -> None:
     torch.manual_seed(0)
     graph, hand = resnet_graph.build(data), ByHand(data.shape[0])
@@ -184,7 +185,7 @@ def test_resnet_starts_from_even_odds() -> None:
 
 
 def test_resnet_structure_is_known() -> None:
-    hashes = {resnet_graph.build(data).structural_hash for data in (CIFAR, CIFAR, DATA["digits"])}
+    hashes = {resnet_graph.build(data).structural_hash for data in (CIFAR, CIFAR, DIGITS)}
     assert len(hashes) == 2
 
 

@@ -1,0 +1,72 @@
+"""The data sets: one file each. Importing this package imports no torch.
+
+Owns files, what they hold and how they come here; knows nothing of models, recipes or ranks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+from ddp.settings import known
+from models.data.dataset import DataSet, Origin
+from models.data.options import PLAIN, DataOptions
+
+__all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]
+
+
+class Entry(NamedTuple):
+    """A data set's line in the registry."""
+
+    module: str
+    """Has its `ORIGIN`; imported on use."""
+    options: tuple[str, ...] = ()
+    """The settings of `DataOptions` that it takes."""
+
+
+DATA: dict[str, Entry] = {
+    "cifar10": Entry("models.data.cifar10"),
+    "cifar100": Entry("models.data.cifar100"),
+    "digits": Entry("models.data.digits"),
+    "fashion_mnist": Entry("models.data.fashion_mnist"),
+    "image_folder": Entry("models.data.image_folder", ("path", "shape", "seed")),
+    "mnist": Entry("models.data.mnist"),
+    "pydoc": Entry("models.data.pydoc", ("seq_len",)),
+    "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
+    "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
+    "text_file": Entry("models.data.text_file", ("path", "seq_len")),
+}
+"""Name -> where its file is, and the settings that it takes."""
+
+
+def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) -> DataSet:
+    """The data set `name`, open. ValueError, in one line, for an unknown one, settings or files that cannot be."""
+    return _origin(name, options).describe(data_dir, options)
+
+
+def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
+    """Makes the files of data set `name` ready, once, before ranks open it. ValueError as `data_set`."""
+    _origin(name, options).prepare(data_dir, options)
+
+
+def _origin(name: str, options: DataOptions) -> Origin:
+    entry = DATA[known("data set", name, DATA)]
+    check(name, options)
+    origin: Origin = importlib.import_module(entry.module).ORIGIN
+    return origin
+
+
+def title(name: str, options: DataOptions) -> str:
+    """What results call a data set with these settings, such as `pydoc` or `synthetic (samples 100, shape 3x8x8)`."""
+    said = [f"{key} {'x'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in options.given.items()]
+    return f"{name} ({', '.join(said)})" if said else name
+
+
+def check(name: str, options: DataOptions) -> None:
+    """ValueError for a setting that data set `name`, a known one, does not take."""
+    for key in options.given:
+        if key not in DATA[name].options:
+            takers = ", ".join(other for other, entry in DATA.items() if key in entry.options)
+            raise ValueError(
+                f"data.{key} means nothing to data set {name}; leave it out, or choose data.name of {takers}"
+            )

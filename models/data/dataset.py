@@ -1,0 +1,45 @@
+"""`DataSet`: what a model must know of its data, and the samples; `Origin`: what a data set's file says.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddp.runtime.task import Source
+from models.data.options import DataOptions
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set, open: two sources of samples of one form.
+
+    Images: float32 [n, c, h, w], normalised, and their labels, int64 [n]. Text: tokens, int64 [n, length], and the token
+    that follows each of them, int64 [n, length].
+    """
+
+    shape: tuple[int, ...]
+    """Of one sample: (channels, height, width) of an image, (length,) of a piece of text."""
+    classes: int
+    """Number of classes, or of different tokens. Labels and tokens are 0 to `classes` - 1."""
+    load: Callable[[], tuple[Source, Source]]
+    """() -> (train, eval). Never downloads. ValueError, in one line, for files that are damaged or not there."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether samples are pieces of text; they are images otherwise."""
+        return len(self.shape) == 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How one data set is got ready and opened. The `ORIGIN` of a file `models/data/<name>.py`."""
+
+    describe: Callable[[str, DataOptions], DataSet]
+    """(data folder, settings): the data set as a rank opens it. Reads no more than form and classes take, and nothing where
+    they are known. ValueError, in one line, for settings or files that cannot be."""
+    prepare: Callable[[str, DataOptions], None]
+    """(data folder, settings): makes the files ready, downloading if need be, and checks them. The parent calls it once,
+    before ranks start. ValueError, in one line, where that is impossible or a file is damaged."""

@@ -1,0 +1,84 @@
+"""Image files into arrays. The only module that knows image formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from models.data import kept
+from models.data.meter import Meter
+
+CHUNK = 256
+"""Images that a thread decodes in one go."""
+Files = Sequence[tuple[str, int]]
+
+
+def decode(train: Files, test: Files, asked: tuple[int, ...] | None, folder: Path) -> None:
+    """The images of both parts, (file, class) each, decoded into `folder` (`kept`).
+
+    `asked`: channels, height and width that images are brought to; None: RGB, of the size that all of them have.
+    ValueError, in one line, for an image that cannot be read or is of another size.
+    """
+    first = train[0][0]
+    shape = asked or (3, *reversed(_open(first, "RGB").size))
+    arrays = [
+        (part, kept.new(folder, name, [label for _, label in part], shape))
+        for name, part in (("train", train), ("eval", test))
+    ]
+    workers = len(os.sched_getaffinity(0))
+    with Meter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
+        pool = ThreadPoolExecutor(workers)
+        try:
+            for part, images in arrays:
+                fill = partial(_fill, part, images, first if asked is None else None)
+                for count in pool.map(fill, range(0, len(part), CHUNK)):
+                    meter.add(count)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    kept.conclude(folder, *_moments(arrays[0][1]))
+
+
+def _fill(files: Files, images: NDArray[np.uint8], first: str | None, start: int) -> int:
+    """Decodes a chunk of `files` into its place in `images` [n, c, h, w]; how many. `first`: all must be of its size."""
+    channels, height, width = images.shape[1:]
+    part = files[start : start + CHUNK]
+    for place, (path, _) in enumerate(part, start):
+        image = _open(path, "RGB" if channels == 3 else "L")
+        if image.size != (width, height):
+            if first is not None:
+                raise ValueError(
+                    f"{path} has {image.size[0]}x{image.size[1]} pixels, and {first} {width}x{height}; make all of one "
+                    f"size, or give data.shape=[3,HEIGHT,WIDTH] to bring them to it"
+                )
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
+        images[place] = pixels.transpose(2, 0, 1) if channels == 3 else pixels
+    return len(part)
+
+
+def _open(path: str, mode: str) -> Image.Image:
+    try:
+        with Image.open(path) as image:
+            return image.convert(mode)
+    except Exception as error:  # what a damaged image raises is not for us to list
+        why = " ".join(str(error).split()).removesuffix(f" '{path}'") or type(error).__name__
+        raise ValueError(f"cannot read image {path} ({why}); replace it, or remove it") from error
+
+
+def _moments(images: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of [n, c, h, w], on a scale of 0 to 1."""
+    counts = np.zeros((images.shape[1], 256), dtype=np.int64)
+    for start in range(0, len(images), CHUNK):
+        for channel, count in enumerate(counts):
+            count += np.bincount(images[start : start + CHUNK, channel].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    means = counts @ values / counts.sum(axis=1)
+    spreads = np.sqrt(np.maximum(counts @ values**2 / counts.sum(axis=1) - means**2, 0))
+    return means.tolist(), np.maximum(spreads, 1 / 255).tolist()  # images of one colour must not be divided by nothing

@@ -1,0 +1,36 @@
+"""`digits`: 1797 real handwritten digits, 8x8 pixels (UCI Optdigits), bundled with scikit-learn; 359 are test."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from models.data.dataset import DataSet, Origin
+from models.data.images import Pixels, pixels
+from models.data.options import DataOptions
+from models.data.split import held_out
+
+
+def _prepare(data_dir: str, options: DataOptions) -> None:
+    """Nothing to do: scikit-learn brings the file."""
+
+
+def _load() -> tuple[Pixels, Pixels]:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
+    chosen = np.zeros(len(labels), dtype=bool)
+    for digit in range(10):
+        members = np.flatnonzero(labels == digit)
+        chosen[members[held_out(0, digit, len(members))]] = True
+    train, test = (pixels(images[part], labels[part], 16, [0.3053], [0.3760]) for part in (~chosen, chosen))
+    return train, test
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    return DataSet((1, 8, 8), 10, cache(_load))
+
+
+ORIGIN = Origin(_describe, _prepare)

@@ -1,0 +1,110 @@
+"""Data sets in the files of MNIST: four arrays of bytes, each file gzipped where it comes from. Knows the format."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.data.dataset import DataSet, Origin
+from models.data.download import Remote, absent, fetch, one_at_a_time
+from models.data.images import Pixels, pixels
+from models.data.options import DataOptions
+
+PARTS = ("train", "t10k")
+
+
+@dataclass(frozen=True)
+class IdxFiles:
+    """One such data set: images of 28x28 pixels, 10 classes."""
+
+    name: str
+    folder: str
+    """Of torchvision's, in the data folder: `<folder>/raw` has the files, unpacked."""
+    mirrors: Sequence[str]
+    """Addresses that the names of files are appended to."""
+    digests: dict[str, str]
+    """File, unpacked -> MD5 of the gzipped one."""
+    mean: float
+    std: float
+
+    @property
+    def origin(self) -> Origin:
+        """How it is got ready and opened."""
+        return Origin(lambda folder, _: DataSet((1, 28, 28), 10, lambda: self.load(self.raw(folder))), self.prepare)
+
+    def raw(self, data_dir: str) -> Path:
+        """Where the files are."""
+        return Path(data_dir) / self.folder / "raw"
+
+    def prepare(self, data_dir: str, options: DataOptions) -> None:
+        """Downloads what is missing, and reads all of it."""
+        raw = self.raw(data_dir)
+        if self._missing(raw):
+            try:
+                with one_at_a_time(Path(data_dir), self.name):
+                    for name in self._missing(raw):
+                        self._download(name, raw)
+            except (OSError, ValueError, EOFError) as error:
+                missing = self._missing(raw)
+                raise absent(
+                    self.name,
+                    f"{', '.join(missing)} not found in {raw}",
+                    "put these files there, unpacked, as torchvision keeps them",
+                    error,
+                ) from error
+        self.load(raw)
+
+    def _missing(self, raw: Path) -> list[str]:
+        return [name for name in self.digests if not (raw / name).is_file()]
+
+    def _download(self, name: str, raw: Path) -> None:
+        raw.mkdir(parents=True, exist_ok=True)
+        urls = tuple(f"{mirror}{name}.gz" for mirror in self.mirrors)
+        packed = fetch(Remote(f"{name}.gz", urls, self.digests[name]), raw)
+        unpacked = raw / f"{name}.unpacked"
+        with gzip.open(packed) as source, unpacked.open("wb") as target:
+            shutil.copyfileobj(source, target)
+        unpacked.replace(raw / name)
+        packed.unlink()
+
+    def load(self, raw: Path) -> tuple[Pixels, Pixels]:
+        """(train, eval). ValueError for a file that is damaged or not there."""
+        train, test = (pixels(*_part(raw, part), 255, [self.mean], [self.std]) for part in PARTS)
+        return train, test
+
+
+def _part(raw: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images [n, 28, 28] and labels [n] of one part."""
+    files = raw / f"{part}-images-idx3-ubyte", raw / f"{part}-labels-idx1-ubyte"
+    images, labels = _read(files[0], 3), _read(files[1], 1)
+    if images.shape[1:] != (28, 28):
+        raise ValueError(f"damaged file {files[0]}: images of {images.shape[1:]} pixels instead of 28x28; {AGAIN}")
+    if len(images) != len(labels):
+        raise ValueError(f"damaged file {files[1]}: {len(labels)} labels for {len(images)} images; {AGAIN}")
+    if labels.max() > 9:
+        wrong = int(np.flatnonzero(labels > 9)[0])
+        raise ValueError(f"damaged file {files[1]}: label {labels[wrong]} of image {wrong} is not 0 to 9; {AGAIN}")
+    return images, labels
+
+
+AGAIN = "delete it to have it downloaded again"
+
+
+def _read(path: Path, dims: int) -> NDArray[np.uint8]:
+    """The array in an IDX file of unsigned bytes: a magic number, `dims` sizes (big-endian, 4 bytes each), the data."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    head = np.frombuffer(content[: 4 * (dims + 1)].ljust(4 * (dims + 1), b"\0"), dtype=">u4")
+    sizes = [int(size) for size in head[1:]]
+    if head[0] != 0x0800 + dims or len(content) != 4 * (dims + 1) + math.prod(sizes) or 0 in sizes:
+        raise ValueError(f"damaged file {path} ({len(content)} bytes); {AGAIN}")
+    return np.frombuffer(content, dtype=np.uint8, offset=4 * (dims + 1)).reshape(sizes).copy()

@@ -1,0 +1,133 @@
+"""`image_folder`: images of the user's own (`data.path`), a folder for each class as torchvision's ImageFolder has them.
+
+With sub-folders `train` and `test` (or `val`), those; else a fifth of each class is held out, drawn by `data.seed`. Images
+are read as RGB and must be of one size, or are brought to `data.shape`. They are decoded once, by whoever prepares a run;
+ranks map what came out. Knows nothing of how that is kept (`models.data.kept`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.data import kept
+from models.data.dataset import DataSet, Origin
+from models.data.decode import decode
+from models.data.options import DataOptions
+from models.data.split import held_out
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""Other files are passed over, as torchvision does."""
+EVAL = ("test", "val")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of one data set: (file, class), in a fixed order."""
+
+    classes: tuple[str, ...]
+    train: tuple[tuple[str, int], ...]
+    eval: tuple[tuple[str, int], ...]
+
+
+def listing(root: Path, seed: int) -> Listing:
+    """What is in `root`. ValueError, in one line, for a folder without images in classes."""
+    if not root.is_dir():
+        raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
+    train = root / "train"
+    if not (train.is_dir() and _folders(train)):
+        classes, found = _classes(root)
+        names = [[name for name, label in found if label == index] for index in range(len(classes))]
+        chosen = {
+            names[index][place] for index in range(len(classes)) for place in held_out(seed, index, len(names[index]))
+        }
+        parts = [tuple(entry for entry in found if (entry[0] in chosen) == wanted) for wanted in (False, True)]
+        if not parts[1]:
+            raise ValueError(
+                f"data.path={root}: too few images to hold a fifth of each class out; add some, or a folder test"
+            )
+        return Listing(classes, parts[0], parts[1])
+    other = next((root / name for name in EVAL if (root / name).is_dir()), None)
+    if other is None:
+        raise ValueError(f"data.path={root} has a folder train, but neither test nor val; add one, laid out as train")
+    classes, found = _classes(train)
+    strange = [name for name in _folders(other) if name not in classes]
+    if strange:
+        raise ValueError(
+            f"{other / strange[0]}: there is no class of this name in {train}; rename the folder or remove it"
+        )
+    return Listing(classes, found, _images(other, classes))
+
+
+def _folders(root: Path) -> list[str]:
+    with os.scandir(root) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "__")))
+
+
+def _classes(root: Path) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    classes = tuple(_folders(root))
+    if not classes:
+        raise ValueError(
+            f"data.path: {root} has no folders; put the images of each class into a folder of its own there"
+        )
+    found = _images(root, classes)
+    for index in set(range(len(classes))) - {label for _, label in found}:
+        raise ValueError(
+            f"data.path: {root / classes[index]} has no images ({', '.join(SUFFIXES)}); add some, or remove the folder"
+        )
+    return classes, found
+
+
+def _images(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+    found = tuple(
+        (path, label)
+        for label, name in enumerate(classes)
+        if (root / name).is_dir()
+        for path in _walk(str(root / name))
+    )
+    if not found:
+        raise ValueError(f"data.path: {root} has no images ({', '.join(SUFFIXES)}) in folders of its classes")
+    return found
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Images in a folder and below, in order. Links to folders are not followed: they may lead in circles."""
+    with os.scandir(folder) as entries:
+        ordered = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        elif entry.name.lower().endswith(SUFFIXES):
+            yield entry.path
+
+
+def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
+    if options.path is None:
+        raise ValueError("data set image_folder needs data.path=FOLDER, which has a folder of images for each class")
+    if options.shape is not None and options.shape[0] not in (1, 3):
+        raise ValueError(f"data.shape: {options.shape[0]} channels; images of a folder have 3 (RGB) or 1 (grey)")
+    root = Path(options.path).expanduser().resolve()
+    try:
+        found = listing(root, options.seed or 0)
+        return found, kept.place(data_dir, (found.train, found.eval), options.shape)
+    except OSError as error:
+        raise ValueError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _made(found: Listing, place: kept.Place, options: DataOptions) -> Path:
+    return place.find() or place.make(lambda folder: decode(found.train, found.eval, options.shape, folder))
+
+
+def _prepare(data_dir: str, options: DataOptions) -> None:
+    _made(*_open(data_dir, options), options)
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    found, place = _open(data_dir, options)
+    folder = _made(found, place, options)
+    return DataSet(kept.shape(folder), len(found.classes), lambda: kept.load(folder))
+
+
+ORIGIN = Origin(_describe, _prepare)

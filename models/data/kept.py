@@ -1,0 +1,141 @@
+"""Decoded images, kept as arrays on disk: made once, whole or not there, and mapped by every rank.
+
+A set of images is known by its files' names, sizes and times of change, so a folder that has changed is decoded anew. Lies
+in the data folder, or where that cannot be written, in the user's own part of the temporary folder. Knows no image format.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from models.data.download import one_at_a_time
+from models.data.images import Pixels
+
+FORM = 1
+"""Of what is kept: to be raised where it changes."""
+FOLDER = "decoded"
+ABOUT = "about.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a set of images is kept, or would be."""
+
+    homes: tuple[Path, ...]
+    """Folders that it may be in, the best first."""
+    key: str
+
+    def find(self) -> Path | None:
+        """Its folder; None if it is not there."""
+        return next((home / self.key for home in self.homes if (home / self.key / ABOUT).is_file()), None)
+
+    def make(self, build: Callable[[Path], None]) -> Path:
+        """Its folder, filled by `build` if it is not there: in the first home that can be written. One process at a time.
+
+        ValueError where there is none.
+        """
+        problems = []
+        for home in self.homes:
+            try:
+                return self._make(home, build)
+            except OSError as error:
+                if error.errno not in (
+                    errno.EACCES,
+                    errno.EPERM,
+                    errno.EROFS,
+                    errno.ENOSPC,
+                    errno.ENOTDIR,
+                    errno.EEXIST,
+                ):
+                    raise
+                problems.append(f"{home}: {error.strerror}")
+        raise ValueError(f"no place to keep decoded images ({'; '.join(problems)}); set data.dir to a folder with room")
+
+    def _make(self, home: Path, build: Callable[[Path], None]) -> Path:
+        folder, scratch = home / self.key, home / f".{self.key}.part"
+        with one_at_a_time(home, FOLDER):
+            if (found := self.find()) is not None:  # another process was faster
+                return found
+            shutil.rmtree(scratch, ignore_errors=True)  # what an interrupted attempt left
+            shutil.rmtree(folder, ignore_errors=True)
+            scratch.mkdir()
+            try:
+                build(scratch)
+                scratch.replace(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+        return folder
+
+
+def place(data_dir: str, parts: Sequence[Iterable[tuple[str, int]]], form: object) -> Place:
+    """The place of the images of `parts`, (file, class) each, decoded to `form`. OSError for a file that is not there."""
+    digest = hashlib.sha256(json.dumps([FORM, form]).encode())
+    for index, part in enumerate(parts):
+        for path, label in part:
+            about = os.stat(path)
+            digest.update(os.fsencode(f"{index}\0{label}\0{about.st_size}\0{about.st_mtime_ns}\0{path}\n"))
+    return Place((Path(data_dir) / FOLDER, *_own()), digest.hexdigest()[:32])
+
+
+def _own() -> tuple[Path, ...]:
+    """The user's part of the temporary folder; none where that is another's, who could put there what he likes."""
+    folder = Path(tempfile.gettempdir()) / f"elche-bench-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError:
+        return ()
+    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not about.st_mode & 0o022
+    return (folder / FOLDER,) if private else ()
+
+
+def new(folder: Path, part: str, labels: Sequence[int], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The images of a part, uint8 [n, c, h, w], to be filled. OSError where the disk has no room for them."""
+    np.save(folder / f"{part}-labels.npy", np.asarray(labels, dtype=np.int64))
+    path = folder / f"{part}-images.npy"
+    images: NDArray[np.uint8] = np.lib.format.open_memmap(path, "w+", np.uint8, (len(labels), *shape))
+    with path.open("r+b") as file:  # a mapped file without room behind it would kill the process, not raise
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return images
+
+
+def conclude(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Says that all images are there; `mean` and `std` of each channel, on a scale of 0 to 1."""
+    (folder / ABOUT).write_text(json.dumps({"mean": list(mean), "std": list(std)}), encoding="utf-8")
+
+
+def shape(folder: Path) -> tuple[int, ...]:
+    """Channels, height and width."""
+    return _mapped(folder / "train-images.npy").shape[1:]
+
+
+def load(folder: Path) -> tuple[Pixels, Pixels]:
+    """(train, eval), mapped: ranks of one machine share the memory. ValueError for a file that is damaged."""
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+
+    def part(name: str) -> Pixels:
+        images, labels = _mapped(folder / f"{name}-images.npy"), np.load(folder / f"{name}-labels.npy")
+        return Pixels(torch.from_numpy(images), torch.from_numpy(labels), 255, about["mean"], about["std"])
+
+    return part("train"), part("eval")
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    try:
+        array: NDArray[np.uint8] = np.load(path, mmap_mode="c")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"damaged file {path}; remove the folder {path.parent}: it is made again") from error
+    return array

@@ -1,0 +1,65 @@
+"""What can be asked of a data set beside its name: the settings `data.*`. Imports no torch.
+
+Which data set takes which of them is said in its line of `models.data.DATA`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+MOST = 2**40
+"""No size is above it; what does not fit the memory is refused where the memory is taken."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Settings of a data set; None: as the data set has it."""
+
+    path: str | None = None
+    """A user's own file or folder."""
+    seq_len: int | None = None
+    """Characters of one sample of a text."""
+    samples: int | None = None
+    """Samples to train on."""
+    classes: int | None = None
+    shape: tuple[int, ...] | None = None
+    """Channels, height and width of an image."""
+    seed: int | None = None
+    """Of what is drawn for the data set itself, whatever the seed of a run."""
+
+    def __post_init__(self) -> None:
+        if self.path is not None and (not self.path.strip() or "\0" in self.path):
+            raise ValueError(f"data.path={self.path!r} is no path; give a file or folder")
+        for name, least in (("seq_len", 1), ("samples", 1), ("classes", 2), ("seed", 0)):
+            _within(f"data.{name}", getattr(self, name), least)
+        if self.shape is not None:
+            if len(self.shape) != 3:
+                shown = ",".join(map(str, self.shape))
+                raise ValueError(f"data.shape=[{shown}] must be channels, height and width, as in data.shape=[3,32,32]")
+            for size in self.shape:
+                _within("data.shape", size, 1)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that are not left open, as JSON has them."""
+        said = {key: value for key, value in asdict(self).items() if value is not None}
+        return said | ({"shape": list(said["shape"])} if "shape" in said else {})
+
+    def only(self, names: tuple[str, ...]) -> DataOptions:
+        """These settings and no others."""
+        return DataOptions(**{key: getattr(self, key) for key in names})
+
+    def over(self, other: DataOptions) -> DataOptions:
+        """These settings, and those of `other` where these are left open."""
+        chosen = {field.name: getattr(self, field.name) for field in fields(self)}
+        return DataOptions(**{k: getattr(other, k) if v is None else v for k, v in chosen.items()})
+
+
+def _within(key: str, value: int | None, least: int) -> None:
+    if value is not None and not least <= value <= MOST:
+        raise ValueError(f"{key}={value} must be a whole number from {least} to {MOST}")
+
+
+PLAIN = DataOptions()
+"""Everything left open."""

@@ -1,0 +1,54 @@
+"""`shakespeare`: 1115394 characters of Shakespeare's plays (Karpathy 2015, "tiny shakespeare"); the last tenth is test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import ascii_letters
+
+from models.data.dataset import DataSet, Origin
+from models.data.download import Remote, absent, fetch, is_whole, one_at_a_time
+from models.data.options import DataOptions
+from models.data.text import SEQ_LEN, Pieces, encode, pieces
+
+FILE = Remote(
+    "input.txt",
+    ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+    "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
+FOLDER = "shakespeare"
+VOCABULARY = "".join(sorted("\n !$&',-.3:;?" + ascii_letters))
+"""The 65 characters that there are in it."""
+
+
+def _prepare(data_dir: str, options: DataOptions) -> None:
+    folder = Path(data_dir) / FOLDER
+    path = folder / FILE.name
+    if not path.is_file():
+        try:
+            with one_at_a_time(Path(data_dir), FOLDER):
+                folder.mkdir(exist_ok=True)
+                fetch(FILE, folder)
+        except (OSError, ValueError) as error:
+            raise absent(FOLDER, f"{FILE.name} not found in {folder}", "put this file there", error) from error
+    elif not is_whole(path, FILE.digest):
+        raise ValueError(
+            f"damaged file {path} ({path.stat().st_size} bytes): its check sum is not that of tiny shakespeare; delete it "
+            "to have it downloaded again, or choose data.name=text_file for another text"
+        )
+    _describe(data_dir, options).load()
+
+
+def _load(path: Path, seq_len: int) -> tuple[Pieces, Pieces]:
+    try:
+        text = path.read_bytes().decode("ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from error
+    return pieces(encode(text, VOCABULARY, str(path)), seq_len, str(path))
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    length = options.seq_len or SEQ_LEN
+    return DataSet((length,), len(VOCABULARY), lambda: _load(Path(data_dir) / FOLDER / FILE.name, length))
+
+
+ORIGIN = Origin(_describe, _prepare)

@@ -1,0 +1,61 @@
+"""`synthetic`: images drawn by a seed, a faint pattern for each class in noise; sizes free, for trying things."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.random import PCG64
+from numpy.typing import NDArray
+
+from ddp.data import derive
+from models.data.dataset import DataSet, Origin
+from models.data.images import Pixels
+from models.data.memory import afford
+from models.data.options import DataOptions
+
+SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 10_000
+"""Where nothing else is said."""
+
+
+def _sizes(options: DataOptions) -> tuple[tuple[int, ...], int, int]:
+    return options.shape or SHAPE, options.classes or CLASSES, options.samples or SAMPLES
+
+
+def _bytes(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Even odds for every value, the same on every machine: the raw output of PCG64 (NEP 19)."""
+    count = math.prod(shape)
+    words = PCG64(seed).random_raw(-(-count // 8)).astype("<u8", copy=False)
+    return words.view(np.uint8)[:count].reshape(shape)
+
+
+def _load(options: DataOptions) -> tuple[Pixels, Pixels]:
+    shape, classes, samples = _sizes(options)
+    seed = options.seed or 0
+    patterns = _bytes(derive(seed, "patterns"), (classes, *shape))
+
+    def part(name: str, count: int) -> Pixels:
+        labels = np.arange(count) % classes
+        images = _bytes(derive(seed, name), (count, *shape))
+        images -= images // 4
+        images += patterns[labels] // 4
+        spread = [math.sqrt(10) / 4 / math.sqrt(12)] * shape[0]
+        return Pixels(torch.from_numpy(images), torch.from_numpy(labels), 255, [0.5] * shape[0], spread)
+
+    return part("train", samples), part("eval", math.ceil(samples / 5))
+
+
+def _prepare(data_dir: str, options: DataOptions) -> None:
+    """Nothing to get; only the memory that it takes, in each rank."""
+    shape, classes, samples = _sizes(options)
+    size = math.prod(shape)
+    afford(3 * samples * size + classes * size + 16 * samples, "data set synthetic of these samples, classes and shape")
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    shape, classes, _ = _sizes(options)
+    return DataSet(shape, classes, lambda: _load(options))
+
+
+ORIGIN = Origin(_describe, _prepare)

@@ -1,0 +1,175 @@
+"""The data sets: what each holds, what each takes, and the same bits wherever a batch is made."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
+from models.data.images import Pixels
+from tests.models.data_files import write_cifar, write_images, write_mnist
+
+PLAYS = "".join(shakespeare.VOCABULARY) * 40
+SETTINGS: dict[str, dict[str, object]] = {
+    "image_folder": {"path": "images"},
+    "shakespeare": {"seq_len": 16},
+    "synthetic": {"samples": 60, "classes": 4, "shape": (2, 5, 3)},
+    "text_file": {"path": "text.txt", "seq_len": 16},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("data")
+    for name in ("MNIST", "FashionMNIST"):
+        write_mnist(home / name / "raw")
+    write_cifar(home)
+    write_images(home / "images")
+    (home / "shakespeare").mkdir()
+    (home / "shakespeare" / "input.txt").write_text(PLAYS)
+    (home / "text.txt").write_text("How much wood would a woodchuck chuck?\n" * 30)
+    return home
+
+
+def load(name: str, folder: Path, **settings: object) -> tuple[tuple[torch.Tensor, ...], ...]:
+    return tuple(
+        source.batch(torch.arange(len(source)))
+        for source in data_set(name, str(folder), DataOptions(**settings)).load()
+    )
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_every_data_set_holds_what_it_says(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(shakespeare, "is_whole", lambda path, digest: True)
+    asked = DataOptions(**SETTINGS.get(name, {}))
+    prepare(name, str(folder), asked)
+    about = data_set(name, str(folder), asked)
+    for source in about.load():
+        inputs, targets = source.batch(torch.arange(len(source)))
+        assert inputs.shape == (len(source), *about.shape)
+        assert targets.dtype == torch.int64
+        assert 0 <= targets.min() <= targets.max() < about.classes
+        if about.is_text:
+            assert targets.shape == inputs.shape
+            assert inputs.dtype == torch.int64
+            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+            assert torch.equal(inputs[1:, 0], targets[:-1, -1]), "pieces follow one another"
+        else:
+            assert targets.shape == (len(inputs),)
+            assert inputs.dtype == torch.float32
+            assert targets.unique().tolist() == list(range(about.classes))
+        again = source.to(torch.device("cpu")).batch(torch.tensor([len(source) - 1]))
+        assert torch.equal(again[0][0], inputs[-1])
+        assert torch.equal(again[1][0], targets[-1])
+    repeated = about.load()[1]
+    assert torch.equal(repeated.batch(torch.arange(len(repeated)))[0], inputs)
+
+
+def test_naming_data_sets_imports_no_torch() -> None:
+    code = "import sys; from models.data import DATA, check, title; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_digits_split_is_fixed_stratified_disjoint_and_normalised(tmp_path: Path) -> None:
+    (train, labels), (test, held_out) = load("digits", tmp_path)
+    assert (len(train), len(test)) == (1438, 359)
+    shares = held_out.bincount() / (held_out.bincount() + labels.bincount())
+    assert shares.min() > 0.195
+    assert shares.max() < 0.205
+    assert abs(train.mean()) < 0.01
+    assert abs(train.std() - 1) < 0.01
+    assert held_out[:20].tolist() == [3, 1, 6, 2, 7, 2, 6, 9, 8, 0, 1, 3, 6, 1, 7, 5, 3, 7, 9, 1]
+    assert torch.equal(load("digits", tmp_path)[1][0], test)
+    seen = {image.numpy().tobytes() for image in train}
+    assert not any(image.numpy().tobytes() in seen for image in test)
+
+
+def test_pixels_are_kept_as_bytes_and_batches_are_those_of_normalised_floats() -> None:
+    draw = np.random.default_rng(0)
+    images = torch.from_numpy(draw.integers(0, 256, (9, 3, 4, 5), dtype=np.uint8))
+    mean, std = [0.1307, 0.5, 0.2], [0.3081, 0.21, 0.7]
+    source = Pixels(images, torch.arange(9), 255, mean, std)
+    at_once = images.to(torch.float32).div_(255)
+    for channel in range(3):
+        at_once[:, channel].sub_(mean[channel]).div_(std[channel])
+    chosen = torch.tensor([3, 0, 8, 3])
+    assert torch.equal(source.batch(chosen)[0], at_once[chosen])
+    assert torch.equal(source.to(torch.device("cpu")).batch(chosen)[0], at_once[chosen])
+    assert source.tensors[0].dtype == torch.uint8
+    assert torch.equal(source.tensors[0], images), "a batch leaves the data as it was"
+
+
+def test_synthetic_is_the_same_everywhere_and_can_be_learned() -> None:
+    (train, labels), (test, _) = load("synthetic", Path(), samples=200, classes=4, shape=(1, 4, 4))
+    assert (train.shape, len(test)) == ((200, 1, 4, 4), 40)
+    assert ((train[0, 0, 0] * math.sqrt(10 / 12) / 4 + 0.5) * 255).round().tolist() == [220, 144, 15, 147]
+    assert not torch.equal(train[:40], test)
+    assert torch.equal(load("synthetic", Path(), samples=200, classes=4, shape=(1, 4, 4))[0][0], train)
+    assert not torch.equal(load("synthetic", Path(), samples=200, classes=4, shape=(1, 4, 4), seed=1)[0][0], train)
+    assert abs(train.mean()) < 0.25
+    assert 0.75 < train.std() < 1.25
+    centres = torch.stack([train[labels == label].mean(0) for label in range(4)])
+    nearest = (test[:, None] - centres).square().sum((2, 3, 4)).argmin(1)
+    assert 0.5 < (nearest == torch.arange(40) % 4).float().mean() <= 1
+
+
+def test_synthetic_that_fits_no_memory_is_refused() -> None:
+    asked = DataOptions(samples=2**40, classes=2**40, shape=(2**40, 2**40, 2**40))
+    with pytest.raises(ValueError, match="GiB are free; make it smaller"):
+        prepare("synthetic", "", asked)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match="unknown data set 'cifar'; did you mean 'cifar10'"):
+        data_set("cifar")
+    with pytest.raises(ValueError, match="unknown data set 'digit'; did you mean 'digits'"):
+        prepare("digit", "data")
+
+
+def test_settings_that_a_data_set_does_not_take() -> None:
+    with pytest.raises(ValueError, match=r"data\.seq_len means nothing to data set digits; .*pydoc"):
+        data_set("digits", options=DataOptions(seq_len=3))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"path": " "},
+        {"path": "a\0b"},
+        {"seq_len": 0},
+        {"seq_len": -5},
+        {"seq_len": 2**64},
+        {"samples": 0},
+        {"samples": -1},
+        {"classes": 1},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"shape": ()},
+        {"shape": (3, 32)},
+        {"shape": (3, 0, 32)},
+        {"shape": (3, 32, 2**62)},
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^data\.\w+=") as caught:
+        DataOptions(**settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_user_go_before_those_of_a_recipe() -> None:
+    said, own = DataOptions(seq_len=8, path="x"), DataOptions(seq_len=64, samples=9)
+    assert said.over(own) == DataOptions(seq_len=8, path="x", samples=9)
+    assert own.only(("seq_len",)) == DataOptions(seq_len=64)
+    assert DataOptions(seed=0).given == {"seed": 0}
+
+
+def test_a_data_set_is_called_by_its_settings() -> None:
+    assert title("digits", DataOptions()) == "digits"
+    assert title("synthetic", DataOptions(samples=100, shape=(3, 8, 8))) == "synthetic (samples 100, shape 3x8x8)"
