@@ -78,6 +78,7 @@ def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
         **{name: getattr(spec, name) for name in _SAME_NAME},
         "schema_version": SCHEMA_VERSION,
         "transport": ready[0].transport if ready else None,
+        "loader": [event.loader for event in ready if event.loader],
         "devices": [event.device for event in ready],
         "emulated_speeds": list(spec.speeds),
         "scripted_faults": [str(fault) for fault in spec.faults],
@@ -104,6 +105,9 @@ def _notes(stream: Stream) -> list[str]:
     notes = []
     if len({event.digest for event in stream.finished.values()}) > 1:
         notes.append("the ranks ended with different parameters")
+    for note in dict.fromkeys(event.note for event in stream.ready.values() if event.note):
+        ranks = ", ".join(str(rank) for rank, event in sorted(stream.ready.items()) if event.note == note)
+        notes.append(f"rank {ranks}: {note}")
     if stream.resumed is not None:
         notes.append(
             f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
@@ -129,10 +133,14 @@ def _resumed(stream: Stream) -> Resumed | None:
 
 
 def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
-    evaluated = [row.eval for row in rows if row.eval is not None]
+    evaluated = [(row.eval, row.epoch) for row in rows if row.eval is not None]
+    sign = 1 if spec.higher_is_better else -1
+    best, epoch = max(evaluated, key=lambda row: (sign * row[0], -row[1]), default=(None, None))
     return Final(
         train_loss=rows[-1].train_loss if rows else None,
-        eval=evaluated[-1] if evaluated else None,
+        eval=evaluated[-1][0] if evaluated else None,
+        best=best,
+        best_epoch=epoch,
         eval_metric=spec.metric,
         higher_is_better=spec.higher_is_better,
     )

@@ -14,6 +14,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
+from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -103,6 +104,7 @@ class Config:
     """A key of the model's recipes: `quick` or `published`."""
     train: TrainConfig = field(default_factory=TrainConfig)
     data: DataConfig = field(default_factory=DataConfig)
+    loader: Loading = field(default_factory=Loading)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
     resume: str | None = None
@@ -129,7 +131,7 @@ def policy_node(name: str, policy: type[Policy]) -> DictConfig:
 
 def _schema() -> DictConfig:
     node: DictConfig = OmegaConf.structured(Config)
-    for group in (node.averaging, node.checkpoint):
+    for group in (node.averaging, node.checkpoint, node.loader):
         OmegaConf.set_readonly(group, False)
     return node
 

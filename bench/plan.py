@@ -27,6 +27,7 @@ from bench.asked import (
 from bench.config import Config
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
+from ddp.core.loading import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
@@ -119,6 +120,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "recipe": config.recipe,
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
         "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
+        "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
     }
@@ -137,6 +139,8 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     }
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
+    if cell["loader"] == vars(Loading()):
+        del cell["loader"]
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in ("target", "data_options")}
     if recipe.data_options.given:
         cell["training"]["data_options"] = recipe.data_options.given
@@ -164,6 +168,7 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         policy=policy,
         backend=config.backend.name,
         scratch=Path(),  # the launcher makes it
+        loading=config.loader,
         averaging=config.averaging,
         checkpoints=config.checkpoint,
         device=cluster["device"],

@@ -23,6 +23,7 @@ from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Books, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
+from ddp.core.loading import Loading
 from ddp.core.spans import union
 from ddp.runtime.checkpoint import Checkpoint, find
 from ddp.runtime.codec import decode, encode
@@ -171,6 +172,7 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
             recipe=msgspec.convert(saved["recipe"], str),
             train=_typed(saved["train"], TrainConfig),
             data=_typed(saved["data"], DataConfig),
+            loader=_typed(saved.get("loader", {}), Loading),
             cluster=_typed(saved["cluster"], ClusterConfig),
             checkpoint=_typed(saved["checkpoint"], Checkpointing),
         )

@@ -52,6 +52,8 @@ class Final(Strict):
 
     train_loss: float | None = Field(description="mean training loss of the last epoch, unit of the loss")
     eval: float | None = Field(description="evaluation metric of the last evaluated epoch, unit of the metric")
+    best: float | None = Field(default=None, description="best evaluation metric of any epoch, unit of the metric")
+    best_epoch: int | None = Field(default=None, description="the first epoch that had it, from 0")
     eval_metric: str = Field(description="name of the evaluation metric; an accuracy is a fraction in [0, 1]")
     higher_is_better: bool = Field(description="direction of the evaluation metric")
 
@@ -267,6 +269,9 @@ class Metrics(Strict):
     policy: str | None = Field(description="when replicas are brought together; null: the engine has none")
     backend: str | None = Field(description="how replicas are brought together; null: the engine has none")
     transport: str | None = Field(description="nccl, gloo, memory or none (one rank); null: no rank became ready")
+    loader: list[str] = Field(
+        default_factory=list, description="how each rank got at its data: resident or streaming; empty: not recorded"
+    )
     devices: list[str] = Field(description="device of each rank that became ready")
     world_size: int = Field(description="number of ranks")
     emulated_speeds: list[float] = Field(

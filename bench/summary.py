@@ -36,7 +36,7 @@ def show_run(console: Console, cell: Cell) -> None:
     m = cell.metrics
     assert m is not None
     console.print()
-    _line(console, m.final.eval_metric, f"{_number(m.final.eval, '.4f')}  ({_target(m)})")
+    _line(console, m.final.eval_metric, f"{_number(m.final.eval, '.4f')}  ({_best(m)}{_target(m)})")
     _line(console, "speed", _speed(m))
     if m.throughput.steady is not None and m.world_size > 1:
         _line(console, "steady", _steady(m.throughput.steady))
@@ -122,6 +122,12 @@ def _line(console: Console, label: str, text: str) -> None:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def _best(m: Metrics) -> str:
+    if m.final.best is None or m.final.best == m.final.eval:
+        return ""
+    return f"best {m.final.best:.4f} in epoch {m.final.best_epoch}, "
 
 
 def _target(m: Metrics) -> str:

@@ -23,9 +23,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
-
-from tabulate import tabulate
 
 from bench.runfolder import find_runs
 from bench.schema import Metrics

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddp.core.errors import Aborted, Diverged, EngineError, RankFailed, RankLost
+    from ddp.data import Draws, crop_and_flip
     from ddp.graph import (
         DataLoader,
         DdpConfig,
@@ -41,6 +42,7 @@ __all__ = [
     "DdpConfig",
     "DistributedDataParallel",
     "Diverged",
+    "Draws",
     "EngineError",
     "EpochMetrics",
     "FlowBuilder",
@@ -54,6 +56,7 @@ __all__ = [
     "TrainedState",
     "Trainer",
     "WorkerHandle",
+    "crop_and_flip",
     "get_rank",
     "get_world_size",
     "init",
@@ -68,6 +71,7 @@ _HOME = {
     **dict.fromkeys(("Aborted", "Diverged", "EngineError", "RankFailed", "RankLost"), "ddp.core.errors"),
     **dict.fromkeys(("CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
     **dict.fromkeys(("DataLoader", "DdpConfig", "FlowBuilder", "Graph", "GraphError"), "ddp.graph"),
+    **dict.fromkeys(("Draws", "crop_and_flip"), "ddp.data"),
     **dict.fromkeys(("is_heterogeneous", "setup", "setup_with"), "ddp.graph"),
     **dict.fromkeys(
         ("DistributedDataParallel", "Group", "Replicas", "get_rank", "get_world_size", "init", "wrap"), "ddp.parallel"

@@ -24,6 +24,10 @@ class Ready:
     device: str
     transport: str
     """`nccl`, `gloo`, `memory` (snapshots in shared memory) or `none` (one rank)."""
+    loader: str = ""
+    """How the rank gets at its data: `resident` or `streaming`; nothing where it does not say."""
+    note: str = ""
+    """What a reader of the results must know about that."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ boundary, in order of arrival.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop, Train
@@ -85,6 +86,14 @@ class Worker:
         if last:
             return replace(self, lane=self.lane[1:], offset=0, own=0), step
         return replace(self, offset=self.offset + 1, own=self.own + batch.samples), step
+
+    def ahead(self) -> Iterator[Batch]:
+        """The batches that are granted and not begun, in their order."""
+        done = self.offset
+        for order in self.lane:
+            if isinstance(order, Train):
+                yield from map(order.chunk.at, range(done, order.chunk.steps))
+                done = 0
 
     def broke(self) -> Worker:
         """A round broke: what was to follow from it is off, and nothing is trained until a new group is formed."""

@@ -2,41 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
 
-from ddp.data.source import TensorSource
+from ddp.data.draws import Draws
+from ddp.data.errors import BadSample, some
+from ddp.data.seeded import Seeded
+from ddp.data.source import TensorSource, move
+
+
+class _Turn:
+    """One thread at a time; after a fork a new one, as the thread that has it is not there."""
+
+    def __init__(self) -> None:
+        self._pid, self._lock = os.getpid(), threading.Lock()
+
+    def taken(self) -> AbstractContextManager[Any]:
+        """For the length of a `with`."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
+        return self._lock
 
 
 class MapSource:
     """The samples of a map-style data set (`len`, `[index]`), put together by PyTorch's `default_collate`.
 
-    `__getitems__` is used where there is one, as PyTorch's own loader does. Randomness in it (augmentation) comes from
-    torch's global generator, which is seeded for every step.
+    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time.
     """
 
-    def __init__(self, dataset: Any, device: torch.device | None = None) -> None:
+    def __init__(self, dataset: Any, device: torch.device | None = None, turn: _Turn | None = None) -> None:
         if len(dataset) == 0:
             raise ValueError("the data set is empty")
-        self._dataset, self._device = dataset, device
+        self._dataset, self._device, self._turn = dataset, device, turn or _Turn()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MapSource, (self._dataset, self._device)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def batch(self, indices: Tensor) -> Any:
-        """The samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device."""
+    def batch(self, indices: Tensor, draws: Draws | None = None) -> Any:
+        """The samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
+
+        `draws`: the streams of these samples. What the data set then draws from torch is a sample's own, the same in every
+        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raises BadSample.
+        """
         wanted = indices.tolist()
-        several = getattr(self._dataset, "__getitems__", None)
-        samples = several(wanted) if several else [self._dataset[index] for index in wanted]
-        return _move(default_collate(samples), self._device)
+        with self._turn.taken():
+            samples = self._read(wanted, draws)
+        try:
+            return move(default_collate(samples), self._device)
+        except Exception as error:
+            raise BadSample(f"samples {some(wanted)} make no batch: {type(error).__name__}: {error}") from error
+
+    def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
+        several = self._several()
+        if draws is None:
+            return self._together(several, wanted) if several else [self._one(index) for index in wanted]
+        with Seeded() as mode:
+            seeds = draws.keys.tolist()
+            if several and wanted:
+                mode.seed(seeds[0])
+                return self._together(several, wanted)
+            samples = []
+            for index, seed in zip(wanted, seeds, strict=True):
+                mode.seed(seed)
+                samples.append(self._one(index))
+            return samples
+
+    def _several(self) -> Any:
+        """How samples are read together, if they are; not by a Subset that would read them one by one after all."""
+        dataset = self._dataset
+        if type(dataset) is Subset and not hasattr(dataset.dataset, "__getitems__"):
+            return None
+        return getattr(dataset, "__getitems__", None)
+
+    def _together(self, several: Any, wanted: list[int]) -> list[Any]:
+        try:
+            return several(wanted)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise BadSample(f"samples {some(wanted)}: {type(error).__name__}: {error}") from error
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            raise BadSample(f"sample {index}: {type(error).__name__}: {error}") from error
 
     def to(self, device: torch.device) -> MapSource:
         """The same data, whose batches come to `device`."""
-        return MapSource(self._dataset, device)
+        return MapSource(self._dataset, device, self._turn)
 
 
 def as_source(dataset: Any) -> Any:
@@ -67,13 +128,3 @@ def as_source(dataset: Any) -> Any:
             f"{type(dataset).__name__} is no data set: give tensors, or a Dataset with a length and an index"
         )
     return MapSource(dataset)
-
-
-def _move(batch: Any, device: torch.device | None) -> Any:
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        return {key: _move(value, device) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return tuple(_move(member, device) for member in batch)
-    return batch

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +25,11 @@ class TensorSource:
     def __len__(self) -> int:
         return len(self.tensors[0])
 
+    @property
+    def nbytes(self) -> int:
+        """What `to` takes on a device, bytes. Sources that have this can be resident."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         """The samples at `indices` (int64, shape [n]), in that order; a copy, on the device of the data.
 
@@ -33,3 +41,19 @@ class TensorSource:
     def to(self, device: torch.device) -> TensorSource:
         """The same data on `device`; memory is shared where it is there already."""
         return TensorSource(*(tensor.to(device) for tensor in self.tensors))
+
+
+def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """`batch` with `change` made to every tensor in it: alone, or in mappings, tuples and lists (which become tuples)."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {key: every(change, value) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return tuple(every(change, member) for member in batch)
+    return batch
+
+
+def move(batch: Any, device: torch.device | None) -> Any:
+    """`batch` with its tensors on `device`; None: where they are."""
+    return batch if device is None else every(lambda tensor: tensor.to(device), batch)

@@ -40,13 +40,13 @@ class Accumulating(Replica):
         self.spend(counted=False)
         meter, at = self._meter, now()
         self.lr = self.rates.apply(self.fraction(seen))
-        permutation, base = self._epoch(batch.epoch)
+        base = self._epoch(batch.epoch)
         with self.turns.of(lambda: (base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF, self._device):
             if self.turns.taken:
                 waited = at
                 at = meter.add("wait", at)
                 began += at - waited
-            tensors = self._train.batch(permutation[batch.start : batch.stop])
+            tensors = self.feed.get(batch)
             at = meter.add("data", at)
             with self.scalars:
                 loss: Tensor = self.task.loss(self.model, tensors)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -50,7 +51,8 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
     torch.set_num_threads(1)
     team = Team(job.world_size, parallel)
     try:
-        _Engine(job, emit, team).train()
+        with closing(_Engine(job, emit, team)) as engine:
+            engine.train()
     except ReplicaFailed as failure:
         error = failure.error
         text = "".join(traceback.format_exception(error))
@@ -129,6 +131,11 @@ class _Engine:
             self._save_if_due(seen)
         self._everywhere([self._finish(loop) for loop in self._loops])
 
+    def close(self) -> None:
+        """Nothing runs in the background any more."""
+        for loop in self._loops:
+            loop.close()
+
     def _window(self, epoch: int, position: int, seen: int) -> int:
         """Train until the replicas have met once; samples trained."""
         work = self._windows.work(position, self._samples)
@@ -162,9 +169,10 @@ class _Engine:
         if self._free is not None:
             loop.meter.add("wait", self._free)
         replica.begin(sum(stop - start for start, stop in spans))
-        for number, (start, stop) in enumerate(spans):
-            done = number == len(spans) - 1
-            loop.train(Step(Batch(epoch, start, stop, stop - start), seen, last and done))
+        batches = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
+        loop.expect(batches)
+        for batch in batches:
+            loop.train(Step(batch, seen, last and batch is batches[-1]))
         replica.spend()  # a replica without a batch has not come to it yet
         return replica.bring(total, seen)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
+from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.runtime import checkpoint
 from ddp.runtime.books import MOST
@@ -92,7 +93,8 @@ class Loop:
         replica = self.replica
         count = sum(p.numel() for p in replica.model.parameters())
         digest = replica.state.digest()
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, str(self.device), transport))
+        place, kind = str(self.device), replica.feed.kind
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, place, transport, kind, replica.note))
 
     def train(self, step: Step) -> None:
         """Do one step; report if the rank runs out of work, or now and then."""
@@ -112,6 +114,14 @@ class Loop:
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+
+    def expect(self, batches: Iterable[Batch]) -> None:
+        """What will be trained next, in place of what was said before."""
+        self.replica.feed.expect(batches)
+
+    def close(self) -> None:
+        """Nothing runs in the background any more."""
+        self.replica.close()
 
     def pause(self) -> None:
         """Something else than a step is done: the time until the next one is not training."""

@@ -71,6 +71,7 @@ class Rank:
             self._obey_all()
         finally:
             self._loop.meter.flush()
+            self._loop.close()
 
     def _obey_all(self) -> None:
         self._loop.ready(self._backend.transport)
@@ -133,6 +134,8 @@ class Rank:
             if shared and self._loop.replica.in_step is None:
                 self._loop.replica.in_step = self._backend.in_step(self._loop.replica)
             self._worker = self._worker.receive(order)
+        if orders:  # only what is granted is read ahead, and no longer what was taken back
+            self._loop.expect(self._worker.ahead())
 
     def _average(self, order: Average) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank

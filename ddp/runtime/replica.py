@@ -7,14 +7,17 @@ inside a step comes in as a function.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.data.order import derive, order
+from ddp.data.feed import feed
+from ddp.data.order import derive
+from ddp.data.source import move
+from ddp.data.visits import Visits
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep
@@ -22,7 +25,10 @@ from ddp.runtime.meter import Meter
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
-from ddp.runtime.task import Job, Tensors
+from ddp.runtime.task import Job, Tensors, whole_batches
+
+PATIENCE = 0.8
+"""Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
 
 
 class Replica:
@@ -38,20 +44,28 @@ class Replica:
         self.optimizer = self.task.optimizer(self.model.parameters())
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
-        self._train = self.task.train_data().to(device)
-        self._eval = self.task.eval_data().to(device)
         self._device = device
+        self._source, evaluated = self.task.train_data(), self.task.eval_data()
+        visits = Visits(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
+        patience = PATIENCE * job.deadline_s
+        self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
+        in_turn = Visits(0, len(evaluated), shuffle=False)
+        self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
+        self._eval_size = len(evaluated)
+        self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
+        """What a reader of the results must know of how the data is read."""
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.in_step: InStep | None = None
         """What is done together with other ranks inside a step."""
-        self.samples = len(self._train)
+        self.samples = len(visits)
         self.lr = 0.0
-        self._epoch = lru_cache(maxsize=2)(self._prepare)
+        self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
-    def _prepare(self, epoch: int) -> tuple[Tensor, int]:
-        positions = order(self._job.seed, epoch, self.samples).to(self._device)
-        return positions, derive(self._job.seed, "step", epoch)
+    def close(self) -> None:
+        """Nothing is read any more."""
+        self.feed.close()
+        self._eval.close()
 
     def undo(self) -> None:
         """Take back what a step changed before its exchange broke."""
@@ -78,16 +92,16 @@ class Replica:
 
     def some(self, samples: int) -> Tensors:
         """A batch of so many training samples, or as many as there are."""
-        return self._train.batch(torch.arange(min(samples, self.samples), device=self._device))
+        batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
+        return batch
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, now()
-        self.lr = self.rates.apply(self.fraction(seen))
-        permutation, base = self._epoch(batch.epoch)
-        self._seed((base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
-        tensors = self._train.batch(permutation[batch.start : batch.stop]) if batch.samples else ()
+        tensors: Tensors = self.feed.get(batch) if batch.samples else ()
         at = meter.add("data", began)
+        self.lr = self.rates.apply(self.fraction(seen))
+        self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         factor = 1.0
         if team is None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -135,15 +149,15 @@ class Replica:
 
         `heartbeat` is called after every batch.
         """
-        size = len(self._eval)
+        size, most = self._eval_size, self.task.eval_batch
         first, last = size * part // parts, size * (part + 1) // parts
+        batches = [Batch(0, start, min(start + most, last), 0) for start in range(first, last, most)]
+        self._eval.expect(batches)
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         loss_sum = metric_sum = 0.0
-        for start in range(first, last, self.task.eval_batch):
-            stop = min(start + self.task.eval_batch, last)
-            tensors = self._eval.batch(torch.arange(start, stop, device=self._device))
-            loss, metric = self.task.evaluate(self.model, tensors)
+        for batch in batches:
+            loss, metric = self.task.evaluate(self.model, self._eval.get(batch))
             loss_sum += float(loss)
             metric_sum += float(metric)
             heartbeat()

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.faults import Fault
+from ddp.core.loading import Loading
 from ddp.core.policies import Policy
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from ddp.data.augment import Augment
+    from ddp.data.visits import Sampler
     from ddp.runtime.handle import WorkerHandle
     from ddp.runtime.ranks import Elsewhere
 
@@ -57,6 +60,12 @@ class Task:
     schedule: Callable[[float], float]
     """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
     eval_batch: int = 500
+    augment: Augment | None = None
+    """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
+    sampler: Sampler | None = None
+    """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.visits`."""
+    drop_last: bool = False
+    """Leave out, at the end of an epoch, what makes no whole batch on every rank."""
     epoch_callback: Callable[[int, WorkerHandle], None] | None = None
     """Called in every rank's process before its first step of an epoch, with the epoch and the rank. A rank that trains
     nothing of an epoch is called for it together with the next one, so every rank sees all of them in ascending order."""
@@ -79,6 +88,8 @@ class Job:
     """A key of `ddp.runtime.backends.BACKENDS`."""
     scratch: Path
     """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
+    loading: Loading = field(default_factory=Loading)
+    """How a rank gets at its data."""
     averaging: Averaging = field(default_factory=Averaging)
     """What an average is made of, and what becomes of it."""
     transport: str = "auto"
@@ -116,3 +127,8 @@ class Job:
     """Ranks on each host; 0: all."""
     clock_shift: float = 0.0
     """What this host's clock lacks to the coordinator's, seconds."""
+
+
+def whole_batches(drop_last: bool, job: Job) -> int:
+    """What the samples of an epoch must be a multiple of."""
+    return job.batch_size * job.world_size if drop_last else 1

@@ -17,7 +17,9 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from ddp.data.augment import Augment
 from ddp.data.source import TensorSource
+from ddp.data.visits import Sampler
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
 
@@ -37,6 +39,9 @@ class Parts:
     eval_batch_size: int
     schedule: Callable[[float], float] | None
     epoch_callback: Callable[[int, WorkerHandle], None] | None
+    augment: Augment | None
+    sampler: Sampler | None
+    drop_last: bool
 
 
 class NoSamples:
@@ -66,6 +71,9 @@ def make_task(parts: Parts) -> Task:
         schedule=parts.schedule or _constant,
         eval_batch=parts.eval_batch_size,
         epoch_callback=parts.epoch_callback,
+        augment=parts.augment,
+        sampler=parts.sampler,
+        drop_last=parts.drop_last,
     )
 
 

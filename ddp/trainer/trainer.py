@@ -13,12 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.checkpointing import UNITS, Checkpointing
+from ddp.core.loading import Loading
+from ddp.data.augment import Augment
 from ddp.data.dataset import as_source
+from ddp.data.visits import Sampler, Visits
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
-from ddp.runtime.task import Job
+from ddp.runtime.task import Job, whole_batches
 from ddp.settings import check_transport, function, known, make_policy, number, script, whole
 from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
@@ -51,6 +54,15 @@ class Trainer:
         schedule: fraction of all training samples seen by all ranks, in [0, 1] -> factor on the learning rates.
         lr_scale_ratio: learning rates are multiplied by 1 + lr_scale_ratio * (world_size - 1).
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
+        augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
+            the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
+        sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
+            sampler of PyTorch. Every rank calls it; as many samples in every epoch.
+        drop_last: leave out, at the end of an epoch, what makes no whole batch on every rank.
+        loader: `resident` (the data lies on each rank's device), `streaming` (a thread reads ahead), or `auto`: each rank as
+            its memory allows. `docs/loader.md`.
+        prefetch: batches that streaming reads ahead; None: as there is room.
+        vram_max_usage, memory_max_usage: share of a GPU's and of the host's free memory that data may take.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
         checkpoint_folder: where checkpoints are laid down, the last two of them; None: none are made.
         checkpoint_every: epochs or averages from one to the next (the end of the run needs none).
@@ -91,6 +103,13 @@ class Trainer:
         schedule: Callable[[float], float] | None = None,
         lr_scale_ratio: float = 1.0,
         max_grad_norm: float | None = None,
+        augment: Augment | None = None,
+        sampler: Sampler | None = None,
+        drop_last: bool = False,
+        loader: str = "auto",
+        prefetch: int | None = None,
+        vram_max_usage: float = Loading.vram_max_usage,
+        memory_max_usage: float = Loading.memory_max_usage,
         epoch_callback: Callable[[int, WorkerHandle], None] | None = None,
         checkpoint_folder: str | Path | None = None,
         checkpoint_every: int = 1,
@@ -119,6 +138,9 @@ class Trainer:
             eval_batch_size=whole("eval_batch_size", eval_batch_size, 1),
             schedule=schedule,
             epoch_callback=epoch_callback,
+            augment=augment,
+            sampler=sampler,
+            drop_last=drop_last,
         )
         _check_functions(self._parts)
         self._job = Job(
@@ -129,6 +151,7 @@ class Trainer:
             world_size=size,
             policy=make_policy(policy, settings),
             backend=known("backend", backend, BACKENDS),
+            loading=Loading(loader, prefetch, vram_max_usage, memory_max_usage),
             scratch=Path(),  # made for each run
             device=device,
             transport=check_transport(transport, _own_gpus(size, device)),
@@ -144,6 +167,8 @@ class Trainer:
             checkpoint_folder=None if checkpoint_folder is None else Path(checkpoint_folder).absolute(),
         )
         self._callback = checkpoint_callback
+        # What a sampler or drop_last leaves is refused here, not in the ranks.
+        Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
         if resume is not None:
             self._job = replace(self._job, resume=_latest(Path(resume)))
             checkpoint.resume(self._job)
@@ -177,7 +202,7 @@ def _world_size(asked: int | None, device: str) -> int:
 def _check_functions(parts: Parts) -> None:
     for name in ("model_factory", "optimizer_factory", "train_step"):
         function(name, getattr(parts, name))
-    for name in ("eval_step", "schedule", "epoch_callback"):
+    for name in ("eval_step", "schedule", "epoch_callback", "augment"):
         if getattr(parts, name) is not None:
             function(name, getattr(parts, name))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from ddp.core import saving
@@ -11,7 +12,7 @@ from ddp.core.cohort import Mark
 from ddp.core.commands import Books, Evaluate, Publish, Save, Train
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Progress, RankEvent, Saved
-from ddp.core.spans import Chunk
+from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
@@ -50,13 +51,19 @@ def run(job: Job, emit: Emit) -> None:
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
     held = checkpoint.resume(job)
-    loop = Loop(job, 0, send)
-    loop.restore()
-    loop.ready("none")
+    with closing(Loop(job, 0, send)) as loop:
+        loop.restore()
+        loop.ready("none")
+        samples = loop.replica.samples
+        books = held.books if held is not None else Books(samples, 0, (), 0, 0, None, None)
+        _epochs(job, loop, _Saver(job, loop, emit, books), books.samples)
+        loop.finish()
+
+
+def _epochs(job: Job, loop: Loop, saver: _Saver, seen: int) -> None:
+    """All that is left after `seen` samples."""
     samples = loop.replica.samples
-    books = held.books if held is not None else Books(samples, 0, (), 0, 0, None, None)
-    saver = _Saver(job, loop, emit, books)
-    seen = books.samples
+    loop.expect(_ahead(job, samples, seen))
     while seen < job.epochs * samples:
         epoch, start = divmod(seen, samples)
         stop = min(samples, start + (saver.left(seen) or -(-samples // job.batch_size)) * job.batch_size)
@@ -65,7 +72,13 @@ def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
         if stop == samples:
             loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
         saver.at(seen)
-    loop.finish()
+
+
+def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
+    """The batches behind `seen`: one rank is granted everything."""
+    for epoch in range(seen // samples, job.epochs):
+        chunk = Chunk(epoch, max(seen - epoch * samples, 0), samples, job.batch_size)
+        yield from map(chunk.at, range(chunk.steps))
 
 
 def _run(loop: Loop, chunk: Chunk, seen: int) -> None:

@@ -1,0 +1,33 @@
+"""`Loading`: how a rank gets at its data. Settings alone; `ddp.data` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KINDS = ("auto", "resident", "streaming")
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a rank gets at its data. ValueError for what cannot be."""
+
+    kind: str = "auto"
+    """`resident`: all of it on the rank's device, gathered there by index; `streaming`: gathered ahead by a thread; `auto`:
+    resident where it fits, decided by each rank for itself. A Dataset of samples, which is read one by one, is streamed."""
+    prefetch: int | None = None
+    """Batches that streaming gathers ahead; null: 4 in the first epoch, then what the memory has room for (2 to 32)."""
+    vram_max_usage: float = 0.75
+    """Share of a GPU's free memory that data may take, in (0, 1]."""
+    memory_max_usage: float = 0.75
+    """Likewise of the memory of the host, for ranks that train on the CPU."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"loader kind={self.kind!r} is not one of {', '.join(KINDS)}")
+        ahead = self.prefetch
+        if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 1):
+            raise ValueError(f"loader prefetch={ahead!r} must be a whole number of 1 or more; null: as there is room")
+        for name in ("vram_max_usage", "memory_max_usage"):
+            share = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
+                raise ValueError(f"loader {name}={share!r} must be above 0 and at most 1")

@@ -1,0 +1,60 @@
+"""Augmentation: functions of a batch and the random streams of its samples. The same for a sample in every mode, on every
+rank, beside any other samples and from either kind of loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ddp.data.draws import Draws
+
+Augment = Callable[[Any, Draws], Any]
+"""(batch, streams of its samples) -> batch. Called with what the data set gives, on the rank's device, before the step. It
+must treat every sample by itself, and draw in the same order whatever the batch."""
+
+
+def crop_and_flip(padding: int) -> Augment:
+    """Images that are shifted by up to `padding` pixels, filled up with zeros, and mirrored in one case of two.
+
+    Of a batch, the first member is taken: images [n, c, h, w] of any type. Source: He et al., Deep residual learning for
+    image recognition, CVPR 2016, 4.2 (padding 4). ValueError for a padding below 0.
+    """
+    if padding < 0:
+        raise ValueError(f"padding={padding} must be 0 or more")
+    return partial(_crop_and_flip, padding)
+
+
+def _crop_and_flip(padding: int, batch: Any, draws: Draws) -> Any:
+    if isinstance(batch, Tensor):
+        return shift_and_flip(batch, padding, draws)
+    return (shift_and_flip(batch[0], padding, draws), *batch[1:])
+
+
+def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
+    """`crop_and_flip` of images [n, c, h, w] alone, for batches that are put together in another way."""
+    if images.dim() != 4:
+        raise ValueError(f"crop_and_flip is for images [n, c, h, w], not for a tensor of shape {list(images.shape)}")
+    count, _, height, width = images.shape
+    down, right = draws.integers(0, 2 * padding + 1, 2).unbind(1)
+    mirrored = draws.integers(0, 2, 1, 1, 1).bool()
+    padded = functional.pad(images, (padding, padding, padding, padding))
+    # A view of every crop there is; of each image, one is copied.
+    crops = padded.unfold(2, height, 1).unfold(3, width, 1)
+    cropped = crops[torch.arange(count, device=images.device), :, down, right]
+    return torch.where(mirrored, cropped.flip(3), cropped)
+
+
+def augmented(augment: Augment | None, batch: Any, draws: Callable[[], Draws]) -> Any:
+    """`batch` as the model is to see it; `draws` makes the streams of its samples."""
+    if augment is None:
+        return batch
+    changed = augment(batch, draws())
+    if changed is None:
+        raise ValueError("augment returned nothing; it must return the batch that the model is to see")
+    return changed

@@ -1,0 +1,64 @@
+"""Random numbers of samples: a stream for each sample of a batch, from (seed, epoch, index of the sample) alone.
+
+Counter-based, so nothing is remembered and no sample waits for another: number k of a stream is a hash of the stream's
+key and k (the finaliser of SplitMix64: Steele et al., Fast splittable pseudorandom number generators, OOPSLA 2014).
+Integer arithmetic only, which gives the same bits on every device and in every batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ddp.data.order import derive
+
+# As signed numbers: torch has no arithmetic on unsigned ones.
+_GAMMA, _FIRST, _SECOND = (bits - (1 << 64) for bits in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+MOST = 1 << 31
+"""Integers are drawn from fewer values than this."""
+
+
+class Draws:
+    """The streams of the samples `indices` (int64, shape [n], on the device of the batch) in `epoch`.
+
+    Every call takes the next numbers of all streams. So what a sample gets depends on the calls before, not on the
+    samples beside it.
+    """
+
+    def __init__(self, seed: int, epoch: int, indices: Tensor) -> None:
+        self.keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))
+        """A number of 64 random bits for each sample, int64, shape [n]: what its stream comes from."""
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Numbers from [0, 1), float32, shape [n, *shape]; multiples of 2**-24."""
+        return _shifted(self._next(shape), 40).to(torch.float32) * 2.0**-24
+
+    def integers(self, low: int, high: int, *shape: int) -> Tensor:
+        """Integers from [low, high), int64, shape [n, *shape]. ValueError for none, or 2**31 and more, to draw from."""
+        if not 0 < high - low < MOST:
+            raise ValueError(f"no integer can be drawn from [{low}, {high}): give 1 to 2**31 - 1 of them")
+        return (_shifted(self._next(shape), 32) * (high - low) >> 32) + low
+
+    def _next(self, shape: tuple[int, ...]) -> Tensor:
+        """64 random bits each, int64, shape [n, *shape]."""
+        count = math.prod(shape)
+        places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self.keys.device)
+        self._taken += count
+        return _mix(self.keys[:, None] + places * _GAMMA).view(len(self.keys), *shape)
+
+
+def _mix(bits: Tensor) -> Tensor:
+    bits = (bits ^ _shifted(bits, 30)) * _FIRST
+    bits = (bits ^ _shifted(bits, 27)) * _SECOND
+    return bits ^ _shifted(bits, 31)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """To the right, as if unsigned."""
+    return (bits >> by) & ((1 << (64 - by)) - 1)

@@ -1,0 +1,75 @@
+"""`Feed`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a thread.
+
+Which of the two changes no bit of a batch. Knows nothing of who grants positions, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from ddp.core.loading import Loading
+from ddp.core.spans import Batch
+from ddp.data.augment import Augment
+from ddp.data.gather import Gather
+from ddp.data.resident import Resident
+from ddp.data.room import depth, room
+from ddp.data.streaming import Streaming
+from ddp.data.visits import Visits
+
+
+class Feed(Protocol):
+    """What both kinds have. `close` ends what runs in the background; a feed that is asked again begins anew."""
+
+    kind: str
+
+    def expect(self, granted: Iterable[Batch]) -> None:
+        """What will be asked for, in this order, in place of what was said before. A thread may consume it, bit by bit."""
+
+    def get(self, batch: Batch) -> Any:
+        """The samples at the positions of a batch that is not empty, augmented, on the device. Raises what the data set and
+        the augmentation raise, DataError."""
+
+    def close(self) -> None:
+        """End; memory of the data is let go of with the feed."""
+
+
+def feed(
+    source: Any,
+    visits: Visits,
+    device: torch.device,
+    loading: Loading,
+    augment: Augment | None = None,
+    deadline_s: float = 60.0,
+) -> tuple[Feed, str]:
+    """The feed of a rank on `device`, and what a reader of the results must know about it ("": nothing).
+
+    `deadline_s`: how long a batch may take to be there. ValueError for data that cannot be as `loading` asks for.
+    """
+    size: int | None = getattr(source, "nbytes", None)
+    if loading.kind == "resident" and size is None:
+        raise ValueError(
+            f"loader kind=resident, but {type(source).__name__} gives samples one by one, and may give others each time; "
+            "give tensors, or leave it to kind=auto"
+        )
+    note = ""
+    if size is not None and (loading.kind == "resident" or (loading.kind == "auto" and size <= room(loading, device))):
+        try:
+            return Resident(Gather(source.to(device), visits, augment, device, device)), note
+        except (RuntimeError, MemoryError) as error:
+            if not _out_of_memory(error):
+                raise
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        note = f"no memory on {device} for {size / 1e6:,.0f} MB of data: it is streamed"
+    host = torch.device("cpu")
+    gather = Gather(source.to(host), visits, augment, host, device)
+    return Streaming(gather, partial(depth, loading, device), deadline_s), note
+
+
+def _out_of_memory(error: Exception) -> bool:
+    # The allocator of the CPU has no exception of its own.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)

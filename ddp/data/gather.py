@@ -1,0 +1,91 @@
+"""`Gather`: what a batch is. Samples by their positions in an epoch, augmented, on a device; by whatever thread asks."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from ddp.core.spans import Batch
+from ddp.data.augment import Augment, augmented
+from ddp.data.dataset import MapSource
+from ddp.data.draws import Draws
+from ddp.data.source import TensorSource, every, move
+from ddp.data.visits import Visits
+
+
+class Gather:
+    """Reads batches: what they are is said here, for both kinds."""
+
+    def __init__(
+        self, source: Any, visits: Visits, augment: Augment | None, at: torch.device, to: torch.device
+    ) -> None:
+        """`source`: gives batches on `at`; they are augmented on `to`."""
+        self._source, self._visits, self._augment = source, visits, augment
+        self._at, self._to = at, to
+        self.separable: bool = getattr(source, "separable", getattr(type(source), "batch", None) is TensorSource.batch)
+        """Whether samples that are read together are those read batch by batch, bit for bit, in tensors of the source."""
+        tensors: tuple[torch.Tensor, ...] = getattr(source, "tensors", ())
+        self.sample_bytes = [tensor.nbytes // max(len(tensor), 1) for tensor in tensors]
+        """Of each tensor of a source that has them."""
+        self._drawn = isinstance(source, MapSource)
+        self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
+        self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __call__(self, batch: Batch) -> Any:
+        """The batch on `to`. On its way from the host to a GPU, a `Staged` one."""
+        indices = self.indices(batch)
+        if self._stream is not None:
+            return self._staged(batch, indices)
+        return self.finished(batch, self.read(batch, indices), indices)
+
+    def indices(self, batch: Batch) -> torch.Tensor:
+        """Of its samples, on `at`."""
+        held = self._order
+        if held[0] != batch.epoch:
+            held = self._order = (batch.epoch, self._visits(batch.epoch).to(self._at))
+        return held[1][batch.start : batch.stop]
+
+    def read(self, batch: Batch, indices: torch.Tensor) -> Any:
+        """What the data set gives for `indices`."""
+        if self._drawn:
+            return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
+        return self._source.batch(indices)
+
+    def finished(self, batch: Batch, read: Any, indices: torch.Tensor | None = None) -> Any:
+        """What was read of a batch as the model is to see it."""
+        if self._to != self._at:
+            read = move(read, self._to)
+        # On the device where it is trained, so that arithmetic is the same from either kind.
+        return read if self._augment is None else augmented(self._augment, read, partial(self._draws, batch, indices))
+
+    def _draws(self, batch: Batch, indices: torch.Tensor | None) -> Draws:
+        chosen = self.indices(batch) if indices is None else indices
+        return Draws(self._visits.seed, batch.epoch, chosen.to(self._to, non_blocking=True))
+
+    def _staged(self, batch: Batch, indices: torch.Tensor) -> Staged:
+        assert self._stream is not None
+        read = every(lambda tensor: tensor.pin_memory(), self.read(batch, indices))
+        with torch.cuda.device(self._to), torch.cuda.stream(self._stream):
+            there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read)
+            done = self.finished(batch, there, indices)
+            return Staged(done, self._stream.record_event())
+
+
+class Staged:
+    """A batch that comes to a GPU on a stream of its own."""
+
+    def __init__(self, batch: Any, there: torch.cuda.Event) -> None:
+        self._batch, self._there = batch, there
+
+    def take(self) -> Any:
+        """The batch, for the current stream."""
+        stream = torch.cuda.current_stream()
+        stream.wait_event(self._there)
+
+        def hand_over(tensor: torch.Tensor) -> torch.Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        return every(hand_over, self._batch)

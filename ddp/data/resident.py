@@ -1,0 +1,83 @@
+"""`Resident`: a feed of data that lies on the device as a whole, and is gathered there by index."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.core.spans import Batch
+from ddp.data.gather import Gather
+from ddp.data.granted import kept, same
+
+AT_ONCE, BLOCK_BYTES = 16, 1 << 20
+"""Small batches are gathered several at once: at most so many, and so much. A call to torch costs more than they do."""
+ALIGNED = 64
+"""Batches of a block begin at multiples of this, bytes, as tensors of their own would: kernels go by it, and so do bits."""
+
+
+class Resident:
+    """All of the data lies on the device."""
+
+    kind = "resident"
+
+    def __init__(self, gather: Gather) -> None:
+        self._gather = gather
+        self._granted: Iterator[Batch] = iter(())
+        self._cut: deque[tuple[Batch, Any]] = deque()
+        """What was gathered with a batch before, not augmented yet."""
+        self._most = AT_ONCE if gather.separable else 1
+
+    def expect(self, granted: Iterable[Batch]) -> None:
+        """See `Feed`."""
+        self._granted, self._cut = kept(self._cut, granted)
+
+    def get(self, batch: Batch) -> Any:
+        """See `Feed`."""
+        cut = self._cut
+        while cut:
+            first, value = cut.popleft()
+            if same(first, batch):
+                return self._gather.finished(batch, value)
+        if self._most == 1:
+            return self._gather(batch)
+        return self._gather.finished(batch, self._block(batch))
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+    def _block(self, batch: Batch) -> Any:
+        """What the data set gives for `batch`; what follows is kept."""
+        run = self._run(batch)
+        if len(run) == 1:
+            return self._gather.read(batch, self._gather.indices(batch))
+        indices = torch.cat([self._gather.indices(one) for one in run])
+        read: tuple[Tensor, ...] = self._gather.read(batch, indices)
+        pieces = list(
+            zip(*[tensor.view(len(run), batch.samples, *tensor.shape[1:]).unbind() for tensor in read], strict=True)
+        )
+        self._cut.extend(zip(run[1:], pieces[1:], strict=True))
+        return pieces[0]
+
+    def _run(self, batch: Batch) -> list[Batch]:
+        """`batch`, and those granted behind it that are of its size and epoch."""
+        run = [batch]
+        for one in self._granted:
+            if same(one, batch):
+                continue
+            if len(run) == self._fit(batch) or one.epoch != batch.epoch or one.samples != batch.samples:
+                self._granted = chain((one,), self._granted)
+                break
+            run.append(one)
+        return run
+
+    def _fit(self, batch: Batch) -> int:
+        """Batches of a block."""
+        sizes = [samples * batch.samples for samples in self._gather.sample_bytes]
+        if any(size % ALIGNED for size in sizes):
+            return 1
+        return max(min(self._most, BLOCK_BYTES // max(sum(sizes), 1)), 1)

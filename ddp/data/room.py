@@ -1,0 +1,68 @@
+"""Room for data: what memory there is on a device, and how far ahead it lets a rank read. Measures, decides no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from ddp.core.loading import Loading
+
+FIRST, LEAST, MOST = 4, 2, 32
+"""Batches read ahead: before anything was measured, and the limits of what is measured."""
+
+
+def room(loading: Loading, device: torch.device) -> float:
+    """Bytes that data may take on `device` now; infinite where memory cannot be measured."""
+    if device.type == "cuda":
+        # What torch keeps of freed blocks is as good as free.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return loading.vram_max_usage * (torch.cuda.mem_get_info(device)[0] + kept)
+    return loading.memory_max_usage * free_host_bytes() if device.type == "cpu" else math.inf
+
+
+def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
+    """Batches of `batch_bytes` to read ahead; of bytes not known yet (0): the first number."""
+    if loading.prefetch is not None:
+        return loading.prefetch
+    if not batch_bytes:
+        return FIRST
+    return int(min(max(room(loading, device) // batch_bytes, LEAST), MOST))
+
+
+def size(batch: Any) -> int:
+    """Bytes of the tensors in a batch, however they are put together."""
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
+    if isinstance(batch, Mapping):
+        return sum(map(size, batch.values()))
+    return sum(map(size, batch)) if isinstance(batch, (tuple, list)) else 0
+
+
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+"""Of control groups, second version and first: limit, use, and what of the use could be given back."""
+
+
+def free_host_bytes(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Memory of the host for this process: what is available, and what the process has, as the data may be in it already."""
+    free: float = psutil.virtual_memory().available
+    for limit, used, stat, given_back in _LIMITS:
+        try:
+            kept = dict(line.split() for line in (root / stat).read_text().splitlines())
+            left = int((root / limit).read_text()) - int((root / used).read_text()) + int(kept[given_back])
+        except (OSError, ValueError, KeyError):  # no such group, or no limit
+            continue
+        free = min(free, left)
+    return max(free, 0.0) + float(psutil.Process().memory_info().rss)

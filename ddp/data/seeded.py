@@ -1,0 +1,47 @@
+"""Randomness of other people's code, made a function of a seed: torch's random functions, in one thread, for a while.
+
+Data sets of samples (torchvision's transforms among them) draw from torch's global generator, which belongs to the training
+step: a thread that reads ahead would race with dropout for its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_FUNCTIONS = frozenset(
+    (
+        *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
+        *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
+        *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+    )
+)
+"""Those that take a generator."""
+
+
+class Seeded(TorchFunctionMode):
+    """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
+
+    For functions of torch on the CPU that can be given a generator; one that is given stays. In this thread alone. What
+    other libraries draw (NumPy, `random`) is not covered.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator()
+
+    def seed(self, seed: int) -> None:
+        """Begin anew, with any 64-bit integer."""
+        self._generator.manual_seed(seed)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for each of its functions."""
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") is None:
+            kwargs = {**kwargs, "generator": self._generator}
+        return func(*args, **kwargs)

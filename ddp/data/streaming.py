@@ -1,0 +1,195 @@
+"""`Streaming`: a thread that reads batches ahead of the step that trains them. What is granted, and nothing else.
+
+The thread works off a shelf that its owner fills with what is granted. It knows the shelf and not the owner, so it ends
+with it; nothing but finished batches passes between the two. After a fork there is another shelf.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Protocol
+
+from ddp.core.spans import Batch
+from ddp.data.errors import LateBatch, some
+from ddp.data.granted import kept, same
+from ddp.data.room import size
+
+NAME = "ddp-data"
+"""Of the thread."""
+LOOK_S = 1.0
+"""A thread that nobody asks for anything looks about this often, seconds."""
+END_S = 5.0
+"""How long its end is waited for, seconds: a data set may be in the middle of a sample."""
+
+
+class Reader(Protocol):
+    """Reads a batch (`ddp.data.feed.Gather`)."""
+
+    def __call__(self, batch: Batch) -> Any: ...
+
+    def indices(self, batch: Batch) -> Any:
+        """Of its samples."""
+        ...
+
+
+class _Slot:
+    """A batch on the shelf."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.begun = self.done = False
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class _Shelf:
+    """What is read ahead, in the order in which it will be asked for. Everything under one lock."""
+
+    def __init__(self, depth: int) -> None:
+        self.changed = threading.Condition()
+        self.slots: deque[_Slot] = deque()
+        self.granted: Iterator[Batch] = iter(())
+        self.depth = depth
+        self.idle = self.stopped = False
+        self.pid = os.getpid()
+
+    def next(self) -> _Slot | None:
+        """What is to be read now; None: nothing."""
+        for slot in self.slots:
+            if not slot.begun:
+                return slot
+        if len(self.slots) < self.depth and (batch := next(self.granted, None)) is not None:
+            self.slots.append(_Slot(batch))
+            return self.slots[-1]
+        return None
+
+    def expect(self, granted: Iterable[Batch]) -> None:
+        """Keep what is granted still, as far as it comes next; drop the rest, which was taken back."""
+        self.granted, still = kept(((slot.batch, slot) for slot in self.slots), granted)
+        self.slots = deque(slot for _, slot in still)
+
+    def find(self, batch: Batch) -> _Slot:
+        """The slot of what is asked for, the first on the shelf from now on."""
+        if self.slots and same(self.slots[0].batch, batch):
+            return self.slots[0]
+        if any(same(slot.batch, batch) for slot in self.slots):
+            while not same(self.slots[0].batch, batch):
+                self.slots.popleft()
+            return self.slots[0]
+        if not self.slots and (coming := next(self.granted, None)) is not None and not same(coming, batch):
+            self.granted = chain((coming,), self.granted)
+        self.slots.appendleft(_Slot(batch))
+        return self.slots[0]
+
+    def stop(self) -> None:
+        with self.changed:
+            self.stopped = True
+            self.slots.clear()
+            self.granted = iter(())
+            self.changed.notify_all()
+
+
+def _work(shelf: _Shelf, read: Reader) -> None:
+    """The thread."""
+    while True:
+        with shelf.changed:
+            while not shelf.stopped and (slot := shelf.next()) is None:
+                shelf.idle = True
+                shelf.changed.wait(LOOK_S)
+            shelf.idle = False
+            if shelf.stopped:
+                return
+            assert slot is not None
+            slot.begun = True
+        try:
+            slot.value = read(slot.batch)
+        except BaseException as error:  # whatever it is, it belongs into the step
+            slot.error = error
+        with shelf.changed:
+            slot.done = True
+            if slot.error is not None:
+                shelf.granted = iter(())
+            if shelf.slots and shelf.slots[0] is slot:
+                shelf.changed.notify_all()
+        del slot
+
+
+def _end(shelf: _Shelf, thread: threading.Thread) -> None:
+    if shelf.pid != os.getpid():  # the thread is one of the process that this one was forked from
+        return
+    shelf.stop()
+    if thread is not threading.current_thread():  # it may be the one that collects garbage
+        thread.join(END_S)
+
+
+class Streaming:
+    """A feed that reads ahead."""
+
+    kind = "streaming"
+
+    def __init__(self, read: Reader, depth: Callable[[int], int], deadline_s: float) -> None:
+        """`depth`: bytes of a batch (0: not known yet) -> how many to read ahead; asked at the start of each epoch."""
+        self._read, self._measure, self._deadline_s = read, depth, deadline_s
+        self.depth = depth(0)
+        """Batches that are read ahead."""
+        self._bytes = 0
+        self._epoch: int | None = None
+        self._shelf: _Shelf | None = None
+        self._finalizer: Any = None
+
+    def expect(self, granted: Iterable[Batch]) -> None:
+        """See `Feed`."""
+        shelf = self._open()
+        with shelf.changed:
+            shelf.expect(granted)
+            shelf.changed.notify_all()
+
+    def get(self, batch: Batch) -> Any:
+        """See `Feed`. Raises LateBatch after the deadline."""
+        shelf = self._open()
+        if batch.epoch != self._epoch:
+            self._look(shelf, batch.epoch)
+        with shelf.changed:
+            slot = shelf.find(batch)
+            if not slot.done:
+                shelf.changed.notify_all()
+                if not shelf.changed.wait_for(lambda: slot.done, self._deadline_s):
+                    raise LateBatch(self._late(batch))
+            shelf.slots.popleft()
+            # Not for each batch: to wake a thread takes time that a small step does not have.
+            if shelf.idle and 2 * len(shelf.slots) <= shelf.depth:
+                shelf.changed.notify_all()
+        if slot.error is not None:
+            raise slot.error
+        value = slot.value.take() if hasattr(slot.value, "take") else slot.value
+        if not self._bytes:
+            self._bytes = size(value)
+        return value
+
+    def close(self) -> None:
+        """See `Feed`. A data set that does not come back from a sample is left to itself after `END_S` seconds."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._shelf = self._finalizer = None
+
+    def _open(self) -> _Shelf:
+        if self._shelf is None or self._shelf.pid != os.getpid():
+            shelf = self._shelf = _Shelf(self.depth)
+            thread = threading.Thread(target=_work, args=(shelf, self._read), name=NAME, daemon=True)
+            thread.start()
+            self._finalizer = weakref.finalize(self, _end, shelf, thread)
+        return self._shelf
+
+    def _look(self, shelf: _Shelf, epoch: int) -> None:
+        """Another epoch begins: see how much room there is."""
+        self._epoch, self.depth = epoch, self._measure(self._bytes)
+        shelf.depth = self.depth
+
+    def _late(self, batch: Batch) -> str:
+        indices = self._read.indices(batch).tolist()
+        return f"samples {some(indices)} were not there within {self._deadline_s:g} s: the data set still reads"

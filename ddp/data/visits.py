@@ -1,0 +1,70 @@
+"""`Visits`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.data.order import derive, order
+from ddp.data.seeded import Seeded
+
+Sampler = Callable[[int], Iterable[int]] | Iterable[int]
+"""A user's own order: a function of the epoch, or a sampler of PyTorch (`set_epoch` is called where it has one). Every epoch
+as many indices; one may come several times, or not at all. Every rank calls it for itself, so it must be a function of the
+epoch alone; what it draws from torch is."""
+
+
+class Visits:
+    """The order of each epoch, by its number. `len`: samples of an epoch."""
+
+    def __init__(
+        self, seed: int, size: int, sampler: Sampler | None = None, whole: int = 1, shuffle: bool = True
+    ) -> None:
+        """`size`: samples of the data set. `whole`: as many of an epoch are left out at its end as make it no multiple of
+        this. ValueError for a sampler that gives nothing, or nothing is left."""
+        self.seed = seed
+        self._size, self._sampler, self._shuffle = size, sampler, shuffle
+        self._given = size if sampler is None else len(self._sampled(0))
+        self._length = self._given - self._given % whole
+        if not self._length and whole > 1:
+            raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
+        self._kept: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __call__(self, epoch: int) -> Tensor:
+        """Indices of the samples of an epoch in their order, int64, shape [len], on the CPU. ValueError for what a sampler
+        must not give."""
+        found = self._kept.get(epoch)
+        if found is None:
+            found = self._make(epoch)
+            # The last two: one epoch is read ahead while another is trained. Another dictionary, as threads look into it.
+            self._kept = dict([*self._kept.items(), (epoch, found)][-2:])
+        return found
+
+    def _make(self, epoch: int) -> Tensor:
+        if self._sampler is not None:
+            return self._sampled(epoch)[: self._length]
+        return (order(self.seed, epoch, self._size) if self._shuffle else torch.arange(self._size))[: self._length]
+
+    def _sampled(self, epoch: int) -> Tensor:
+        sampler: Any = self._sampler
+        with Seeded() as mode:
+            mode.seed(derive(self.seed, "sampler", epoch))
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            given = sampler(epoch) if callable(sampler) else sampler
+            chosen = torch.as_tensor(given if isinstance(given, Tensor) else list(given)).reshape(-1)
+        wrong = chosen.is_floating_point() or chosen.dtype == torch.bool
+        if not len(chosen) or wrong or not 0 <= int(chosen.min()) <= int(chosen.max()) < self._size:
+            raise ValueError(f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not")
+        if epoch and len(chosen) != self._given:
+            raise ValueError(
+                f"the sampler gave {self._given} indices for epoch 0 and {len(chosen)} for epoch {epoch}; all epochs must "
+                "have the same number"
+            )
+        return chosen.to(torch.int64)
