@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance lint bench controller baselines convergence resume clean install
+.PHONY: run test campaign conformance lint bench controller calibration baselines convergence resume clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -51,6 +51,10 @@ bench: $(STAMP)
 # The tables of docs/controller.md, in virtual time.
 controller: $(STAMP)
 	$(BIN)/python -m benchmarks.controller --write
+
+# What verdicts promise, over simulated sweeps: the table of docs/validation.md. A minute.
+calibration: $(STAMP)
+	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
 # Five solo seeds of every model, and the baseline from them.
 baselines: $(STAMP)
