@@ -56,10 +56,13 @@ controller: $(STAMP)
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
-# Five solo seeds of every model, and the baseline from them.
+# Baselines: twenty solo seeds of every model (SEEDS=0,1,2,3,4 for provisional ones), proposed; `bench baseline accept` puts
+# them into place. Wants a committed tree and, best, an idle machine; finished runs are kept, so it can be interrupted.
+SEEDS ?= 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19
+MODELS ?= glob(*)
 baselines: $(STAMP)
-	$(BIN)/python -m bench -m model=mlp,lenet,resnet_graph mode=solo seed=0,1,2,3,4 output=runs/baselines force=true validate=false
-	$(BIN)/python -m bench baseline runs/baselines
+	$(BIN)/python -m bench -m 'model=$(MODELS)' mode=solo seed=$(SEEDS) output=runs/baselines validate=false report=false
+	$(BIN)/python -m bench baseline propose runs/baselines --mode solo $(ARGS)
 
 # Accuracy of the six modes against solo on MNIST, two models, five seeds; about an hour or more. Finished runs are kept.
 DATA ?= data
