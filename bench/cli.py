@@ -58,6 +58,12 @@ def _run(arguments: list[str]) -> int:
     return run(arguments, tuple(VERBS), BASELINES)
 
 
+def _plan(arguments: list[str]) -> int:
+    from bench.planning import show
+
+    return show(arguments, tuple(VERBS))
+
+
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write the report (Markdown and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
@@ -92,6 +98,26 @@ def _baseline(arguments: list[str]) -> int:
     return judging.baseline(parser.read(arguments))
 
 
+def _rerun(arguments: list[str]) -> int:
+    parser = _parser(
+        "rerun", "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
+    )
+    parser.add_argument("path", type=Path, help="run folder")
+    asked = parser.read(arguments)
+    from bench.again import rerun
+
+    return rerun(asked.path)
+
+
+def _replay(arguments: list[str]) -> int:
+    parser = _parser("replay", "Feed the recorded events of a run to the core and demand the recorded commands.")
+    parser.add_argument("path", type=Path, help="run folder")
+    asked = parser.read(arguments)
+    from bench.again import replay
+
+    return replay(asked.path)
+
+
 def _list(arguments: list[str]) -> int:
     from bench.listing import GROUPS, show
 
@@ -117,9 +143,12 @@ def _parser(verb: str, description: str) -> Parser:
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
+    "plan": _plan,
     "report": _report,
     "validate": _validate,
     "baseline": _baseline,
+    "rerun": _rerun,
+    "replay": _replay,
     "list": _list,
     "doctor": _doctor,
 }

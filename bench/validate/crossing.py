@@ -22,7 +22,7 @@ def samples_to(metrics: Metrics, target: float) -> float | None:
 def crossing(at: Sequence[float], values: Sequence[float], target: float) -> float | None:
     """Where `values`, smoothed, first rise to `target`. Reached with the first one: there, for nothing is known before."""
     smooth = [median(values[max(i - 1, 0) : i + 2]) for i in range(len(values))]
-    if len(values) > 2:  # a median of two is a mean, which may be what neither was
+    if smooth:  # a median of two is a mean, which may be what neither was
         smooth[0], smooth[-1] = values[0], values[-1]
     for i, value in enumerate(smooth):
         if value >= target:

@@ -213,4 +213,4 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    assert set(cli.VERBS) == {"run", "report", "validate", "baseline", "list", "doctor"}
+    assert set(cli.VERBS) == {"run", "plan", "report", "validate", "baseline", "rerun", "replay", "list", "doctor"}
