@@ -93,7 +93,7 @@ def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
 
 _SAME_NAME = (
     *("run_id", "model", "data", "recipe", "mode", "engine", "policy", "backend", "world_size", "seed"),
-    *("batch_size", "lr", "lr_scale", "config_hash"),
+    *("depth", "batch_size", "lr", "lr_scale", "config_hash"),
 )
 """Fields that the result takes from the `RunSpec` as they are."""
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from bench.config import Config, DataConfig
+from bench.config import Config, DataConfig, ModelConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
 from ddp.settings import check_transport, known
@@ -47,6 +47,7 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     # 1 and 1.0 are one cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
+    recipe = replace(recipe, depth=_depth_of(config.model, setup))
     if recipe.epochs < 1:
         raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
     if recipe.batch_size < 1:
@@ -61,6 +62,13 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     if limit is not None and not (math.isfinite(limit) and limit > 0):
         raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
     return recipe
+
+
+def _depth_of(said: ModelConfig, setup: Setup) -> int | None:
+    """The depth asked for, if it is another than the model's own: what the model cannot be, it says itself."""
+    if said.depth is not None and setup.depth is None:
+        raise ValueError(f"model.depth={said.depth}: model {said.name} is of one depth; leave it out")
+    return None if said.depth == setup.depth else said.depth
 
 
 def _data_of(said: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:

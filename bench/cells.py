@@ -22,22 +22,26 @@ class Workload(NamedTuple):
     epochs: int
     batch_size: int
     lr: float
+    depth: int | None = None
+    """Layers with weights; None: the model's own number."""
 
     @staticmethod
     def of(metrics: Metrics) -> Workload:
         """The workload of a run."""
         m = metrics
-        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr)
+        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth)
 
     @property
     def detail(self) -> str:
         """What tells workloads of one model apart."""
-        return f"{self.data}, {self.recipe}, {self.epochs} epochs, batch {self.batch_size}, lr {self.lr:g}"
+        depth = f"depth {self.depth}, " if self.depth else ""
+        return f"{depth}{self.data}, {self.recipe}, {self.epochs} epochs, batch {self.batch_size}, lr {self.lr:g}"
 
     @property
     def title(self) -> str:
         """For headings."""
-        return f"{self.model} on {self.data}, recipe {self.recipe}"
+        depth = f" of depth {self.depth}" if self.depth else ""
+        return f"{self.model}{depth} on {self.data}, recipe {self.recipe}"
 
 
 @dataclass(frozen=True)

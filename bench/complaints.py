@@ -29,10 +29,11 @@ def _keys(cls: type[Any], prefix: str = "") -> Iterator[str]:
     hints = get_type_hints(cls)
     for field in fields(cls):
         inner = hints[field.name]
-        if is_dataclass(inner) and inner is not Choice:
+        chosen = isinstance(inner, type) and issubclass(inner, Choice)
+        if is_dataclass(inner):
             assert isinstance(inner, type)
-            yield from _keys(inner, f"{prefix}{field.name}.")
-        else:
+            yield from (key for key in _keys(inner, f"{prefix}{field.name}.") if not (chosen and key.endswith(".name")))
+        if chosen or not is_dataclass(inner):
             yield f"{prefix}{field.name}"
 
 

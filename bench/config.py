@@ -29,6 +29,14 @@ class Choice:
 
 
 @dataclass
+class ModelConfig(Choice):
+    """A model, and what can be chosen of it."""
+
+    depth: int | None = None
+    """Layers with weights, such as 32 for a ResNet-32; null: the model's own."""
+
+
+@dataclass
 class TrainConfig:
     """Overrides of the recipe; null: the recipe's value."""
 
@@ -91,7 +99,7 @@ class ClusterConfig:
 class Config:
     """One run, as the user asked for it."""
 
-    model: Choice = MISSING
+    model: ModelConfig = MISSING
     engine: Choice = MISSING
     policy: Any = MISSING
     """`name` and the settings of a policy; a node made by `policy_node`."""
@@ -140,7 +148,9 @@ def register() -> None:
     """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
-    for group, registry in (("model", MODELS), ("engine", ENGINES), ("backend", BACKENDS)):
+    for name in MODELS:
+        store.store(group="model", name=name, node=ModelConfig(name))
+    for group, registry in (("engine", ENGINES), ("backend", BACKENDS)):
         for name in registry:
             store.store(group=group, name=name, node=Choice(name))
     for name, policy in POLICIES.items():

@@ -79,6 +79,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     cell = cell_hash(resolved, recipe)
     spec = RunSpec(
         model=config.model.name,
+        depth=recipe.depth,
         data=title(recipe.data, recipe.data_options),
         recipe=config.recipe,
         mode=mode_name(engine, config.policy["name"], backend),
@@ -123,7 +124,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
-    }
+    } | ({"depth": recipe.depth} if recipe.depth is not None else {})
 
 
 def _beyond(config: Config) -> dict[str, float]:
@@ -141,7 +142,8 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         del cell["averaging"]
     if cell["loader"] == vars(Loading()):
         del cell["loader"]
-    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in ("target", "data_options")}
+    apart = ("target", "data_options", "depth")
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in apart}
     if recipe.data_options.given:
         cell["training"]["data_options"] = recipe.data_options.given
     if "max_grad_norm" in resolved["train"]:

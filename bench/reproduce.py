@@ -19,7 +19,7 @@ def command(runs: Sequence[Run]) -> str:
     run = runs[0]
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
-    words += [f"model={m.model}", f"mode={m.mode}"]
+    words += [f"model={m.model}", *([f"model.depth={m.depth}"] if m.depth else []), f"mode={m.mode}"]
     words += [] if m.engine == "solo" else [f"world_size={m.world_size}"]
     words += [f"recipe={m.recipe}", *_data(run), f"train.epochs={m.epochs_planned}"]
     words += [f"train.batch_size={m.batch_size}", f"train.lr={m.lr:g}"]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
+from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, TrainConfig
 from bench.plan import RunPlan, mode_name
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status
 from ddp.core.averaging import Averaging
@@ -147,6 +147,8 @@ def _was(saved: dict[str, Any], key: str) -> Any:
     """What the run has for a key of the command line; None if nothing."""
     if key == "mode":
         return _mode(saved)
+    if key == "model.depth":
+        return saved.get("depth")
     value: Any = saved
     for name in ("policy.name" if key == "policy" else key).split("."):
         value = value.get(name) if isinstance(value, dict) else None
@@ -162,7 +164,9 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
     """The configuration in a run folder, typed."""
     try:
         return Config(
-            model=Choice(msgspec.convert(saved["model"], str)),
+            model=ModelConfig(
+                msgspec.convert(saved["model"], str), msgspec.convert(saved.get("depth"), int | None, strict=True)
+            ),
             engine=Choice(msgspec.convert(saved["engine"], str)),
             policy=_policy(saved["policy"]),
             backend=Choice(msgspec.convert(saved["backend"] or "nccl", str)),

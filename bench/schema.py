@@ -285,6 +285,7 @@ class Metrics(Strict):
     batch_size: int = Field(description="samples of one step of one rank")
     lr: float = Field(description="base learning rate, before `lr_scale`")
     lr_scale: float = Field(description="factor on every learning rate")
+    depth: int | None = Field(default=None, description="layers with weights; null: the model's own number")
     parameters: int | None = Field(description="number of parameters; null: no rank became ready")
     config_hash: str = Field(description="hash of the resolved configuration without the seed")
     git: dict[str, JsonValue] = Field(description="state of the source")

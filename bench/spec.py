@@ -44,6 +44,8 @@ class RunSpec:
     """Starts with `w<world_size>-s<seed>-`."""
     config_hash: str
     """Hash of the resolved configuration without the seed: the cell."""
+    depth: int | None = None
+    """Layers with weights; None: the model's own number."""
     faults: tuple[Fault, ...] = ()
     """What goes wrong on purpose."""
     config: dict[str, Any] = field(default_factory=dict)

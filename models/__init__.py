@@ -10,9 +10,16 @@ if TYPE_CHECKING:
     from models.setup import Recipe, Setup
 
 MODELS: dict[str, str] = {
+    "char_rnn": "models.char_rnn",
+    "conv_ae": "models.conv_ae",
+    "gpt_nano": "models.gpt_nano",
     "lenet": "models.lenet",
+    "logistic": "models.logistic",
     "mlp": "models.mlp",
+    "resnet": "models.resnet",
+    "resnet34": "models.resnet34",
     "resnet_graph": "models.resnet_graph",
+    "vit": "models.vit",
 }
 """Name -> module, imported on use."""
 

@@ -1,4 +1,5 @@
-"""What set-ups have in common: schedules, and the task of classifying images. Knows no model and no recipe's numbers."""
+"""What set-ups have in common: schedules, and the tasks of classifying images and of continuing text. Knows no model and no
+recipe's numbers."""
 
 from __future__ import annotations
 
@@ -30,14 +31,37 @@ def steps(seen: float) -> float:
     return 1.0 if seen < 0.5 else 0.1 if seen < 0.75 else 0.01
 
 
-SCHEDULES: dict[str, Callable[[float], float]] = {"constant": constant, "cosine": cosine, "steps": steps}
-"""Name -> function of the fraction of all training samples seen, in [0, 1], to the factor on the learning rate."""
+def warm_up(share: float, floor: float) -> Callable[[float], float]:
+    """Linearly from 0 to 1 over the first `share` of all samples, then along half a cosine down to `floor`."""
+
+    def schedule(seen: float) -> float:
+        if seen < share:
+            return max(seen, 0.0) / share
+        return floor + (1.0 - floor) * cosine((seen - share) / (1.0 - share))
+
+    return schedule
+
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "steps": steps,
+    "warm_up_10": warm_up(0.1, 0.0),
+    "warm_up_20": warm_up(0.2, 1 / 30),
+}
+"""Name -> function of the fraction of all training samples seen, in [0, 1], to the factor on the learning rate.
+
+`warm_up_10` is that of vision transformers (Lee et al. 2021), `warm_up_20` that of gpt-nano: from 3e-4 it ends at 1e-5.
+"""
+
+Loss = Callable[[nn.Module, Tensors], Tensor]
+Evaluate = Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
 
 
 def cross_entropy(model: nn.Module, batch: Tensors) -> Tensor:
-    """Mean cross-entropy of (images, labels), a scalar in nats."""
-    images, labels = batch
-    return F.cross_entropy(model(images), labels)
+    """Mean cross-entropy of (images, labels) or (tokens, the ones that follow), a scalar in nats."""
+    inputs, targets = batch
+    return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
 def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
@@ -47,25 +71,63 @@ def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
     return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()
 
 
+def token_entropy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
+    """Twice the sum over pieces of text of their mean cross-entropy per token, nats: it is loss and metric in one."""
+    total = cross_entropy(model, batch) * len(batch[0])  # pieces are of one length
+    return total, total
+
+
 def classification(
     model: Callable[[DataSet], nn.Module],
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
     recipe: Recipe,
     data_dir: str,
 ) -> Task:
-    """The task of classifying the recipe's data set with `model`, built for its shape.
+    """The task of classifying the recipe's images with `model`, built for their shape.
 
-    ValueError for an unknown data set or schedule; files are read when the data is first asked for, once.
+    ValueError for data or a schedule that is unknown or does not fit; files are read when the data is first asked for, once.
     """
+    return task_on(images_of(recipe, data_dir), model, optimizer, recipe, cross_entropy, accuracy)
+
+
+def language(
+    model: Callable[[DataSet], nn.Module],
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    recipe: Recipe,
+    data_dir: str,
+) -> Task:
+    """The task of continuing the recipe's text with `model`, built for its alphabet and length. ValueError as above."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
+    if not data.is_text:
+        raise ValueError(f"this model reads text, and data set {recipe.data} is of images; choose data.name=pydoc")
+    return task_on(data, model, optimizer, recipe, cross_entropy, token_entropy)
+
+
+def images_of(recipe: Recipe, data_dir: str) -> DataSet:
+    """The recipe's data set, which must be of images: ValueError otherwise."""
+    data = data_set(recipe.data, data_dir, recipe.data_options)
+    if data.is_text:
+        raise ValueError(f"this model sees images, and data set {recipe.data} is text; choose data.name=digits")
+    return data
+
+
+def task_on(
+    data: DataSet,
+    model: Callable[[DataSet], nn.Module],
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+    recipe: Recipe,
+    loss: Loss,
+    evaluate: Evaluate,
+) -> Task:
+    """The task of training `model`, built for `data`. ValueError for an unknown schedule."""
     if recipe.schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
     load = cache(data.load)
     return Task(
         model=lambda: model(data),
         optimizer=optimizer,
-        loss=cross_entropy,
-        evaluate=accuracy,
+        loss=loss,
+        evaluate=evaluate,
         train_data=lambda: load()[0],
         eval_data=lambda: load()[1],
         schedule=SCHEDULES[recipe.schedule],

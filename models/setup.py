@@ -29,6 +29,8 @@ class Recipe:
     """A key of `models.parts.SCHEDULES`."""
     lr_scale_ratio: float = 0.0
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+    depth: int | None = None
+    """Layers with weights, of a model where they can be chosen; None: its own number."""
     data_options: DataOptions = PLAIN
     """Settings of the data set, such as the length of a piece of text."""
 
@@ -46,4 +48,6 @@ class Setup:
     higher_is_better: bool
     recipes: dict[str, Recipe]
     task: Callable[[Recipe, str], Task]
-    """(recipe, data folder) -> task."""
+    """(recipe, data folder) -> task. Reads no data. ValueError, in one line, for a recipe that cannot be."""
+    depth: int | None = None
+    """Layers with weights where nothing else is said; None: their number cannot be chosen by `model.depth`."""

@@ -31,7 +31,7 @@ DATA: dict[str, Entry] = {
     "fashion_mnist": Entry("models.data.fashion_mnist"),
     "image_folder": Entry("models.data.image_folder", ("path", "shape", "seed")),
     "mnist": Entry("models.data.mnist"),
-    "pydoc": Entry("models.data.pydoc", ("seq_len",)),
+    "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
     "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
     "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
     "text_file": Entry("models.data.text_file", ("path", "seq_len")),

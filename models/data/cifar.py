@@ -42,7 +42,10 @@ class CifarFiles:
     def origin(self) -> Origin:
         """How it is got ready and opened."""
         return Origin(
-            lambda folder, _: DataSet(SHAPE, self.classes, lambda: self.load(Path(folder) / self.folder)), self.prepare
+            lambda folder, _: DataSet(
+                SHAPE, self.classes, lambda: self.load(Path(folder) / self.folder), tuple(self.std)
+            ),
+            self.prepare,
         )
 
     def prepare(self, data_dir: str, options: DataOptions) -> None:

@@ -12,6 +12,8 @@ from models.data.images import images_source
 from models.data.options import DataOptions
 from models.data.split import held_out
 
+STD = (0.3760,)
+
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
     """Nothing to do: scikit-learn brings the file."""
@@ -26,12 +28,12 @@ def _load() -> tuple[TensorSource, TensorSource]:
     for digit in range(10):
         members = np.flatnonzero(labels == digit)
         chosen[members[held_out(0, digit, len(members))]] = True
-    train, test = (images_source(images[part], labels[part], 16, [0.3053], [0.3760]) for part in (~chosen, chosen))
+    train, test = (images_source(images[part], labels[part], 16, [0.3053], STD) for part in (~chosen, chosen))
     return train, test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 8, 8), 10, cache(_load))
+    return DataSet((1, 8, 8), 10, cache(_load), STD)
 
 
 ORIGIN = Origin(_describe, _prepare)

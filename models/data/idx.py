@@ -38,7 +38,9 @@ class IdxFiles:
     @property
     def origin(self) -> Origin:
         """How it is got ready and opened."""
-        return Origin(lambda folder, _: DataSet((1, 28, 28), 10, lambda: self.load(self.raw(folder))), self.prepare)
+        return Origin(
+            lambda folder, _: DataSet((1, 28, 28), 10, lambda: self.load(self.raw(folder)), (self.std,)), self.prepare
+        )
 
     def raw(self, data_dir: str) -> Path:
         """Where the files are."""

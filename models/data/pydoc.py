@@ -11,7 +11,7 @@ from functools import cache
 
 from models.data.dataset import DataSet, Origin
 from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, encode, pieces
+from models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""
@@ -40,9 +40,16 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     _describe(data_dir, options).load()
 
 
+def _pieces(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
+    train, test = pieces(encode(text(), VOCABULARY, NAME), length, NAME)
+    if samples is not None and samples > len(train):
+        raise ValueError(f"data.samples={samples}: {NAME} has {len(train)} pieces of {length} to train on")
+    return Pieces(train.tensors[0][:samples]), test
+
+
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(VOCABULARY), lambda: pieces(encode(text(), VOCABULARY, NAME), length, NAME))
+    return DataSet((length,), len(VOCABULARY), lambda: _pieces(length, options.samples))
 
 
 ORIGIN = Origin(_describe, _prepare)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.asked import Machine
-from bench.config import Choice, ClusterConfig, Config, DataConfig, TrainConfig
+from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, TrainConfig
 from bench.plan import plan
 from ddp.core.policies import POLICIES
 from models.data import DATA, DataOptions
@@ -26,8 +26,9 @@ SETUP = Setup(
     higher_is_better=True,
     recipes={"quick": Recipe(data="digits", epochs=3, batch_size=32, lr=0.1, target=0.9, lr_scale_ratio=0.5)},
     task=lambda recipe, folder: None,  # type: ignore[arg-type, return-value]
+    depth=20,
 )
-BASE = Config(model=Choice("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
+BASE = Config(model=ModelConfig("mlp"), engine=Choice("elche"), policy={"name": "cadence"}, backend=Choice("nccl"))
 
 
 NAME = "w2-s0-6724010d"
@@ -125,7 +126,8 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"policy": {"name": "async"}},
         {"policy": {"name": "cadence", "anchor": 11}},
         {"backend": Choice("cpu")},
-        {"model": Choice("resnet_graph")},
+        {"model": ModelConfig("resnet_graph")},
+        {"model": ModelConfig("mlp", depth=32)},
         {"cluster": ClusterConfig(speeds=[1.0, 0.4])},
         {"cluster": ClusterConfig(device="cpu")},
         {"cluster": ClusterConfig(transport="gloo")},
@@ -138,9 +140,23 @@ def test_whatever_changes_the_result_is_another_cell(change):
     assert planned(**change).spec.config_hash != planned().spec.config_hash
 
 
+def test_a_depth_is_told_apart_where_it_is_said():
+    spec = planned(model=ModelConfig("mlp", depth=32)).spec
+    assert (spec.depth, spec.config["depth"], spec.config["model"]) == (32, 32, "mlp")
+    assert planned().spec.depth is None
+    assert "depth" not in planned().spec.config
+    with pytest.raises(ValueError, match=r"model\.depth=32: model mlp is of one depth; leave it out"):
+        plan(
+            replace(BASE, model=ModelConfig("mlp", depth=32)),
+            replace(SETUP, depth=None),
+            ("digits", "mnist"),
+            Machine(2),
+        )
+
+
 def test_saying_the_default_is_saying_nothing():
-    train = TrainConfig(epochs=3, global_batch_size=64, lr=0.1, lr_scale_ratio=0.5)
-    said = planned(world_size=2, train=train, policy={"name": "cadence", "anchor": 10})
+    train, model = TrainConfig(epochs=3, global_batch_size=64, lr=0.1, lr_scale_ratio=0.5), ModelConfig("mlp", depth=20)
+    said = planned(world_size=2, model=model, train=train, policy={"name": "cadence", "anchor": 10})
     assert said.spec.run_id == planned().spec.run_id
 
 

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import itertools
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from ddp.runtime import forkserver
 from ddp.runtime.backends.base import load
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Job, Task
+from models.data import DataOptions
 from models.setup import Recipe
 from tests.conformance.oracle import Course, Rule
 
@@ -58,6 +59,8 @@ ENTRANTS = {
     ),
 }
 
+LENGTH, MOST = 16, 2000
+"""Characters of a piece of text; samples that are enough for every course."""
 OPTIMIZERS = {
     "SGD": partial(torch.optim.SGD, lr=0.01),
     "momentum": partial(torch.optim.SGD, lr=0.005, momentum=0.9, weight_decay=1e-4),
@@ -66,28 +69,31 @@ OPTIMIZERS = {
 
 
 def save_data(folder: Path) -> Path:
-    """The bundled digits in a file: to load them from there, a rank need not import what brings them."""
-    path, source = folder / "digits.pt", models.make_task("mlp", _recipe("mlp"), "data").train_data()
-    torch.save(list(source.batch(torch.arange(len(source)))), path)
-    return path
+    """The bundled data of the quick recipes in files: to load them from there, a rank need not import what brings them."""
+    for model in ("mlp", "gpt_nano"):
+        source = models.make_task(model, _recipe(model), "data").train_data()
+        torch.save(list(source.batch(torch.arange(min(len(source), MOST)))), folder / f"{_recipe(model).data}.pt")
+    return folder
 
 
 def _recipe(model: str) -> Recipe:
+    """The quick one; of text, short pieces."""
     recipe = models.load(model).recipes["quick"]
-    assert recipe.data == "digits"
-    return recipe
+    assert recipe.data in ("digits", "pydoc")
+    return recipe if recipe.data == "digits" else replace(recipe, data_options=DataOptions(seq_len=LENGTH))
 
 
 @cache
 def _data(path: Path, dtype: torch.dtype) -> TensorSource:
-    images, labels = torch.load(path)
-    return TensorSource(images.to(dtype), labels)
+    inputs, targets = torch.load(path)
+    return TensorSource(inputs.to(dtype) if inputs.is_floating_point() else inputs, targets)
 
 
 def make_task(model: str, optimizer: str, data: Path, dtype: torch.dtype = torch.float32) -> Task:
     """A model of the matrix with one of the optimizers, on the bundled data."""
-    task = models.make_task(model, _recipe(model), "data")
-    source = partial(_data, data, dtype)
+    recipe = _recipe(model)
+    task = models.make_task(model, recipe, "data")
+    source = partial(_data, data / f"{recipe.data}.pt", dtype)
     model_of = task.model
     changed = {"model": lambda: model_of().to(dtype), "train_data": source, "eval_data": source}
     return replace(task, optimizer=OPTIMIZERS[optimizer], **changed)
@@ -185,6 +191,6 @@ def _follow(entrant: Entrant, course: Course, scratch: Path, rank: int) -> dict[
     return {"losses": losses, "digests": digests, "state": state}
 
 
-def cells() -> list[tuple[str, str]]:
+def cells(names: Iterable[str] = models.MODELS) -> list[tuple[str, str]]:
     """Every model with every optimizer."""
-    return list(itertools.product(models.MODELS, OPTIMIZERS))
+    return list(itertools.product(names, OPTIMIZERS))

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import models
 from tests.conformance import entrants
-from tests.conformance.entrants import ENTRANTS, Trained, cells, course, fingerprint
+from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, Trained, cells, course, fingerprint
 from tests.conformance.oracle import Course, Rule, replay
 
 ALL = os.environ.get("CONFORMANCE") == "all"
@@ -26,13 +27,22 @@ LONG, NEAR = 200, 1e-3
 """Steps of a long run; most that its loss may be off at any of them."""
 
 
+EVERYWHERE = ("lenet", "mlp", "resnet_graph")
+"""Models that every engine is tried with, small and with batch norm."""
+OTHERS = [name for name in models.MODELS if name not in EVERYWHERE]
+
+
 def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
-    """One cell of nine, with two ranks three of different models and optimizers; others for other engines and sizes."""
+    """One cell of nine, others for other engines and sizes. With two ranks three, of different models and optimizers, and
+    two of the other models, so that all engines together try each of these."""
     if ALL:
         return cells()
-    turn, third = list(ENTRANTS).index(name) + world_size, len(cells()) // 3
-    picked = [cells()[3 * model + (model + turn) % 3] for model in range(third)]
-    return picked if world_size == 2 else [picked[turn % third]]
+    turn, everywhere = list(ENTRANTS).index(name) + world_size, cells(EVERYWHERE)
+    picked = [everywhere[3 * model + (model + turn) % 3] for model in range(3)]
+    if world_size != 2:
+        return [picked[turn % 3]]
+    others = [OTHERS[(turn + shift) % len(OTHERS)] for shift in (0, len(OTHERS) // 2)]
+    return picked + [(model, list(OPTIMIZERS)[turn % 3]) for model in others]
 
 
 FIELD = [(name, size, cell) for size in SIZES for name in ENTRANTS for cell in chosen(name, size)]

@@ -1,0 +1,64 @@
+"""`gpt_nano`: a transformer of 4 layers that continues text, character by character.
+
+The published set-up gives the sizes, dropout, rate and schedule. It leaves open, and here they are as in GPT-2: norms before
+attention and the linear layers, learned positions, initial values. Deviations from GPT-2: characters for byte pairs; the
+embedding is not shared with the last layer; no weight decay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddp.runtime.task import Task
+from models.attention import Layer, initialise
+from models.data import DataOptions, DataSet
+from models.parts import language
+from models.setup import Recipe, Setup
+
+LAYERS, HEADS, WIDTH, HIDDEN, DROPOUT = 4, 4, 128, 512, 0.1
+
+
+class GPT(nn.Module):
+    """Tokens [n, t], t up to `length`, -> logits of the ones that follow, [n, t, classes]."""
+
+    def __init__(self, classes: int, length: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(classes, WIDTH), nn.Embedding(length, WIDTH)
+        self.layers = nn.Sequential(*(Layer(WIDTH, HEADS, HIDDEN, DROPOUT, causal=True) for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes, bias=False)
+        initialise(self, LAYERS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits."""
+        # By a call, not `places.weight`: an engine that shards gathers a module's weights when it is called.
+        x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        out: Tensor = self.head(self.norm(self.layers(F.dropout(x, DROPOUT, self.training))))
+        return out
+
+
+def build(data: DataSet) -> nn.Module:
+    """834,304 parameters for 96 characters and pieces of 128."""
+    return GPT(data.classes, data.shape[0])
+
+
+def task(recipe: Recipe, data_dir: str) -> Task:
+    """Adam, as published; both recipes."""
+    return language(build, partial(torch.optim.Adam, lr=recipe.lr), recipe, data_dir)
+
+
+SETUP = Setup(
+    summary="a transformer of 4 layers that continues text by characters",
+    citation="Radford et al., Language Models are Unsupervised Multitask Learners, OpenAI 2019",
+    published="no value; held-out cross-entropy of 1.5 to 2.0 expected on Shakespeare after 50 epochs (Adam 3e-4, batch 64)",
+    metric="cross-entropy",
+    higher_is_better=False,
+    recipes={
+        "quick": Recipe("pydoc", 3, 8, 2e-3, 2.6, "warm_up_20", data_options=DataOptions(seq_len=64, samples=1024)),
+        "published": Recipe("shakespeare", 50, 64, 3e-4, 1.8, "warm_up_20"),
+    },
+    task=task,
+)
