@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance lint bench controller baselines convergence resume clean install
+.PHONY: run test campaign conformance lint bench controller calibration baselines convergence resume clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -52,10 +52,17 @@ bench: $(STAMP)
 controller: $(STAMP)
 	$(BIN)/python -m benchmarks.controller --write
 
-# Five solo seeds of every model, and the baseline from them.
+# What verdicts promise, over simulated sweeps: the table of docs/validation.md. A minute.
+calibration: $(STAMP)
+	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
+
+# Baselines: twenty solo seeds of every model (SEEDS=0,1,2,3,4 for provisional ones), proposed; `bench baseline accept` puts
+# them into place. Wants a committed tree and, best, an idle machine; finished runs are kept, so it can be interrupted.
+SEEDS ?= 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19
+MODELS ?= glob(*)
 baselines: $(STAMP)
-	$(BIN)/python -m bench -m model=mlp,lenet,resnet_graph mode=solo seed=0,1,2,3,4 output=runs/baselines force=true validate=false
-	$(BIN)/python -m bench baseline runs/baselines
+	$(BIN)/python -m bench -m 'model=$(MODELS)' mode=solo seed=$(SEEDS) output=runs/baselines validate=false report=false
+	$(BIN)/python -m bench baseline propose runs/baselines --mode solo $(ARGS)
 
 # Accuracy of the six modes against solo on MNIST, two models, five seeds; about an hour or more. Finished runs are kept.
 DATA ?= data

@@ -28,6 +28,12 @@ class Machine:
 
     cores: int
     gpus: int = 0
+    hosts: int = 1
+    """As many machines as this one."""
+
+    def ranks(self, world_size: int) -> int:
+        """Ranks on one of the hosts."""
+        return -(-world_size // self.hosts)
 
 
 def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_size: int) -> Recipe:
@@ -123,7 +129,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(
             "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
         )
-    own_gpus = cluster.device != "cpu" and machine.gpus >= world_size
+    own_gpus = cluster.device != "cpu" and machine.gpus >= machine.ranks(world_size)
     check_transport(cluster.transport, own_gpus, "cluster.transport")
     if facts(config.engine.name).peer and cluster.transport == "memory":
         raise ValueError(
@@ -159,11 +165,12 @@ def speeds_of(speeds: list[float], world_size: int) -> list[float]:
 def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
     """What a reader of the results must know."""
     said: list[str] = []
-    on_gpus = config.cluster.device != "cpu" and machine.gpus >= world_size
-    if world_size > machine.cores and not on_gpus:
-        said.append(
-            f"oversubscribed: {world_size} ranks share {machine.cores} cores, so speeds say nothing about scaling"
-        )
+    here = machine.ranks(world_size)
+    on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
+    if machine.hosts > 1:
+        said.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
+    if here > machine.cores and not on_gpus:
+        said.append(f"oversubscribed: {here} ranks share {machine.cores} cores, so speeds say nothing about scaling")
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")

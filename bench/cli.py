@@ -6,9 +6,9 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +16,7 @@ from bench.exitcodes import Exit
 from bench.usage import UsageError, usage
 from ddp.suggest import nearest
 
-BASELINE = Path(__file__).resolve().parent.parent / "baselines" / "structured.json"
+BASELINES = Path(__file__).resolve().parent.parent / "baselines"
 RUNS = Path("runs")
 
 
@@ -49,19 +49,32 @@ def dispatch(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     from bench.run import run
 
-    return run(arguments, tuple(VERBS), BASELINE)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bench.machines import attended, seat
+
+        place = seat(os.environ)
+        if place is not None:
+            return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
+    return run(arguments, tuple(VERBS), BASELINES)
+
+
+def _plan(arguments: list[str]) -> int:
+    from bench.planning import show
+
+    return show(arguments, tuple(VERBS))
 
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write the report (Markdown and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=Path, help="folder to write into (default: reports/<name of path>)")
-    parser.add_argument("--baseline", type=Path, default=BASELINE, help="what the verdicts at its head compare with")
+    parser.add_argument("--baseline", type=Path, default=BASELINES, help="what the verdicts at its head compare with")
     asked = parser.read(arguments)
+    from bench.judging import some_runs
     from bench.report import write_report
 
     with usage():
-        for problem in _some_runs(asked.path):
+        for problem in some_runs(asked.path):
             print(f"bench: left out: {problem}", file=sys.stderr)
         out = asked.out or Path("reports") / asked.path.resolve().name
         print(write_report(asked.path, out, baseline=asked.baseline))
@@ -69,34 +82,40 @@ def _report(arguments: list[str]) -> int:
 
 
 def _validate(arguments: list[str]) -> int:
-    parser = _parser("validate", "Compare runs with the baseline. Exit code: 0 pass, 1 regression, 4 not comparable.")
-    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
-    parser.add_argument("--baseline", type=Path, default=BASELINE, help="baseline file (default: the committed one)")
-    asked = parser.read(arguments)
-    from bench.validate import exit_code, validate
+    from bench import judging
 
-    with usage():
-        _some_runs(asked.path)
-        verdicts = validate(asked.path, asked.baseline)
-    for verdict in verdicts:
-        print(verdict)
-    return exit_code(verdicts)
+    codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
+    parser = _parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
+    judging.add_validate(parser, RUNS, BASELINES)
+    return judging.validate(parser.read(arguments))
 
 
 def _baseline(arguments: list[str]) -> int:
-    parser = _parser(
-        "baseline", "Write the baseline from solo runs of at least five seeds, for every workload among them."
-    )
-    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="tree of solo runs (default: runs)")
-    parser.add_argument("--out", type=Path, default=BASELINE, help="baseline file (default: the committed one)")
-    asked = parser.read(arguments)
-    from bench.validate import write_baseline
+    from bench import judging
 
-    with usage():
-        _some_runs(asked.path)
-        for line in write_baseline(asked.path, asked.out, created=datetime.now(UTC).date().isoformat()):
-            print(line)
-    return Exit.OK
+    parser = _parser("baseline", "Make, change and look at the baselines that validation compares with.")
+    judging.add_baseline(parser, RUNS, BASELINES)
+    return judging.baseline(parser.read(arguments))
+
+
+def _rerun(arguments: list[str]) -> int:
+    parser = _parser(
+        "rerun", "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
+    )
+    parser.add_argument("path", type=Path, help="run folder")
+    asked = parser.read(arguments)
+    from bench.again import rerun
+
+    return rerun(asked.path)
+
+
+def _replay(arguments: list[str]) -> int:
+    parser = _parser("replay", "Feed the recorded events of a run to the core and demand the recorded commands.")
+    parser.add_argument("path", type=Path, help="run folder")
+    asked = parser.read(arguments)
+    from bench.again import replay
+
+    return replay(asked.path)
 
 
 def _list(arguments: list[str]) -> int:
@@ -122,22 +141,14 @@ def _parser(verb: str, description: str) -> Parser:
     return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
 
 
-def _some_runs(path: Path) -> list[str]:
-    """What cannot be read in `path`, a line each. Raises ValueError if there is nothing that can."""
-    from bench.runfolder import find_runs
-
-    runs, problems = find_runs(path)
-    if not runs:
-        why = f" ({problems[0]})" if problems else ""
-        raise ValueError(f"no run to be read in {path}{why}; make one: python -m bench output={path}")
-    return problems
-
-
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
+    "plan": _plan,
     "report": _report,
     "validate": _validate,
     "baseline": _baseline,
+    "rerun": _rerun,
+    "replay": _replay,
     "list": _list,
     "doctor": _doctor,
 }

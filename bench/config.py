@@ -88,6 +88,9 @@ class ClusterConfig:
     """How long a rank may be silent before it counts as lost."""
     tolerate_loss: bool = True
     """Go on without a rank that is lost; otherwise the run fails."""
+    bind: str = "127.0.0.1"
+    """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
+    the hosts share (10.0.0.0/24)."""
     faults: list[str] = field(default_factory=list)
     """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash`; kinds are those of `ddp.core.faults`."""
 

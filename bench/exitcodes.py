@@ -15,9 +15,9 @@ class Exit(IntEnum):
     USAGE = 2
     """A key, option, value or path that cannot be; nothing was run with it."""
     INCONCLUSIVE = 3
-    """Too little data for a verdict."""
+    """Too little data for a verdict, or something that a person must look at: better than can be, more scatter."""
     REFUSED = 4
-    """Not comparable with the baseline, or there is none."""
+    """Not comparable with the baseline: another configuration or environment, expired, damaged, or there is none."""
     FAILED = 5
     """A run failed: a rank raised or was lost, or its results could not be written."""
     INTERNAL = 6

@@ -17,6 +17,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("ab", buffering=0)
+        self._count = 0
 
     def __enter__(self) -> Journal:
         return self
@@ -27,8 +28,11 @@ class Journal:
         self._file.close()
 
     def add(self, record: Record, at: float) -> None:
-        """Append `record`, which happened `at` seconds on the clock of all records."""
-        self._file.write(encode(record, at) + b"\n")
+        """Append `record`, which happened `at` seconds on the clock of all records.
+
+        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
+        self._file.write(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
+        self._count += 1
 
     def merge(self, scratch: Path) -> list[Record]:
         """Weave the ranks' `slices-<rank>.jsonl` in `scratch` into the file, in the order of time; all records."""

@@ -77,7 +77,9 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             _announce(spec, monitor, source)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
-            disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
+            disturbance = None
+            if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
+                disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
                 records = journal.merge(private)

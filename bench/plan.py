@@ -154,7 +154,9 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         key: value
         for key, value in resolved["cluster"].items()
         # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
-        if key != "deadline_s" and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
+        # Where rank 0 listens decides nothing.
+        if key not in ("deadline_s", "bind")
+        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
     }
     return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

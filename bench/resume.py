@@ -186,6 +186,11 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
         ) from error
 
 
+def configured_again(saved: dict[str, Any], folder: Path) -> Config:
+    """The configuration of a run, to train it once more from the start. Raises ValueError for what is none."""
+    return _config(saved, folder)
+
+
 def _policy(said: Any) -> dict[str, Any]:
     """As in a configuration; a run on one rank has none."""
     policy = {"name": "cadence"} if said is None else msgspec.convert(said, dict[str, Any])

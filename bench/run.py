@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,27 +38,48 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
+    from bench.machines import Machines
     from bench.resume import Source
 
 
-def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
-    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant."""
+def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
+    """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
+
+    `machines`: who has processes for ranks; None: ranks are forked."""
+    session = Session(Patient(highlight=False), machines)
+    if _is_experiment(arguments):
+        from bench.planning import announce
+
+        announce(session.console, arguments, verbs)
+    compose(arguments, verbs, session.job)
+    return session.conclude(baseline)
+
+
+def _is_experiment(arguments: list[str]) -> bool:
+    """Whether the plan is shown first: it costs a fraction of a second for each run. Not where Hydra only shows."""
+    shows = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
+    asked = any(word.lstrip("+").startswith("experiment=") for word in arguments)
+    return asked and not any(word.partition("=")[0] in shows for word in arguments)
+
+
+def compose(arguments: list[str], verbs: tuple[str, ...], job: Callable[[DictConfig], None]) -> None:
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each. Raises UsageError."""
     register()
     version.setbase("1.3")
     parser = get_args_parser()
+    # The group is in the defaults, so `+experiment=ci` would append a second one.
+    arguments = [word.removeprefix("+") if word.startswith("+experiment=") else word for word in arguments]
     asked = _read_flags(parser, arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
-    session = Session(Patient(highlight=False))
     with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
         OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
         try:
             for word in arguments:
                 if word.startswith("="):
                     raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
-            _run_hydra(asked, parser, session.job, str(CONF), "config")
+            _run_hydra(asked, parser, job, str(CONF), "config")
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(error, verbs)) from error
-    return session.conclude(baseline)
 
 
 def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
@@ -90,6 +112,7 @@ class Session:
     """The cells of one command."""
 
     console: Console
+    machines: Machines | None = None
     cells: list[Cell] = field(default_factory=list)
     config: Config | None = None
     """Of the last cell; what concerns the command as a whole is the same in all."""
@@ -140,7 +163,11 @@ class Session:
                 return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
             source = found
             config = self.config = _resumed(config, composed, source)
-        run_plan = _make_plan(config, source)
+        hosts = 1
+        if self.machines is not None:
+            config = self.config = self.machines.settle(config)
+            hosts = self.machines.seat.nodes
+        run_plan = make_plan(config, source, hosts)
         spec = run_plan.spec
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
@@ -150,6 +177,8 @@ class Session:
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
         from bench.launch import launch
 
+        if self.machines is not None:
+            run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
         outcome = launch(run_plan, self.console, source)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
@@ -195,7 +224,7 @@ def _resumed(config: Config, composed: DictConfig, source: Source) -> Config:
         return configured(config, said, source)
 
 
-def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
+def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> RunPlan:
     """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
     name = config.model.name
     if name not in MODELS:
@@ -209,7 +238,7 @@ def _make_plan(config: Config, source: Source | None = None) -> RunPlan:
     import models
     from models.data import DATA, prepare
 
-    machine = Machine(environment.cores(), torch.cuda.device_count())
+    machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
         ready = plan(config, models.load(name), DATA, machine)

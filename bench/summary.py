@@ -86,15 +86,20 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
         _line(console, "note", warning)
 
 
-def judge(console: Console, root: Path, baseline: Path) -> Exit:
-    """Print the verdicts on the runs in `root`. To have nothing to compare with is no failure of a run."""
-    from bench.validate import exit_code, validate
+def judge(console: Console, root: Path, baselines: Path) -> Exit:
+    """Print the verdicts on the runs in `root`; the exit code as far as it concerns who trained.
+
+    A regression that is proved, and a run that failed, do. To have too few seeds for a verdict, nothing to compare with, or
+    something to look at, does not: a run is no claim. `bench validate` has exit codes for these.
+    """
+    from bench.validate import judge as judged
 
     try:
-        verdicts = validate(root, baseline)
+        judgement = judged([root], baselines)
     except ValueError as error:
         _line(console, "verdict", f"none: {error}")
         return Exit.REFUSED
+    verdicts = judgement.verdicts
     counts = Counter(verdict.name for verdict in verdicts)
     _line(console, "verdict", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
     told = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
@@ -102,8 +107,7 @@ def judge(console: Console, root: Path, baseline: Path) -> Exit:
         count = sum(replace(other, cell="") == verdict for other in verdicts)
         text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
         console.print(f"  {text}", markup=False, soft_wrap=True)
-    code = Exit(exit_code(verdicts))
-    return Exit.OK if code is Exit.REFUSED else code
+    return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
 
 
 def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.ranks import lay_down
 from ddp.runtime.transports.base import MEAN, Site, Transport, choose
 
 SIZES = (4, 1 << 10, 1 << 14, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 40 << 20)
@@ -53,7 +54,7 @@ def measure(folder: Path, rank: int, world: int, turns: int) -> None:
                 found[turn, at, which] = seconds(lambda: transport.all_reduce(tensor), times(size))  # noqa: B023
                 tensor.fill_(1.0)
             found[turn, at, -1] = seconds(lambda: copies[at].copy_(tensors[0][at]), times(size))  # noqa: B023
-    torch.save(found, folder / f"reduce-{rank}.pt")
+    lay_down(folder, rank, found)
     transports[1].all_reduce(torch.zeros(1))
     for transport in transports:
         transport.close()

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 import models
+from benchmarks.ranks import lay_down
 from ddp import DistributedDataParallel
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
@@ -109,7 +110,7 @@ def measure(folder: Path, name: str, model: str, rank: int, world: int, pairs: i
             block(made[way], rank, world, recipe.batch_size, turn * STEPS[model], STEPS[model])
             row.append((way, (time.perf_counter() - began) / STEPS[model]))
         rows.append([dict(row)[way] for way in WAYS])
-    torch.save(torch.tensor(rows[1:]), folder / f"steps-{rank}.pt")
+    lay_down(folder, rank, torch.tensor(rows[1:]))
     group.barrier()
     group.close()
     dist.destroy_process_group()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.ranks import gather
 from benchmarks.stepping import STEPS, WAYS, measure
-from ddp.runtime import forkserver
 from ddp.runtime.scratch import scratch
 
 PAIRS, WORLD = 9, 2
@@ -18,16 +18,8 @@ LIMITS = {"mlp": 0.5, "lenet": 1.0, "resnet_graph": 1.0}
 
 def launch(folder: Path, model: str) -> torch.Tensor:
     """[pairs, ways] seconds per step: the slower rank's."""
-    ranks = [
-        forkserver.warm().Process(target=measure, args=(folder, "auto", model, rank, WORLD, PAIRS), daemon=True)
-        for rank in range(WORLD)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(400)
-        assert process.exitcode == 0
-    return torch.stack([torch.load(folder / f"steps-{rank}.pt") for rank in range(WORLD)]).amax(0)
+    ranks: list[tuple[Any, ...]] = [("auto", model, rank, WORLD, PAIRS) for rank in range(WORLD)]
+    return torch.stack(gather(folder, measure, ranks)).amax(0)
 
 
 @pytest.mark.parametrize("model", STEPS)

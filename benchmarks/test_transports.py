@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.ranks import gather
 from benchmarks.reducing import SIZES, measure
-from ddp.runtime import forkserver
 from ddp.runtime.scratch import scratch
 
 LAUNCHES, TURNS, WORLD = 3, 5, 2
@@ -21,16 +21,7 @@ LAUNCHES, TURNS, WORLD = 3, 5, 2
 
 def launch(folder: Path) -> torch.Tensor:
     """Of each turn the slower rank's seconds."""
-    ranks = [
-        forkserver.warm().Process(target=measure, args=(folder, rank, WORLD, TURNS), daemon=True)
-        for rank in range(WORLD)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(180)
-        assert process.exitcode == 0
-    return torch.stack([torch.load(folder / f"reduce-{rank}.pt") for rank in range(WORLD)]).amax(0)
+    return torch.stack(gather(folder, measure, [(rank, WORLD, TURNS) for rank in range(WORLD)])).amax(0)
 
 
 def test_all_reduce_against_gloo_and_copying(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:

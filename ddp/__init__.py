@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddp.core.errors import Aborted, Diverged, EngineError, RankFailed, RankLost
-    from ddp.data import Draws, crop_and_flip
+    from ddp.data import DataLoader, Draws, crop_and_flip
     from ddp.graph import (
-        DataLoader,
         DdpConfig,
         FlowBuilder,
         Graph,
@@ -30,7 +29,16 @@ if TYPE_CHECKING:
         setup,
         setup_with,
     )
-    from ddp.parallel import DistributedDataParallel, Group, Replicas, get_rank, get_world_size, init, wrap
+    from ddp.parallel import (
+        DistributedDataParallel,
+        Group,
+        Replicas,
+        RoundRobinSampler,
+        get_rank,
+        get_world_size,
+        init,
+        wrap,
+    )
     from ddp.runtime.handle import WorkerHandle
     from ddp.runtime.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
@@ -52,6 +60,7 @@ __all__ = [
     "RankFailed",
     "RankLost",
     "Replicas",
+    "RoundRobinSampler",
     "RunHandle",
     "TrainedState",
     "Trainer",
@@ -70,11 +79,21 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("Aborted", "Diverged", "EngineError", "RankFailed", "RankLost"), "ddp.core.errors"),
     **dict.fromkeys(("CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"), "ddp.trainer"),
-    **dict.fromkeys(("DataLoader", "DdpConfig", "FlowBuilder", "Graph", "GraphError"), "ddp.graph"),
-    **dict.fromkeys(("Draws", "crop_and_flip"), "ddp.data"),
+    **dict.fromkeys(("DdpConfig", "FlowBuilder", "Graph", "GraphError"), "ddp.graph"),
+    **dict.fromkeys(("DataLoader", "Draws", "crop_and_flip"), "ddp.data"),
     **dict.fromkeys(("is_heterogeneous", "setup", "setup_with"), "ddp.graph"),
     **dict.fromkeys(
-        ("DistributedDataParallel", "Group", "Replicas", "get_rank", "get_world_size", "init", "wrap"), "ddp.parallel"
+        (
+            "DistributedDataParallel",
+            "Group",
+            "Replicas",
+            "RoundRobinSampler",
+            "get_rank",
+            "get_world_size",
+            "init",
+            "wrap",
+        ),
+        "ddp.parallel",
     ),
     "WorkerHandle": "ddp.runtime.handle",
     "record_scalar": "ddp.runtime.scalars",

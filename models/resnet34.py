@@ -76,7 +76,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="digits", epochs=8, batch_size=32, lr=1e-3, target=0.95, schedule="cosine"),
+        "quick": Recipe(data="digits", epochs=6, batch_size=32, lr=1e-3, target=0.95, schedule="cosine"),
         "published": Recipe(data="cifar100", epochs=100, batch_size=32, lr=1e-3, target=0.5, augment=True),
     },
     task=task,

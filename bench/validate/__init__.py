@@ -1,35 +1,134 @@
-"""The verdict on runs against a baseline. Reads run folders only; imports no torch.
+"""The verdict on runs against the baselines. Reads run folders only; imports no torch.
 
-A cell is judged by every check in `bench.validate.checks`, one file each; the baseline file is `bench.validate.baseline`'s.
+A cell is judged by every check in `bench.validate.checks`, one file each; `bench.validate.family` decides what can only be
+decided over all cells; references are `bench.validate.reference`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 
-from bench.cells import cells
+from bench.cells import Cell, cells
 from bench.exitcodes import Exit, gravest
+from bench.reproduce import command
 from bench.runfolder import find_runs
-from bench.validate.baseline import read_baseline, write_baseline
-from bench.validate.checks import CHECKS
-from bench.validate.verdict import Verdict
+from bench.validate import expected
+from bench.validate.checks import CHECKS, OPTIONAL
+from bench.validate.family import settle
+from bench.validate.findings import Case, Finding
+from bench.validate.fingerprint import beyond
+from bench.validate.library import Library, Match, load
+from bench.validate.verdict import EXITS, Verdict
+from ddp.suggest import unknown
 
-__all__ = ["Verdict", "exit_code", "validate", "write_baseline"]
+__all__ = ["Judgement", "Terms", "Verdict", "exit_code", "judge", "validate"]
 
 
-def validate(path: Path, baseline_path: Path) -> list[Verdict]:
-    """The verdicts on the runs in `path` (a run folder or a tree), by cell; a folder that cannot be read is REFUSED.
+@dataclass(frozen=True)
+class Terms:
+    """What was said beside the runs."""
 
-    Raises ValueError if `path` is no folder, or the baseline cannot be read.
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+    optional: tuple[str, ...] = ()
+    """Checks beyond the usual ones."""
+    accept_improvement: bool = False
+    allow_expired: bool = False
+    allowed: tuple[str, ...] = ()
+    """Fields in which runs may differ from their baseline."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdicts by cell, and what holds for all of them."""
+
+    verdicts: list[Verdict]
+    footer: list[str]
+    cells: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Name of a cell -> its hash and seeds."""
+
+    @property
+    def code(self) -> Exit:
+        """The gravest of all: a failed run over a regression over a refusal. Nothing judged is a refusal."""
+        return Exit(exit_code(self.verdicts))
+
+
+def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) -> Judgement:
+    """The verdicts on the runs in `paths` (run folders or trees); a folder or baseline that cannot be read is REFUSED.
+
+    Raises ValueError if a path is no folder, or an optional check is not known.
     """
-    runs, problems = find_runs(path)
-    baseline = read_baseline(baseline_path)
-    unread = [Verdict("REFUSED", "readable", path.name, problem, Exit.REFUSED) for problem in problems]
-    judged = [check(cell, baseline) for cell in cells(runs) for check in CHECKS.values()]
-    return [*unread, *(verdict for verdict in judged if verdict is not None)]
+    terms = terms or Terms()
+    for name in terms.optional:
+        if name not in OPTIONAL:
+            raise ValueError(unknown("optional check", name, OPTIONAL))
+    found = [find_runs(path) for path in paths]
+    problems = [
+        _refused("readable", path.name, text) for path, (_, said) in zip(paths, found, strict=True) for text in said
+    ]
+    library = load(baselines)
+    problems += [_refused("baseline", "baselines", text) for text in library.broken]
+    checks = [*CHECKS.values(), *(OPTIONAL[name] for name in terms.optional)]
+    findings: list[Finding] = []
+    grouped = cells([run for runs, _ in found for run in runs])
+    for cell in grouped:
+        case, said = _case(cell, library, terms)
+        findings += [result for check in checks if (result := check(case)) is not None]
+        findings += said
+    settled = settle(findings, terms.accept_improvement)
+    known = expected.load(baselines if baselines.is_dir() else baselines.parent)
+    footer = [*settled.footer, *([f"allowed to differ: {', '.join(terms.allowed)}"] if terms.allowed else [])]
+    about = {cell.name: {"hash": cell.about.config_hash, "seeds": _seeds(cell)} for cell in grouped}
+    return Judgement([*problems, *expected.apply(settled.verdicts, known, terms.today)], footer, about)
+
+
+def validate(path: Path, baselines: Path) -> list[Verdict]:
+    """The verdicts of `judge` on one path, on the usual terms."""
+    return judge([path], baselines).verdicts
 
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
     """The gravest of all: a failed run over a regression over a refusal over a pass. Nothing judged is a refusal."""
     return int(gravest(verdict.exit_code for verdict in verdicts)) if verdicts else int(Exit.REFUSED)
+
+
+def _seeds(cell: Cell) -> str:
+    return ",".join(str(run.metrics.seed) for run in cell.runs)
+
+
+def _refused(check: str, cell: str, line: str) -> Verdict:
+    return Verdict("REFUSED", check, cell, line, EXITS["REFUSED"])
+
+
+def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdict]]:
+    """The cell with its reference, if the two may be compared; otherwise why not. A cell without a result wants none."""
+    if not cell.ok:
+        return Case(cell, None), []
+    match = library.match(cell)
+    if match is None:
+        return Case(cell, None), [_none(cell)]
+    match = replace(match, differing=beyond(match.differing, terms.allowed))
+    if match.differing:
+        line = f"not comparable with {match.reference.name}: {_fields(match)}"
+        told = Verdict(
+            "REFUSED", "baseline", cell.name, line, EXITS["REFUSED"], command(cell.runs), tuple(match.differing)
+        )
+        return Case(cell, None), [told]
+    if match.reference.expired(terms.today) and not terms.allow_expired:
+        name, until = match.reference.name, match.reference.expires
+        line = f"the baseline of {name} expired after {until}: make it anew, or --allow-expired"
+        return Case(cell, None), [Verdict("EXPIRED", "baseline", cell.name, line, EXITS["EXPIRED"])]
+    return Case(cell, match), []
+
+
+def _fields(match: Match) -> str:
+    return "; ".join(f"{one.field}: {one.baseline} in the baseline | {one.run} here" for one in match.differing)
+
+
+def _none(cell: Cell) -> Verdict:
+    seeds = ",".join(map(str, range(20)))
+    how = f"python -m bench -m model={cell.workload.model} mode=solo recipe={cell.workload.recipe} seed={seeds}"
+    line = f"none for {cell.workload.title}; make one: {how}, then: python -m bench baseline propose, and accept"
+    return Verdict("NO_BASELINE", "baseline", cell.name, line, EXITS["NO_BASELINE"])

@@ -103,6 +103,29 @@ def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tupl
     return tuple(steps)
 
 
+def top_up(have: tuple[float, ...], weights: tuple[float, ...], more: int) -> tuple[int, ...]:
+    """`more` whole steps for ranks that `have` some already, so that all together are as near to `weights` as can be: a rank
+    that has its part, or weighs nothing, gets none."""
+    open_, steps, end = list(weights), [0] * len(have), 0.0
+    while any(open_):
+        end = (more + sum(n for n, w in zip(have, open_, strict=True) if w)) / sum(open_)
+        over = [r for r, n in enumerate(have) if open_[r] and n > open_[r] * end]
+        if not over:
+            break
+        for rank in over:
+            open_[rank] = 0.0
+    takers = [r for r, w in enumerate(open_) if w]
+    for rank in takers:
+        steps[rank] = int(open_[rank] * end - have[rank])
+    ends = [((have[r] + steps[r] + 1) / open_[r], r) for r in takers]
+    heapq.heapify(ends)
+    for _ in range(more - sum(steps) if takers else 0):
+        _, rank = ends[0]
+        steps[rank] += 1
+        heapq.heapreplace(ends, ((have[rank] + steps[rank] + 1) / open_[rank], rank))
+    return tuple(steps)
+
+
 def merge_lone(
     steps: tuple[int, ...], weights: tuple[float, ...], caps: tuple[int, ...], lead: int | None = None
 ) -> tuple[int, ...]:

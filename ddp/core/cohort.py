@@ -141,6 +141,8 @@ class Cohort:
     """Rounds opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
+    held: int = 0
+    """Steps of the window in progress that are no rank's yet."""
     evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
     """Evaluations owed by ranks that are lost."""

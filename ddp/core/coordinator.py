@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, get_args
 
-from ddp.core import rounds, saving
+from ddp.core import evaluation, rounds, saving
 from ddp.core.cohort import Cohort, Mark, RankState, book
 from ddp.core.commands import Abort, Books, Command, Plan, RankCommand, Stop
 from ddp.core.dispatch import begin_window, dispatch
@@ -37,7 +37,7 @@ from ddp.core.events import (
     Tick,
 )
 from ddp.core.policies import Policy
-from ddp.core.recovery import distrust, evaluate_orphans, lose, recover, settle
+from ddp.core.recovery import distrust, lose, recover, settle
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -133,7 +133,7 @@ class Coordinator:
             cohort, grants = dispatch(begin_window(cohort, plan), plan)
             issued = (*issued, *averages, *saves, *grants)
         if _trained_out(cohort) and cohort.orphaned:
-            cohort, evaluations = evaluate_orphans(cohort)
+            cohort, evaluations = evaluation.adopt(cohort)
             issued = (*issued, *evaluations)
         if _trained_out(cohort):
             stops = tuple(Stop(rank, "all epochs are trained and evaluated") for rank in cohort.live)
@@ -176,7 +176,7 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
         case Shared():
             return rounds.on_shared(cohort, event)
         case Evaluated():
-            return _on_evaluated(cohort, event)
+            return evaluation.on_evaluated(cohort, event), ()
         case Saved():
             return saving.on_saved(cohort, event), ()
         case Alive():
@@ -238,14 +238,6 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
     return cohort, ()
 
 
-def _on_evaluated(cohort: Cohort, event: Evaluated) -> tuple[Cohort, tuple[Output, ...]]:
-    asked = (event.epoch, event.rank, event.part)
-    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
-    if len(left) == len(cohort.evaluating):
-        raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
-    return replace(cohort, evaluating=left), ()
-
-
 def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     """Give up ranks that owe something and have been silent beyond the deadline."""
     outputs: tuple[Output, ...] = ()
@@ -277,7 +269,7 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
     if not done or any(cohort.ranks[rank].steps for rank in cohort.live):
         return cohort, lines
     ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
-    cohort, orders = rounds.evaluate(replace(cohort, ledgers=ledgers), done)
+    cohort, orders = evaluation.evaluate(replace(cohort, ledgers=ledgers), done)
     return cohort, (*lines, *orders)
 
 

@@ -5,13 +5,19 @@ Pure functions of the cohort and the plan. Knows no controller and no backend be
 
 from __future__ import annotations
 
-from ddp.core.allocation import fit, level, merge_lone
+import math
+import operator
+
+from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.cohort import Cohort, RankState
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
 from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
+
+HELD = 4
+"""Where work is taken over, this part of every count is held back at first (a quarter)."""
 
 
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
@@ -27,7 +33,40 @@ def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
         window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch), plan.max_lead)
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
-    return replace(cohort, window=window)
+    held = tuple(n // HELD if plan.takeover else 0 for n in window)
+    return replace(cohort, window=tuple(map(operator.sub, window, held)), held=sum(held))
+
+
+def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
+    """Share out what was held back of the window, once every rank has told how far it is or one has nothing left to do.
+
+    A rank that has not told is behind: it gets nothing more.
+    """
+    working = [rank for rank in cohort.live if cohort.window[rank]]
+    told = [rank for rank in working if cohort.ranks[rank].steps]
+    if not cohort.held or cohort.round is not None:
+        return cohort
+    if working and len(told) < len(working) and all(cohort.ranks[rank].queue for rank in working):
+        return cohort
+    more = top_up(*_outlook(cohort, _weights(cohort, plan)), cohort.held)
+    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), held=0)
+
+
+def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """How many steps each rank will have behind it in this window with what it was given, and what it weighs for more.
+
+    What it has done counts by the time that it took, at the speed that is expected of it: half-way between what it did in
+    this window and what it was known for, as some of a change is jitter. If no rank has told, all are as they were.
+    """
+    states = cohort.ranks
+    measured = tuple(
+        state.steps / state.busy_s if state.busy_s and w else 0.0 for state, w in zip(states, weights, strict=True)
+    )
+    if not any(measured):
+        return tuple(float(state.queued) for state in states), weights
+    scale = sum(measured) / sum(w for w, v in zip(weights, measured, strict=True) if v)
+    expected = tuple(math.sqrt(v * w * scale) for v, w in zip(measured, weights, strict=True))
+    return tuple(v * state.busy_s + state.queued for v, state in zip(expected, states, strict=True)), expected
 
 
 def _living(cohort: Cohort, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -85,7 +124,7 @@ def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
 
 def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     commands: list[Train] = []
-    cohort = cohort if cohort.window else begin_window(cohort, plan)
+    cohort = _take_over(cohort, plan) if cohort.window else begin_window(cohort, plan)
     while True:
         for ledger in cohort.ledgers:
             cohort, grants = _share_out(cohort, plan, ledger)
@@ -103,7 +142,10 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
     for rank, steps in enumerate(wants):
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
-            cohort, command = _grant(cohort, plan, rank, min(steps, _share_left(cohort, rank) or steps), ledger.epoch)
+            share = _share_left(cohort, rank) or steps
+            if cohort.held and share == cohort.window[rank]:
+                share = -(-2 * share // 3)  # and where some of the window is held back, half-way through
+            cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch)
             commands.append(command)
             steps -= command.chunk.steps
     return cohort, commands
@@ -133,14 +175,7 @@ def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int)
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
     queued = tuple(state.queued for state in cohort.ranks)
-    sharing = _weights(cohort, plan)
-    while True:
-        total = left + sum(n for n, w in zip(queued, sharing, strict=True) if w)
-        parts = level(sharing, tuple(total if w else 0 for w in sharing), total)
-        full = tuple(0.0 if n > part else w for n, part, w in zip(queued, parts, sharing, strict=True))
-        if full == sharing:
-            return tuple(min(want, max(part - n, 0)) for want, part, n in zip(wants, parts, queued, strict=True))
-        sharing = full
+    return tuple(map(min, wants, top_up(queued, _weights(cohort, plan), left)))
 
 
 def _share_left(cohort: Cohort, rank: int) -> int:

@@ -7,10 +7,10 @@ the step, survivors may be one step apart; those behind take the state of one ah
 from __future__ import annotations
 
 from ddp.core.cohort import Cohort, Round, book
-from ddp.core.commands import Abort, Command, Drop, Evaluate, Join, Share, Train
+from ddp.core.commands import Abort, Command, Drop, Join, Share, Train
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
-from ddp.core.rounds import RETRIES, Output, merge, on_lost, order_evaluations
+from ddp.core.rounds import RETRIES, Output, merge, on_lost
 from ddp.core.values import replace
 
 
@@ -31,6 +31,7 @@ def lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tup
         evaluating=tuple(owed for owed in cohort.evaluating if owed.rank != rank),
         orphaned=(*cohort.orphaned, *(owed for owed in cohort.evaluating if owed.rank == rank)),
         broken=tuple(r for r in cohort.broken if r != rank),
+        held=0,
         window=(),  # cut anew for those who are left
     )
     cohort, outputs = on_lost(cohort, rank, at)
@@ -103,13 +104,3 @@ def _regroup(cohort: Cohort, reason: str, void: bool) -> tuple[Cohort, tuple[Com
     live, generation = cohort.live, cohort.generation + 1
     joins = tuple(Join(rank, generation, live, void, reason) for rank in live)
     return replace(cohort, group=live, generation=generation, broken=()), joins
-
-
-def evaluate_orphans(cohort: Cohort) -> tuple[Cohort, tuple[Evaluate, ...]]:
-    """At the end of training, have a survivor evaluate what lost ranks owed of the final model.
-
-    Of an earlier epoch, the model is gone: its evaluation stays incomplete.
-    """
-    last, rank = cohort.world.epochs - 1, cohort.live[0]
-    owed = tuple(replace(o, rank=rank) for o in cohort.orphaned if o.epoch == last)
-    return replace(cohort, orphaned=(), evaluating=owed), order_evaluations(owed)

@@ -7,8 +7,9 @@ broke on some ranks only, one that has the result lays it down (`share`) and the
 
 from __future__ import annotations
 
-from ddp.core.cohort import Cohort, Contribution, Owed, Round, Trained
-from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Evaluate, Plan, Reduce, Share
+from ddp.core import evaluation
+from ddp.core.cohort import Cohort, Contribution, Round, Trained
+from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Plan, Reduce, Share
 from ddp.core.dispatch import starved
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
@@ -26,7 +27,7 @@ RETRIES = 1
 def due(cohort: Cohort, plan: Plan) -> str:
     """Why a round is due now; empty if none is. To be asked after a dispatch."""
     live = [cohort.ranks[rank] for rank in cohort.live]
-    if cohort.round is not None or plan.in_step:
+    if cohort.round is not None or plan.in_step or cohort.held:
         return ""
     if in_turn(cohort, plan):
         return "the window is granted" if any(state.steps or state.queue for state in live) else ""
@@ -64,21 +65,9 @@ def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[C
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], before=cohort.ranks[rank].queued))
     commands: list[Command] = [Average(rank, index, members, turn, reason) for rank in members]
     if cohort.world.blocking:
-        cohort, evaluations = evaluate(cohort, closes, turn)
+        cohort, evaluations = evaluation.evaluate(cohort, closes, turn)
         commands += evaluations
     return cohort, tuple(commands)
-
-
-def evaluate(cohort: Cohort, epochs: tuple[int, ...], turn: bool = False) -> tuple[Cohort, tuple[Command, ...]]:
-    """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
-    live = cohort.live
-    owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
-    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), order_evaluations(owed, turn)
-
-
-def order_evaluations(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
-    """The orders for parts of evaluations."""
-    return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
 
 
 def on_snapshot(cohort: Cohort, event: Snapshot) -> tuple[Cohort, tuple[Output, ...]]:
@@ -94,7 +83,7 @@ def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ..
     current = replace(current, stage="apply", waiting=live, seconds=((-1, event.seconds),))
     cohort = replace(cohort, round=current)
     commands: list[Command] = [Apply(rank, event.round, "the average is there") for rank in live]
-    cohort, evaluations = evaluate(cohort, current.closes)
+    cohort, evaluations = evaluation.evaluate(cohort, current.closes)
     return cohort, (*commands, *evaluations)
 
 
@@ -135,7 +124,7 @@ def on_shared(cohort: Cohort, event: Shared) -> tuple[Cohort, tuple[Output, ...]
     orders: list[Output] = []
     for rank in missed:
         owed = tuple(o for o in cohort.evaluating if o.rank == rank and o.epoch in current.closes)
-        orders += [Adopt(rank, current.index, "the others have it"), *order_evaluations(owed)]
+        orders += [Adopt(rank, current.index, "the others have it"), *evaluation.orders(owed)]
     cohort, more = advance(cohort, at=event.at)
     return cohort, (*orders, *more)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddp.core.checkpointing import Checkpointing
 from ddp.core.cohort import Cohort, Mark, RankState, Saving
 from ddp.core.commands import Apply, Books, Plan, Publish, Save
 from ddp.core.events import RoundClosed, Saved
+from ddp.core.ledger import Ledger
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -21,14 +23,28 @@ def begin(cohort: Cohort, plan: Plan, at: float, turn: bool) -> tuple[Cohort, tu
     settings, world = cohort.world.checkpoints, cohort.world
     if settings is None or cohort.saving is not None or cohort.broken:
         return cohort, ()
-    mark, last = Mark(at, cohort.complete, averages(cohort, plan)), cohort.saved
-    due = settings.due(mark.epochs - last.epochs, mark.averages - last.averages, at - last.at)
-    if not due or mark.epochs == world.epochs:
+    mark = Mark(at, cohort.complete, averages(cohort, plan))
+    reason = due(settings, mark, cohort.saved, world.epochs)
+    if not reason:
         return cohort, ()
     saving = Saving(cohort.saves, cohort.live, cohort.live, mark)
-    reason = f"after {mark.epochs} epochs and {mark.averages} averages"
     orders = tuple(Save(rank, saving.index, rank == cohort.live[0], turn, reason) for rank in cohort.live)
     return replace(cohort, saving=saving, saves=cohort.saves + 1), orders
+
+
+def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> str:
+    """Why a checkpoint is due at `mark`, the last one being of `last`; empty if none is. The end of a run needs none."""
+    if settings is None or mark.epochs == epochs:
+        return ""
+    if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
+        return ""
+    return f"after {mark.epochs} epochs and {mark.averages} averages"
+
+
+def begun(samples: int, seen: int) -> tuple[Ledger, ...]:
+    """The ledger of the epoch that is begun after `seen` samples in order; none at the end of one."""
+    epoch, rest = divmod(seen, samples)
+    return (Ledger(epoch, samples).merge(((0, rest),)).reopen(),) if rest else ()
 
 
 def averages(cohort: Cohort, plan: Plan) -> int:

@@ -1,12 +1,28 @@
-"""What feeds training: the order of samples, and sources that gather them. Knows nothing of ranks' processes or models.
+"""What feeds training. Knows nothing of ranks' processes or models.
 
-Every random number of the project is derived here, from (seed, epoch, sample or rank).
+`order` and `visits` say which samples come when, `source` and `dataset` where they come from, `gather` what a batch is,
+`augment` and `draws` what becomes of it, `feed` how a rank gets it: `resident` or `streaming`, as `room` allows. `loader` is
+all of it for loops of one's own. Every random number of the project is derived here, from (seed, epoch, sample or rank).
 """
 
 from ddp.data.augment import crop_and_flip
 from ddp.data.dataset import MapSource, as_source
 from ddp.data.draws import Draws
+from ddp.data.errors import BadSample, DataError, LateBatch
+from ddp.data.loader import DataLoader
 from ddp.data.order import derive, order
 from ddp.data.source import TensorSource
 
-__all__ = ["Draws", "MapSource", "TensorSource", "as_source", "crop_and_flip", "derive", "order"]
+__all__ = [
+    "BadSample",
+    "DataError",
+    "DataLoader",
+    "Draws",
+    "LateBatch",
+    "MapSource",
+    "TensorSource",
+    "as_source",
+    "crop_and_flip",
+    "derive",
+    "order",
+]

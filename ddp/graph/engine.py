@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ddp.core import saving
 from ddp.core.cohort import Mark
 from ddp.core.commands import Books, Evaluate, Publish, Save
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Merged, Progress
-from ddp.core.ledger import Ledger
 from ddp.core.spans import Batch, Span, union
 from ddp.core.worker import Step
 from ddp.core.world import World
@@ -220,21 +220,18 @@ class _Engine:
         return Mark(now(), seen // self._samples, self._seq)
 
     def _save_if_due(self, seen: int) -> None:
-        settings, mark, last = self._job.checkpoints, self._mark(seen), self._saved
-        if settings is None or mark.epochs == self._job.epochs:
+        mark = self._mark(seen)
+        reason = saving.due(self._job.checkpoints, mark, self._saved, self._job.epochs)
+        if not reason:
             return
-        if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
-            return
-        rest, self._free = seen - mark.epochs * self._samples, None
-        if rest:
+        ledgers, self._free = saving.begun(self._samples, seen), None
+        if ledgers:
             self._merge(mark.epochs)
-        reason = f"after {mark.epochs} epochs and {mark.averages} averages"
         self._saved, index, self._saves = mark, self._saves, self._saves + 1
         orders = [Save(rank, index, rank == 0, in_turn=True, reason=reason) for rank in range(len(self._loops))]
         saved = self._everywhere([partial(self._save, order) for order in orders])
         if any(one.error for one in saved):
             return
-        ledgers = (Ledger(mark.epochs, self._samples).merge(((0, rest),)).reopen(),) if rest else ()
         windows, begun = self._windows, mark.epochs + len(ledgers)
         books = Books(self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan)
         files = tuple(file for one in saved for file in one.files)

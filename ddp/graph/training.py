@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ddp.core.policies import POLICIES, Policy
+from ddp.core.spans import Batch as Part
+from ddp.core.spans import Chunk, Span
 from ddp.core.world import World
+from ddp.data.feed import Feed
 from ddp.graph.crew import Timeline
 from ddp.graph.devices import cuda_devices, heterogeneous, resolve
 from ddp.graph.errors import GraphError
 from ddp.graph.graph import Flown, Graph
-from ddp.graph.loader import DataLoader, GraphBatch
+from ddp.graph.loader import DataLoader, GraphBatch, check
 from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
@@ -241,7 +245,7 @@ class Training:
 
     def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
         """See `Graph.set_data_loader`."""
-        self._inputs = loader.check(inputs)
+        self._inputs = check(loader, inputs)
         self._loader = loader
         if self.replicas is not None:
             self.replicas.resize(self._windows(len(self.replicas.devices), self.replicas.least))
@@ -251,22 +255,19 @@ class Training:
         loader = self._loader
         if loader is None:
             raise GraphError("no data: call set_data_loader(loader, name of the input) first")
-        order = loader.order(number)
+        size = len(loader)
         if self.replicas is None:
             place = next((p.device for p in self.graph.parameters()), torch.device("cpu"))
-            source = loader.on(place)
-            for start in range(0, len(order), loader.batch_size):
-                chosen = order[start : start + loader.batch_size]
-                yield GraphBatch(loader.names, ((source.batch(chosen),),), ((len(chosen),),), place)
+            feed, chunk = loader.feed(place), Chunk(number, 0, size, loader.batch_size)
+            feed.expect(map(chunk.at, range(chunk.steps)))
+            for part in map(chunk.at, range(chunk.steps)):
+                yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
             return
         position, replicas = 0, self.replicas
-        sources = [loader.on(device) for device in replicas.devices]
-        while position < len(order):
-            work = replicas.windows.work(position, len(order))
-            fetch = [
-                (lambda source=source, spans=spans: tuple(source.batch(order[a:b]) for a, b in spans))
-                for source, spans in zip(sources, work, strict=True)
-            ]
+        feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
+        while position < size:
+            work = replicas.windows.work(position, size)
+            fetch = [partial(_fetch, feed, number, spans) for feed, spans in zip(feeds, work, strict=True)]
             sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
             yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
             position += sum(map(sum, sizes))
@@ -287,6 +288,13 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
+
+
+def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
+    """What a replica trains of a window."""
+    parts = [Part(epoch, start, stop, stop - start) for start, stop in spans]
+    feed.expect(parts)
+    return tuple(map(feed.get, parts))
 
 
 def _sound(what: str, value: float) -> float:

@@ -2,11 +2,22 @@
 
 `group` is which ranks there are and what they reduce with, `meeting` how they find each other, `agreement` what they compare
 first, `reducer` the buckets of one model, `module` the drop-in for torch's DistributedDataParallel, `replicas` the explicit
-one for loops of any shape. `ddp.core.buckets` decides what travels with what, and when.
+one for loops of any shape, `sampler` a rank's samples for torch's DataLoader. `ddp.core.buckets` decides what travels with
+what, and when.
 """
 
 from ddp.parallel.group import Group, get_rank, get_world_size, init
 from ddp.parallel.module import DistributedDataParallel
 from ddp.parallel.replicas import Replicas, wrap
+from ddp.parallel.sampler import RoundRobinSampler
 
-__all__ = ["DistributedDataParallel", "Group", "Replicas", "get_rank", "get_world_size", "init", "wrap"]
+__all__ = [
+    "DistributedDataParallel",
+    "Group",
+    "Replicas",
+    "RoundRobinSampler",
+    "get_rank",
+    "get_world_size",
+    "init",
+    "wrap",
+]

@@ -1,7 +1,18 @@
-"""The one clock: CLOCK_MONOTONIC, shared by all processes of a host, so that ranks need no synchronisation."""
+"""The one clock: CLOCK_MONOTONIC of the coordinator's host. All its processes share it, other hosts know the difference."""
 
 from __future__ import annotations
 
-from time import monotonic as now
+from time import monotonic
 
-__all__ = ["now"]
+_shift = 0.0
+
+
+def now() -> float:
+    """Seconds."""
+    return monotonic() + _shift
+
+
+def shift(seconds: float) -> None:
+    """From here on this process adds so much to its host's clock."""
+    global _shift
+    _shift = seconds

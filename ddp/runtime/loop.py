@@ -39,13 +39,14 @@ ALIVE_S = 1.0
 
 
 def place(job: Job, rank: int) -> torch.device:
-    """CUDA where every rank has a GPU of its own, or where it is asked for; else the CPU."""
+    """CUDA where every rank of this host has a GPU of its own, or where it is asked for; else the CPU."""
+    here = job.host_ranks or job.world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job.device == "cuda" and not gpus:
         raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
-    if job.device == "cpu" or gpus < (1 if job.device == "cuda" else job.world_size):
+    if job.device == "cpu" or gpus < (1 if job.device == "cuda" else here):
         return torch.device("cpu")
-    return torch.device("cuda", rank % gpus)
+    return torch.device("cuda", rank % here % gpus)
 
 
 class Loop:

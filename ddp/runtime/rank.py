@@ -16,6 +16,7 @@ from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
+from ddp.runtime import clock
 from ddp.runtime.backends.base import Backend, Change, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.checkpoint import Torn
@@ -30,6 +31,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    clock.shift(job.clock_shift)
     channel = LossyChannel(connection)
     try:
         Rank(job, rank, channel).run()

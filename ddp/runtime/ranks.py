@@ -1,10 +1,15 @@
-"""The ranks' processes, seen from the parent: started from the fork server, talked to over channels, never left behind."""
+"""The ranks' processes, seen from the parent: started from the fork server, talked to over channels, never left behind.
+
+A rank that somebody else has a process for is the same from here: a channel, and somebody who ends it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing.connection
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Protocol
 
 from ddp.core.commands import RankCommand
 from ddp.core.errors import ProtocolError, ReduceFailed
@@ -19,6 +24,74 @@ FAREWELL_S = 2.0
 """How long a rank that has finished may take to go."""
 
 
+class Runner(Protocol):
+    """The process of one rank, wherever it is."""
+
+    def start(self) -> Connection:
+        """Start it; the parent's end of its channel. Raises RankLost."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended; waits up to `timeout_s` for that."""
+        ...
+
+    def kill(self) -> None:
+        """End it, whatever state it is in; does not wait."""
+        ...
+
+    def fate(self) -> str:
+        """What became of it, once it has hung up."""
+        ...
+
+
+class Elsewhere(Protocol):
+    """Who has processes for all ranks but the first."""
+
+    def outfit(self, job: Job) -> Job:
+        """The job as ranks on this host are to get it."""
+        ...
+
+    def runner(self, job: Job, rank: int) -> Runner:
+        """For a rank of that job."""
+        ...
+
+
+class Forked:
+    """A rank forked from the fork server of this process."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        context = forkserver.warm(job.preload)
+        self._ours, self._theirs = context.Pipe()
+        arguments = (job, rank, self._theirs)
+        self._process = context.Process(target=main, args=arguments, name=f"rank-{rank}", daemon=True)
+
+    def start(self) -> Connection:
+        """Milliseconds from the second on."""
+        with forkserver.script_left_alone():
+            self._process.start()
+        self._theirs.close()
+        return self._ours
+
+    def wait(self, timeout_s: float) -> bool:
+        """True as well of one that was never started."""
+        if self._process.pid is None:
+            return True
+        self._process.join(timeout_s)
+        return not self._process.is_alive()
+
+    def kill(self) -> None:
+        """Works on a stopped process as well."""
+        self._process.kill()
+
+    def fate(self) -> str:
+        """By its exit code."""
+        self.wait(FAREWELL_S)
+        code = self._process.exitcode
+        if code is None:
+            return "it has hung up, though its process still runs"
+        return f"its process is gone ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
+
+
 class Ranks:
     """All ranks of a run. On leaving the context every process is gone, whatever happened."""
 
@@ -29,18 +102,16 @@ class Ranks:
         self._reduced: list[Reduced | Exception] = []
 
     def __enter__(self) -> Ranks:
-        context = forkserver.warm(self._job.preload)
         self._channels: dict[int, Channel] = {}
-        self._processes = []
+        self._runners: list[Runner] = []
+        elsewhere = self._job.elsewhere
         try:
+            own = self._job if elsewhere is None else elsewhere.outfit(self._job)
             for rank in range(self._job.world_size):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=main, args=(self._job, rank, theirs), name=f"rank-{rank}", daemon=True)
-                self._processes.append(process)
-                self._channels[rank] = Channel(ours)
-                with forkserver.script_left_alone():
-                    process.start()
-                theirs.close()
+                here = elsewhere is None or rank == 0
+                runner = Forked(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
+                self._runners.append(runner)
+                self._channels[rank] = Channel(runner.start())
         except BaseException:
             self._end(0.0)
             raise
@@ -52,15 +123,11 @@ class Ranks:
         self._end(FAREWELL_S if kind is None else 0.0)
 
     def _end(self, patience_s: float) -> None:
-        started = [process for process in self._processes if process.pid is not None]
-        for process in started:
-            process.join(patience_s)
-            if process.is_alive():
-                process.kill()  # works on a stopped process as well
-        for process in started:
-            process.join(FAREWELL_S)
-            if not process.is_alive():
-                process.close()
+        for runner in self._runners:
+            if not runner.wait(patience_s):
+                runner.kill()
+        for runner in self._runners:
+            runner.wait(FAREWELL_S)
         for channel in self._channels.values():
             channel.close()
         self._wake.close()
@@ -85,7 +152,7 @@ class Ranks:
         channel = self._channels.pop(rank, None)
         if channel is not None:
             channel.close()
-        self._processes[rank].kill()  # works on a stopped process as well
+        self._runners[rank].kill()
 
     def events(self, timeout_s: float) -> list[Event]:
         """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed."""
@@ -120,10 +187,4 @@ class Ranks:
             return events
         except PeerGone:
             self._channels.pop(rank).close()
-            process = self._processes[rank]
-            process.join(FAREWELL_S)
-            code = process.exitcode
-            if code is None:
-                return [Lost(now(), rank, "it has hung up, though its process still runs")]
-            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            return [Lost(now(), rank, f"its process is gone ({how})")]
+            return [Lost(now(), rank, self._runners[rank].fate())]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ddp.data.augment import Augment
     from ddp.data.visits import Sampler
     from ddp.runtime.handle import WorkerHandle
+    from ddp.runtime.ranks import Elsewhere
 
 Tensors = tuple["Tensor", ...]
 
@@ -118,6 +119,14 @@ class Job:
     """The checkpoint (a folder in such a folder) to go on from."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once for all ranks."""
+    elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)
+    """Who has the ranks but the first, in processes that were started elsewhere; None: all are forked here."""
+    meet: str = ""
+    """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
+    host_ranks: int = 0
+    """Ranks on each host; 0: all."""
+    clock_shift: float = 0.0
+    """What this host's clock lacks to the coordinator's, seconds."""
 
 
 def whole_batches(drop_last: bool, job: Job) -> int:

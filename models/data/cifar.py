@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
 from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import Pixels, pixels
+from models.data.images import images_source
 from models.data.options import DataOptions
 
 SHAPE = (3, 32, 32)
@@ -78,14 +79,14 @@ class CifarFiles:
             path.replace(home / self.folder / path.name)
         shutil.rmtree(scratch)
 
-    def load(self, folder: Path) -> tuple[Pixels, Pixels]:
+    def load(self, folder: Path) -> tuple[TensorSource, TensorSource]:
         """(train, eval). ValueError for a file that is damaged or not there."""
         train, test = (self._join(folder, names) for names in (self.train, self.test))
         return train, test
 
-    def _join(self, folder: Path, names: Sequence[str]) -> Pixels:
+    def _join(self, folder: Path, names: Sequence[str]) -> TensorSource:
         images, labels = zip(*(self._read(folder / name) for name in names), strict=True)
-        return pixels(np.concatenate(images), np.concatenate(labels), 255, self.mean, self.std)
+        return images_source(np.concatenate(images), np.concatenate(labels), 255, self.mean, self.std)
 
     def _read(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Images [n, 3, 32, 32] and labels [n] of one file."""

@@ -6,8 +6,9 @@ from functools import cache
 
 import numpy as np
 
+from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
-from models.data.images import Pixels, pixels
+from models.data.images import images_source
 from models.data.options import DataOptions
 from models.data.split import held_out
 
@@ -18,7 +19,7 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     """Nothing to do: scikit-learn brings the file."""
 
 
-def _load() -> tuple[Pixels, Pixels]:
+def _load() -> tuple[TensorSource, TensorSource]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -27,7 +28,7 @@ def _load() -> tuple[Pixels, Pixels]:
     for digit in range(10):
         members = np.flatnonzero(labels == digit)
         chosen[members[held_out(0, digit, len(members))]] = True
-    train, test = (pixels(images[part], labels[part], 16, [0.3053], STD) for part in (~chosen, chosen))
+    train, test = (images_source(images[part], labels[part], 16, [0.3053], STD) for part in (~chosen, chosen))
     return train, test
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
 from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import Pixels, pixels
+from models.data.images import images_source
 from models.data.options import DataOptions
 
 PARTS = ("train", "t10k")
@@ -76,9 +77,9 @@ class IdxFiles:
         unpacked.replace(raw / name)
         packed.unlink()
 
-    def load(self, raw: Path) -> tuple[Pixels, Pixels]:
+    def load(self, raw: Path) -> tuple[TensorSource, TensorSource]:
         """(train, eval). ValueError for a file that is damaged or not there."""
-        train, test = (pixels(*_part(raw, part), 255, [self.mean], [self.std]) for part in PARTS)
+        train, test = (images_source(*_part(raw, part), 255, [self.mean], [self.std]) for part in PARTS)
         return train, test
 
 

@@ -1,4 +1,4 @@
-"""Images as samples: kept as the bytes that they are, made into normalised numbers when a batch is. Knows no file."""
+"""Images as samples: bytes until a batch is made, or normalised numbers at once where they are few. Knows no file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from torch import Tensor
 
 from ddp.data import TensorSource
 
+AT_ONCE = 192 << 20
+"""Bytes of float32 up to which images are normalised when they are loaded (MNIST is 179 MiB). Above it they stay bytes: a
+quarter of the memory, for a few operations in each batch, which a small model would notice and a large one does not."""
+
 
 class Pixels(TensorSource):
     """Images [n, c, h, w] of values 0 to `top`, uint8, and labels [n], int64; batches are normalised, float32.
 
-    A quarter of the memory of float32, on the device too. `mean` and `std` are of each channel, on a scale of 0 to 1.
+    `mean` and `std` are of each channel, on a scale of 0 to 1.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, top: float, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -30,7 +34,7 @@ class Pixels(TensorSource):
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         """The samples at `indices` (int64, shape [n]): (images, float32 [n, c, h, w]; labels, int64 [n])."""
         images, labels = super().batch(indices)
-        return images.to(torch.float32).div_(self._top).sub_(self._mean).div_(self._std), labels
+        return self._normalised(images), labels
 
     def to(self, device: torch.device) -> Pixels:
         """The same data on `device`; memory is shared where it is there already."""
@@ -39,12 +43,19 @@ class Pixels(TensorSource):
         moved._top, moved._mean, moved._std = (tensor.to(device) for tensor in (self._top, self._mean, self._std))
         return moved
 
+    def at_once(self) -> TensorSource:
+        """The same samples, normalised now."""
+        images, labels = self.tensors
+        return TensorSource(self._normalised(images), labels)
 
-def pixels(
-    images: NDArray[np.uint8], labels: NDArray[np.uint8], top: float, mean: Sequence[float], std: Sequence[float]
-) -> Pixels:
-    """Images [n, h, w] or [n, c, h, w] and labels [n] as a source."""
-    shaped = torch.from_numpy(images)
-    return Pixels(
-        shaped.unsqueeze(1) if shaped.dim() == 3 else shaped, torch.from_numpy(labels).to(torch.int64), top, mean, std
-    )
+    def _normalised(self, images: Tensor) -> Tensor:
+        return images.to(torch.float32).div_(self._top).sub_(self._mean).div_(self._std)
+
+
+def images_source(
+    images: NDArray[np.uint8], labels: NDArray[np.integer], top: float, mean: Sequence[float], std: Sequence[float]
+) -> TensorSource:
+    """Images [n, h, w] or [n, c, h, w] with labels [n], as `Pixels` has them; batches are the same bits in either form."""
+    shaped = torch.from_numpy(images if images.ndim == 4 else images[:, None])
+    source = Pixels(shaped, torch.from_numpy(labels.astype(np.int64, copy=False)), top, mean, std)
+    return source.at_once() if 4 * shaped.numel() <= AT_ONCE else source

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from ddp.data import TensorSource
 from models.data.download import one_at_a_time
-from models.data.images import Pixels
+from models.data.images import images_source
 
 FORM = 1
 """Of what is kept: to be raised where it changes."""
@@ -122,13 +122,13 @@ def shape(folder: Path) -> tuple[int, ...]:
     return _mapped(folder / "train-images.npy").shape[1:]
 
 
-def load(folder: Path) -> tuple[Pixels, Pixels]:
+def load(folder: Path) -> tuple[TensorSource, TensorSource]:
     """(train, eval), mapped: ranks of one machine share the memory. ValueError for a file that is damaged."""
     about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
 
-    def part(name: str) -> Pixels:
+    def part(name: str) -> TensorSource:
         images, labels = _mapped(folder / f"{name}-images.npy"), np.load(folder / f"{name}-labels.npy")
-        return Pixels(torch.from_numpy(images), torch.from_numpy(labels), 255, about["mean"], about["std"])
+        return images_source(images, labels, 255, about["mean"], about["std"])
 
     return part("train"), part("eval")
 

@@ -41,8 +41,10 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
 def _load(path: Path, seq_len: int) -> tuple[Pieces, Pieces]:
     try:
         text = path.read_bytes().decode("ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"damaged file {path}: {error}") from error
     return pieces(encode(text, VOCABULARY, str(path)), seq_len, str(path))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from numpy.random import PCG64
 from numpy.typing import NDArray
 
-from ddp.data import derive
+from ddp.data import TensorSource, derive
 from models.data.dataset import DataSet, Origin
-from models.data.images import Pixels
+from models.data.images import images_source
 from models.data.memory import afford
 from models.data.options import DataOptions
 
@@ -30,18 +29,18 @@ def _bytes(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return words.view(np.uint8)[:count].reshape(shape)
 
 
-def _load(options: DataOptions) -> tuple[Pixels, Pixels]:
+def _load(options: DataOptions) -> tuple[TensorSource, TensorSource]:
     shape, classes, samples = _sizes(options)
     seed = options.seed or 0
     patterns = _bytes(derive(seed, "patterns"), (classes, *shape))
 
-    def part(name: str, count: int) -> Pixels:
+    def part(name: str, count: int) -> TensorSource:
         labels = np.arange(count) % classes
         images = _bytes(derive(seed, name), (count, *shape))
         images -= images // 4
         images += patterns[labels] // 4
         spread = [math.sqrt(10) / 4 / math.sqrt(12)] * shape[0]
-        return Pixels(torch.from_numpy(images), torch.from_numpy(labels), 255, [0.5] * shape[0], spread)
+        return images_source(images, labels, 255, [0.5] * shape[0], spread)
 
     return part("train", samples), part("eval", math.ceil(samples / 5))
 
@@ -50,7 +49,7 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     """Nothing to get; only the memory that it takes, in each rank."""
     shape, classes, samples = _sizes(options)
     size = math.prod(shape)
-    afford(3 * samples * size + classes * size + 16 * samples, "data set synthetic of these samples, classes and shape")
+    afford(8 * samples * size + classes * size + 16 * samples, "data set synthetic of these samples, classes and shape")
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:

@@ -147,10 +147,10 @@ def _window(tape: Tape, epoch: int, number: int, windows: int, steps: int, in_st
             first = (trained + rank * steps * size) % (windows * steps * size * world)
             tape.add(at, events.Merged(at, rank, epoch, ((first, first + steps * size),)))
     if spec.policy and not in_step:
-        tape.meet(number, 2000)
+        tape.meet(number, 4000)  # 500 parameters in double precision
         for rank in range(world):
             at = tape.now[rank]
-            tape.add(at, events.Averaged(at, rank, number, steps, steps * size, tape.wire_s, 2000, 0.01))
+            tape.add(at, events.Averaged(at, rank, number, steps, steps * size, tape.wire_s, 4000, 0.01))
         tape.add(at, closed(at, number, (steps,) * world, tuple(busy), tape.wire_s, (0.01,) * world))
         anchor = steps + number // 3
         plan = commands.Plan((anchor,) * world, (0,) * world, False, 1, False, anchor, "calibrated")

@@ -141,11 +141,11 @@ def test_a_defect_of_ours_leaves_no_half_folder(quiet, monkeypatch):
     assert not list(Path("runs").rglob("*.json*"))
 
 
-@pytest.mark.parametrize("verb", ["report", "validate", "baseline"])
+@pytest.mark.parametrize("verb", [["report"], ["validate"], ["baseline", "propose"]], ids=" ".join)
 def test_a_folder_without_runs_is_told(bench, capsys, verb, tmp_path):
     (tmp_path / "empty").mkdir()
     for path in ("empty", "missing"):
-        assert bench(verb, path) == 2
+        assert bench(*verb, path) == 2
         said = capsys.readouterr().err
         assert path in said
         assert len(said.splitlines()) == 1
@@ -168,8 +168,13 @@ def test_a_corrupt_result_does_not_stop_the_report(bench, quiet, capsys):
 
 def test_a_baseline_is_written_from_five_seeds(bench, quiet, capsys):
     quiet("-m", *SOLO, "seed=range(0,5)")
-    assert bench("baseline", "runs", "--out", "structured.json") == 0
-    assert bench("validate", "runs", "--baseline", "structured.json") == 0
+    assert bench("baseline", "propose", "runs", "--dirty") == 0
+    assert "5 proposals" not in capsys.readouterr().out
+    assert bench("baseline", "accept", "--baseline", "mine") == 0
+    assert bench("baseline", "diff", "mine", "proposals") == 0
+    assert bench("baseline", "audit", "mine") == 0
+    assert "provisional" in capsys.readouterr().out
+    assert bench("validate", "runs", "--baseline", "mine") == 0
     assert "FAIL" not in capsys.readouterr().out
 
 
@@ -208,4 +213,4 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    assert set(cli.VERBS) == {"run", "report", "validate", "baseline", "list", "doctor"}
+    assert set(cli.VERBS) == {"run", "plan", "report", "validate", "baseline", "rerun", "replay", "list", "doctor"}

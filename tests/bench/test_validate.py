@@ -1,175 +1,216 @@
+"""Verdicts on run folders, from the folder to the line."""
+
 from __future__ import annotations
 
-import json
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from bench.exitcodes import Exit
-from bench.schema import Metrics
-from bench.spec import RunSpec
-from bench.validate import Verdict, exit_code, validate, write_baseline
-from bench.validate.baseline import read_baseline
+from bench.validate import Terms, Verdict, exit_code, judge, validate
+from bench.validate.show import lines
+from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, put, verdicts, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 
-DATE = "2026-11-21"
+MODE = "nccl_cadence"
 
 
-def with_eval(spec: RunSpec, value: float | None) -> Metrics:
-    metrics = make_metrics(spec)
-    return metrics.model_copy(update={"final": metrics.final.model_copy(update={"eval": value})})
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return baselines(tmp_path_factory.mktemp("five"))
 
 
-def put(root: Path, spec: RunSpec, value: float | None) -> Path:
-    return write_run(root, spec, with_eval(spec, value))
-
-
-@pytest.fixture
-def baseline(tmp_path: Path) -> Path:
-    for seed, value in enumerate([0.970, 0.972, 0.974, 0.976, 0.978]):
-        put(tmp_path / "base", make_spec("solo", seed=seed), value)
-    path = tmp_path / "baselines" / "structured.json"
-    lines = write_baseline(tmp_path / "base", path, created=DATE)
-    assert lines == ["mlp on digits, recipe quick: accuracy 0.9740 ± 0.0032 (n=5)"]
-    return path
-
-
-def judge(root: Path, baseline: Path, check: str = "quality") -> Verdict:
-    (verdict,) = [v for v in validate(root, baseline) if v.check == check]
-    return verdict
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return baselines(tmp_path_factory.mktemp("twenty"), TWENTY)
 
 
 @pytest.mark.parametrize(
-    ("value", "name"),
-    [(0.974, "PASS"), (0.9591, "PASS"), (0.9589, "FAIL"), (0.1, "FAIL"), (1.0, "PASS"), (None, "FAIL")],
+    ("values", "name", "why"),
+    [
+        ((0.974,), "INCONCLUSIVE", "2 more seeds needed: python -m bench -m model=mlp mode=nccl_cadence"),
+        ((0.974, 0.975, 0.973), "PASS", "not inferior"),
+        ((0.958, 0.962, 0.960), "INCONCLUSIVE", "2 more seeds needed"),
+        ((0.958, 0.962, 0.960, 0.961), "INCONCLUSIVE", "1 more seed needed: python -m bench model=mlp"),
+        ((0.5,), "FAIL", "inferiority proved"),
+        ((0.90, 0.91, 0.89), "FAIL", "inferiority proved"),
+        ((1.0, 1.0, 0.999), "SUSPICIOUS", "--accept-improvement"),
+        ((None, 0.97, 0.97), "FAIL", "no accuracy was measured"),
+    ],
 )
-def test_quality_is_one_sided_with_a_margin(tmp_path: Path, baseline: Path, value: float | None, name: str) -> None:
-    put(tmp_path / "runs", make_spec("nccl_cadence"), value)
-    verdict = judge(tmp_path / "runs", baseline)
-    assert verdict.name == name, verdict
-    assert ("reproduce: python -m bench model=mlp mode=nccl_cadence" in verdict.line) == (name == "FAIL")
-    if value is not None:
+def test_quality(tmp_path: Path, base: Path, values: tuple[float, ...], name: str, why: str) -> None:
+    verdict = one(cell(tmp_path, MODE, values), base)
+    assert (verdict.name, why in verdict.line) == (name, True), verdict
+    assert verdict.reproduce.startswith("python -m bench")
+    assert str(verdict).endswith(verdict.reproduce)
+    if None not in values:
+        assert "solo 0.9740 ± 0.0029 (n=5)" not in verdict.line
         assert "solo 0.9740 ± 0.0032 (n=5)" in verdict.line
-        assert "margin 0.0150 (the floor" in verdict.line
-    assert exit_code(validate(tmp_path / "runs", baseline)) == (0 if name == "PASS" else 1)
+        assert "margin 0.0150 (the floor, over 2.5 sd" in verdict.line
+        assert "bounds [" in verdict.line
 
 
-def test_seeds_of_a_cell_are_judged_together(tmp_path: Path, baseline: Path) -> None:
-    for seed, value in enumerate([0.95, 0.98]):
-        put(tmp_path / "runs", make_spec("nccl_cadence", seed=seed), value)
-    verdict = judge(tmp_path / "runs", baseline)
-    assert verdict.name == "PASS"
-    assert "0.9650 ± 0.0212 (n=2)" in verdict.line
+def test_the_reproduce_command_has_all_seeds(tmp_path: Path, base: Path) -> None:
+    assert one(cell(tmp_path, MODE, FIVE), base).reproduce.endswith("seed=0,1,2,3,4")
+
+
+def test_not_shown_fails_only_after_the_last_look_and_against_a_whole_baseline(
+    tmp_path: Path, base: Path, whole: Path
+) -> None:
+    runs = cell(tmp_path, MODE, (0.957, 0.961, 0.958, 0.962, 0.959, 0.960, 0.958, 0.961))
+    verdict = one(runs, whole)
+    assert (verdict.name, "not shown to be no worse, after the last look at 8 seeds" in verdict.line) == ("FAIL", True)
+    verdict = one(runs, base)
+    assert (verdict.name, "the baseline has 5 seeds, 20 would decide" in verdict.line) == ("INCONCLUSIVE", True)
+
+
+def test_a_seed_that_is_there_twice_counts_once(tmp_path: Path, base: Path) -> None:
+    cell(tmp_path / "a", MODE, (0.974, 0.975))
+    cell(tmp_path / "b", MODE, (0.974, 0.975))
+    assert "n=2" in one(tmp_path, base).line
+
+
+def test_seeds_beyond_the_look_wait(tmp_path: Path, whole: Path) -> None:
+    line = one(cell(tmp_path, MODE, (0.974, 0.975, 0.973, 0.1)), whole).line
+    assert "(n=3, the first of 4)" in line
+    assert "not inferior" in line
+
+
+def test_an_improvement_can_be_accepted(tmp_path: Path, base: Path) -> None:
+    runs = cell(tmp_path, MODE, (1.0, 1.0, 0.999))
+    assert one(runs, base, accept_improvement=True).name == "PASS"
+    assert judge([runs], base, Terms(today=TODAY)).code is Exit.INCONCLUSIVE
 
 
 def test_where_lower_is_better_higher_fails(tmp_path: Path) -> None:
-    def lower(mode: str, seed: int, value: float) -> Metrics:
-        spec = make_spec(mode, seed=seed, higher_is_better=False, metric="perplexity")
-        write_run(tmp_path / mode, spec, with_eval(spec, value))
-        return with_eval(spec, value)
-
-    for seed in range(5):
-        lower("solo", seed, 3.0 + seed)
-    write_baseline(tmp_path / "solo", tmp_path / "b.json", created=DATE)
-    lower("nccl_sync", 0, 2.0)
-    assert judge(tmp_path / "nccl_sync", tmp_path / "b.json").name == "PASS"
-    lower("nccl_async", 0, 20.0)
-    verdict = judge(tmp_path / "nccl_async", tmp_path / "b.json")
+    lower = {"higher_is_better": False, "metric": "perplexity"}
+    base = baselines(tmp_path, (3.0, 4.0, 5.0, 6.0, 7.0), **lower)
+    assert one(cell(tmp_path / "b", "nccl_sync", (4.5, 5.0, 4.0), **lower), base).name == "PASS"
+    verdict = one(cell(tmp_path / "w", "nccl_async", (20.0, 21.0, 20.5), **lower), base)
     assert verdict.name == "FAIL"
-    assert "margin 3.9528 (2.5 sd)" in verdict.line
+    assert "worse by 15.5000" in verdict.line
+    assert "margin 3.9528 (2.5 sd" in verdict.line
 
 
-def test_another_workload_is_refused_field_by_field(tmp_path: Path, baseline: Path) -> None:
-    put(tmp_path / "runs", make_spec("nccl_cadence", batch_size=64, epochs=9), 0.97)
-    verdict = judge(tmp_path / "runs", baseline)
+def test_seeds_that_scatter_more_are_told(tmp_path: Path, whole: Path) -> None:
+    runs = cell(tmp_path, MODE, (0.90, 1.04, 0.95, 1.0, 0.98))
+    assert one(runs, whole, "variance").name == "VARIANCE_SHIFT"
+    assert "variances not pooled" in one(runs, whole).line
+    assert one(cell(tmp_path / "s", MODE, FIVE), whole, "variance").name == "PASS"
+
+
+def test_another_workload_is_refused_field_by_field(tmp_path: Path, base: Path) -> None:
+    runs = cell(tmp_path, MODE, (0.97,), batch_size=64, epochs=9)
+    verdict = one(runs, base, "baseline")
     assert verdict.name == "REFUSED"
     assert "epochs: 3 in the baseline | 9 here; batch_size: 32 in the baseline | 64 here" in verdict.line
+    shown = "\n".join(lines(judge([runs], base, Terms(today=TODAY))))
+    assert "epochs      3           9" in shown
+    assert (MODE, "quality") not in verdicts(runs, base)
     assert exit_code([verdict]) == 4
 
 
-def test_without_an_entry_there_is_no_baseline(tmp_path: Path, baseline: Path) -> None:
-    put(tmp_path / "runs", make_spec("nccl_cadence", model="other"), 0.97)
-    assert judge(tmp_path / "runs", baseline).name == "NO_BASELINE"
-    assert judge(tmp_path / "runs", tmp_path / "missing.json").name == "NO_BASELINE"
-    assert exit_code(validate(tmp_path / "runs", baseline)) == 4
+def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Path) -> None:
+    spec = make_spec(MODE)
+    metrics = with_eval(spec, 0.974)
+    write_run(tmp_path, spec, metrics.model_copy(update={"env": {"cores": 2, "torch": "3.1.0"}}))
+    verdict = one(tmp_path, base, "baseline")
+    assert (verdict.name, verdict.exit_code) == ("REFUSED", 4)
+    assert [tuple(row) for row in verdict.fields] == [("env.torch", "2", "3.1")]
+    judgement = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch",)))
+    assert judgement.code is Exit.INCONCLUSIVE
+    assert "allowed to differ: torch" in judgement.footer
 
 
-def test_failed_and_diverged_runs(tmp_path: Path, baseline: Path) -> None:
-    spec = make_spec("nccl_cadence")
+def test_the_same_cell_is_preferred_to_solo(tmp_path: Path, base: Path) -> None:
+    own = baselines(tmp_path, tuple(0.9 + value / 1000 for value in range(5)), mode=MODE)
+    for file in base.rglob("*.json"):
+        (own / file.name).write_text(file.read_text())
+    runs = cell(tmp_path / "runs", MODE, (0.9, 0.901, 0.902))
+    found = verdicts(runs, own)
+    assert "baseline 0.9020" in found[f"mlp {MODE} ×2", "quality"].line
+    for check in ("samples", "curve", "target"):
+        assert found[f"mlp {MODE} ×2", check].name == "PASS", found
+
+
+def test_an_expired_baseline_is_not_compared_with(tmp_path: Path, base: Path) -> None:
+    runs = cell(tmp_path, MODE, FIVE)
+    late = Terms(today=date(2027, 6, 1))
+    (verdict,) = [v for v in judge([runs], base, late).verdicts if v.name != "PASS"]
+    assert (verdict.name, verdict.exit_code) == ("EXPIRED", 4)
+    assert "expired after 2027-05-20" in verdict.line
+    assert judge([runs], base, replace(late, allow_expired=True)).code is Exit.OK
+
+
+def test_without_an_entry_there_is_no_baseline(tmp_path: Path, base: Path) -> None:
+    runs = cell(tmp_path, MODE, (0.97,), model="other")
+    assert one(runs, base, "baseline").name == "NO_BASELINE"
+    assert one(runs, tmp_path / "missing", "baseline").name == "NO_BASELINE"
+    assert judge([runs], base, Terms(today=TODAY)).code is Exit.REFUSED
+
+
+def test_failed_and_diverged_runs(tmp_path: Path, base: Path) -> None:
+    spec = make_spec(MODE)
     write_run(tmp_path / "a", spec, make_metrics(spec, status="failed", error="boom"))
-    verdict = judge(tmp_path / "a", baseline, "status")
+    verdict = one(tmp_path / "a", base, "status")
     assert (verdict.name, verdict.exit_code) == ("FAIL", 5)
     assert "boom" in verdict.line
     write_run(tmp_path / "b", spec, make_metrics(spec, status="diverged", error="nan"))
-    assert judge(tmp_path / "b", baseline, "status").exit_code == 1
-    assert exit_code(validate(tmp_path / "a", baseline)) == 5
+    assert one(tmp_path / "b", base, "status").exit_code == 1
+    assert exit_code(validate(tmp_path / "a", base)) == 5
 
 
-def test_a_breakdown_that_does_not_sum_to_one_fails(tmp_path: Path, baseline: Path) -> None:
-    spec = make_spec("nccl_cadence")
+def test_a_breakdown_that_does_not_sum_to_one_fails(tmp_path: Path, base: Path) -> None:
+    spec = make_spec(MODE)
     metrics = with_eval(spec, 0.97)
     off = [metrics.breakdown[0].model_copy(update={"other": 0.5}), metrics.breakdown[1]]
-    write_run(tmp_path / "runs", spec, metrics.model_copy(update={"breakdown": off}))
-    assert judge(tmp_path / "runs", baseline, "breakdown").name == "FAIL"
+    write_run(tmp_path, spec, metrics.model_copy(update={"breakdown": off}))
+    assert one(tmp_path, base, "breakdown").name == "FAIL"
 
 
-def test_unreadable_folders_are_refused(tmp_path: Path, baseline: Path) -> None:
-    folder = put(tmp_path / "runs", make_spec("nccl_cadence"), 0.97)
+def test_unreadable_folders_are_refused(tmp_path: Path, base: Path) -> None:
+    folder = put(tmp_path, make_spec(MODE), 0.97)
     (folder.parent / "bad").mkdir()
     (folder.parent / "bad" / "metrics.json").write_text("{")
-    verdicts = validate(tmp_path / "runs", baseline)
-    assert (verdicts[0].name, verdicts[0].check) == ("REFUSED", "readable")
-    assert exit_code(verdicts) == 4
+    first = validate(tmp_path, base)[0]
+    assert (first.name, first.check) == ("REFUSED", "readable")
 
 
 @pytest.mark.parametrize(
-    ("codes", "worst"), [([], 4), ([0, 0], 0), ([0, 4], 4), ([4, 1], 1), ([1, 5, 4], 5), ([5, 0], 5)]
+    ("codes", "worst"), [([], 4), ([0, 0], 0), ([0, 3], 3), ([3, 4], 4), ([4, 1], 1), ([1, 5, 4], 5), ([5, 0], 5)]
 )
 def test_the_worst_wins(codes: list[int], worst: int) -> None:
     assert exit_code([Verdict("PASS", "c", "x", "", Exit(code)) for code in codes]) == worst
 
 
-def test_a_baseline_keeps_its_other_workloads(tmp_path: Path, baseline: Path) -> None:
-    for seed in range(6):
-        put(tmp_path / "more", make_spec("solo", seed=seed, model="another"), 0.9 + seed / 100)
-    put(tmp_path / "more", make_spec("nccl_sync", model="another"), 0.1)
-    write_baseline(tmp_path / "more", baseline, created=DATE)
-    entries = read_baseline(baseline).entries
-    assert [entry.model for entry in entries] == ["another", "mlp"]
-    assert [seed.eval for seed in entries[1].seeds] == [0.970, 0.972, 0.974, 0.976, 0.978]
-    assert len(entries[0].seeds) == 6
-    before = baseline.read_bytes()
-    write_baseline(tmp_path / "more", baseline, created=DATE)
-    assert baseline.read_bytes() == before
+def test_a_known_failure_is_expected_until_its_last_day(tmp_path: Path, base: Path) -> None:
+    folder = tmp_path / "baselines"
+    folder.mkdir()
+    for file in base.rglob("*.json"):
+        (folder / file.name).write_text(file.read_text())
+    entry = f"- {{cell: mlp {MODE} ×2, check: quality, reason: issue 12, until: 2026-12-01}}\n"
+    (folder / "expected.yaml").write_text(entry)
+    bad, good = cell(tmp_path / "bad", MODE, (0.5,)), cell(tmp_path / "good", MODE, FIVE)
+    assert (one(bad, folder).name, one(good, folder).name) == ("XFAIL", "XPASS")
+    assert judge([bad], folder, Terms(today=TODAY)).code is Exit.OK
+    assert "expected until 2026-12-01: issue 12" in one(bad, folder).line
+    assert judge([bad], folder, Terms(today=date(2026, 12, 2))).code is Exit.REGRESSION
+    (folder / "expected.yaml").write_text("- {cell: x}\n")
+    with pytest.raises(ValueError, match=r"expected.yaml: not a list of known failures"):
+        judge([bad], folder)
 
 
-def test_a_baseline_is_not_written_from_too_little(tmp_path: Path) -> None:
-    out = tmp_path / "b.json"
-    put(tmp_path / "runs", make_spec("nccl_sync"), 0.9)
-    with pytest.raises(ValueError, match="no solo runs"):
-        write_baseline(tmp_path / "runs", out, created=DATE)
-    for seed in range(4):
-        put(tmp_path / "runs", make_spec("solo", seed=seed), 0.9)
-    with pytest.raises(ValueError, match="4 solo seeds, a baseline needs 5"):
-        write_baseline(tmp_path / "runs", out, created=DATE)
-    spec = make_spec("solo", seed=4)
-    write_run(tmp_path / "runs", spec, make_metrics(spec, status="killed"))
-    with pytest.raises(ValueError, match="not every solo run finished"):
-        write_baseline(tmp_path / "runs", out, created=DATE)
-    put(tmp_path / "runs", spec, 0.9)
-    for seed in range(5):
-        put(tmp_path / "runs", make_spec("solo", seed=seed, epochs=9), 0.9)
-    with pytest.raises(ValueError, match="2 configurations"):
-        write_baseline(tmp_path / "runs", out, created=DATE)
-    assert not out.exists()
+def test_the_footer_tells_of_the_family(tmp_path: Path, whole: Path, base: Path) -> None:
+    runs = cell(tmp_path, MODE, FIVE)
+    footer = "\n".join(judge([runs], whole, Terms(today=TODAY)).footer)
+    assert "family: 1 levels, 1 variances, 1 rates" in footer
+    assert "ends as not shown: at most 0.00%" in footer
+    assert "provisional" not in footer
+    assert "provisional baselines" in "\n".join(judge([runs], base, Terms(today=TODAY)).footer)
 
 
-def test_a_malformed_baseline_is_one_clear_line(tmp_path: Path, baseline: Path) -> None:
-    body = json.loads(baseline.read_text())
-    body["entries"][0]["seeds"] = body["entries"][0]["seeds"][:2]
-    baseline.write_text(json.dumps(body))
-    with pytest.raises(ValueError, match=r"structured.json: entries.0.seeds: .*at least 5"):
-        read_baseline(baseline)
-    baseline.write_text("{")
-    with pytest.raises(ValueError, match=r"structured\.json: file: Invalid JSON"):
-        read_baseline(baseline)
+def test_an_optional_check_that_is_none_is_refused(tmp_path: Path, base: Path) -> None:
+    with pytest.raises(ValueError, match="did you mean 'rcp'"):
+        judge([cell(tmp_path, MODE, FIVE)], base, Terms(optional=("rpc",)))

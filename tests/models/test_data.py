@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from ddp.data import TensorSource
 from models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
-from models.data.images import Pixels
+from models.data.images import Pixels, images_source
 from tests.models.data_files import write_cifar, write_images, write_mnist
 
 PLAYS = "".join(shakespeare.VOCABULARY) * 40
@@ -96,12 +97,15 @@ def test_pixels_are_kept_as_bytes_and_batches_are_those_of_normalised_floats() -
     images = torch.from_numpy(draw.integers(0, 256, (9, 3, 4, 5), dtype=np.uint8))
     mean, std = [0.1307, 0.5, 0.2], [0.3081, 0.21, 0.7]
     source = Pixels(images, torch.arange(9), 255, mean, std)
+    few = images_source(images.numpy(), np.arange(9), 255, mean, std)
+    assert type(few) is TensorSource
     at_once = images.to(torch.float32).div_(255)
     for channel in range(3):
         at_once[:, channel].sub_(mean[channel]).div_(std[channel])
     chosen = torch.tensor([3, 0, 8, 3])
     assert torch.equal(source.batch(chosen)[0], at_once[chosen])
     assert torch.equal(source.to(torch.device("cpu")).batch(chosen)[0], at_once[chosen])
+    assert torch.equal(few.batch(chosen)[0], at_once[chosen])
     assert source.tensors[0].dtype == torch.uint8
     assert torch.equal(source.tensors[0], images), "a batch leaves the data as it was"
 

@@ -24,6 +24,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """(images, data folder); the temporary folder is one of the test's own."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr("models.data.images.AT_ONCE", 0)
     write_images(tmp_path / "images")
     return tmp_path / "images", tmp_path / "data"
 

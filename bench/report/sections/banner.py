@@ -62,7 +62,7 @@ def _verdicts(page: Page) -> str:
     for cell, group in by_cell.items():
         names = {verdict.check: verdict.name for verdict in group}
         # What did not pass is explained; of a cell that passed, the last check: it is about the result itself.
-        lines = [verdict.line for verdict in group if verdict.exit_code] or [group[-1].line]
+        lines = [verdict.told for verdict in group if verdict.exit_code] or [group[-1].line]
         rows.append({"cell": cell, **{check: names.get(check, NONE) for check in checks}, "why": "; ".join(lines)})
     return f"## Verdict against the baseline: {summary}\n\n{table(rows, left=len(rows[0]))}"
 

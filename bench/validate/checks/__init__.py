@@ -1,18 +1,41 @@
-"""The checks. Each is a function from a cell and the baseline to a verdict, or to None if it does not apply."""
+"""The checks. Each is a function from a cell and its reference to a finding, or to None if it does not apply."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.cells import Cell
-from bench.validate.baseline import Baseline
-from bench.validate.checks import breakdown, ledger, quality, status
-from bench.validate.verdict import Verdict
+from bench.validate.checks import (
+    breakdown,
+    curve,
+    determinism,
+    ledger,
+    quality,
+    rcp,
+    samples,
+    speed,
+    status,
+    target,
+    variance,
+    volume,
+)
+from bench.validate.findings import Case, Finding
 
-CHECKS: dict[str, Callable[[Cell, Baseline], Verdict | None]] = {
+Check = Callable[[Case], Finding | None]
+
+CHECKS: dict[str, Check] = {
     "status": status.check,
     "breakdown": breakdown.check,
     "ledger": ledger.check,
+    "volume": volume.check,
+    "determinism": determinism.check,
+    "target": target.check,
+    "samples": samples.check,
+    "curve": curve.check,
+    "speed": speed.check,
+    "variance": variance.check,
     "quality": quality.check,
 }
 """Name -> check."""
+
+OPTIONAL: dict[str, Check] = {"rcp": rcp.check}
+"""Those that are asked for by name."""

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from bench.cells import Cell
-from bench.exitcodes import Exit
-from bench.reproduce import command
 from bench.schema import RankTime
-from bench.validate.baseline import Baseline
-from bench.validate.verdict import Verdict
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict, verdict
 
 TOLERANCE = 0.001
 
 
-def check(cell: Cell, baseline: Baseline) -> Verdict | None:
+def check(case: Case) -> Verdict | None:
     """FAIL if the fractions of a rank do not sum to 1, or a rank of a finished run is missing."""
+    cell = case.cell
     if not cell.ok:
         return None
-    name = cell.name
     missing = [m for m in cell.ok if len(m.breakdown) != m.world_size]
     off = max((abs(_total(rank) - 1) for m in cell.ok for rank in m.breakdown), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
     if off <= TOLERANCE and not missing:
-        return Verdict("PASS", "breakdown", name, line, Exit.OK)
+        return verdict("PASS", "breakdown", cell, line)
     if missing:
         line += f"; {len(missing)} runs lack ranks"
-    return Verdict("FAIL", "breakdown", name, f"{line}; reproduce: {command(cell.runs)}", Exit.REGRESSION)
+    return verdict("FAIL", "breakdown", cell, line)
 
 
 def _total(rank: RankTime) -> float:

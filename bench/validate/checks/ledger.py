@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from bench.cells import Cell
-from bench.exitcodes import Exit
-from bench.reproduce import command
 from bench.runfolder import Run
 from bench.schema import Ledger
-from bench.validate.baseline import Baseline
-from bench.validate.verdict import Verdict
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict, verdict
 
 
-def check(cell: Cell, baseline: Baseline) -> Verdict | None:
+def check(case: Case) -> Verdict | None:
     """FAIL if the ledger of a finished run is not exactly once; None if none has a ledger."""
+    cell = case.cell
     kept = [(run, run.metrics.ledger) for run in cell.runs if run.metrics.status == "ok" and run.metrics.ledger]
     if not kept:
         return None
     wrong = [(run, ledger) for run, ledger in kept if not ledger.exactly_once]
     if wrong:
-        line = f"{_amiss(*wrong[0])}; reproduce: {command([run for run, _ in wrong])}"
-        return Verdict("FAIL", "ledger", cell.name, line, Exit.REGRESSION)
+        return verdict("FAIL", "ledger", cell, _amiss(*wrong[0]))
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
-    line = f"every sample of {epochs} epochs was trained exactly once"
-    return Verdict("PASS", "ledger", cell.name, line, Exit.OK)
+    return verdict("PASS", "ledger", cell, f"every sample of {epochs} epochs was trained exactly once")
 
 
 def _amiss(run: Run, ledger: Ledger) -> str:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from bench.cells import Cell
 from bench.exitcodes import Exit
-from bench.reproduce import command
-from bench.validate.baseline import Baseline
-from bench.validate.verdict import Verdict
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict, verdict
 
 
-def check(cell: Cell, baseline: Baseline) -> Verdict:
+def check(case: Case) -> Verdict:
     """FAIL if a run did not end well: a regression if it diverged, else a failed run. One that went on without a rank that
     it had lost ended well, and is judged as any other; the line says so."""
-    name = cell.name
-    bad = [run for run in cell.runs if run.metrics.status != "ok"]
+    cell = case.cell
+    bad = [run.metrics for run in cell.runs if run.metrics.status != "ok"]
     if not bad:
-        return Verdict("PASS", "status", name, f"{cell.status}{_losses(cell)}", Exit.OK)
-    first = bad[0].metrics
-    diverged = all(run.metrics.status == "diverged" for run in bad)
-    line = f"{cell.status}; seed {first.seed}: {first.error or 'no reason recorded'}; reproduce: {command(bad)}"
-    return Verdict("FAIL", "status", name, line, Exit.REGRESSION if diverged else Exit.FAILED)
+        return verdict("PASS", "status", cell, f"{cell.status}{_losses(cell)}")
+    diverged = all(metrics.status == "diverged" for metrics in bad)
+    line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
+    return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
 
 
 def _losses(cell: Cell) -> str:

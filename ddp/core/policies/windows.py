@@ -17,6 +17,8 @@ from ddp.core.values import replace
 from ddp.core.world import World
 
 DISPATCHES = ("progressive", "partition")
+FEWEST = 4
+"""Steps of the slowest rank from which on a window is worth dividing anew on the way."""
 REARM = 5
 """Stable verdicts in a row after which windows may grow again."""
 
@@ -130,8 +132,16 @@ class WindowSettings(ElCheSettings):
             anchor=min(now.anchor, slowest),
             weights=elche.weights(self, now),
             phase=now.phase,
+            takeover=self._takes_over(state, counts, ahead),
             reason=reason,
         )
+
+    def _takes_over(self, state: WindowState, counts: tuple[int, ...], ahead: tuple[int, ...]) -> bool:
+        """Where all stand still for the last one, work is taken over from a rank that falls behind in a window; in one of a
+        few steps there is nothing to take."""
+        bound = self.partition_ratios or self.max_batch_diff is not None or self.dispatch != "progressive"
+        waits = state.world.blocking and not any(ahead)
+        return waits and not bound and state.elche.settled and min(n for n in counts if n) >= FEWEST
 
     def _said(self, event: RoundClosed, report: Report, verdict: Verdict) -> tuple[GuardVerdict, ...]:
         if verdict.kind == "stable":

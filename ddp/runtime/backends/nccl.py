@@ -26,7 +26,7 @@ from ddp.runtime.instep import GradientAverage, InStep
 from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import MAX, SUM, Site, choose
+from ddp.runtime.transports.base import MAX, SUM, choose, site_of
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
@@ -41,9 +41,8 @@ class Backend:
     facts = FACTS
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
-        # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
-        site = Site(job.scratch, rank, job.world_size, loop.device, job.deadline_s / 2)
-        self._collectives = Collectives(choose(job.transport, site), loop.meter, loop.heart)
+        transport = choose(job.transport, site_of(job, rank, loop.device))
+        self._collectives = Collectives(transport, loop.meter, loop.heart)
         self.transport = self._collectives.transport.name
         self._job, self._loop = job, loop
         self._prepare_average()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+from ddp.core import saving
 from ddp.core.cohort import Mark
 from ddp.core.commands import Books, Evaluate, Publish, Save, Train
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Progress, RankEvent, Saved
-from ddp.core.ledger import Ledger
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.runtime import checkpoint
@@ -109,14 +109,11 @@ class _Saver:
 
     def at(self, seen: int) -> None:
         """Make one if it is time."""
-        settings, mark, last = self._job.checkpoints, self._mark(seen), self._last
-        if settings is None or mark.epochs == self._job.epochs:
+        mark = self._mark(seen)
+        reason = saving.due(self._job.checkpoints, mark, self._last, self._job.epochs)
+        if not reason:
             return
-        if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
-            return
-        reason = f"after {mark.epochs} epochs and {mark.averages} averages"
-        rest = seen - mark.epochs * self._samples
-        ledgers = (Ledger(mark.epochs, self._samples).merge(((0, rest),)).reopen(),) if rest else ()
+        ledgers = saving.begun(self._samples, seen)
         self._last, index, self._index = mark, self._index, self._index + 1
         books = Books(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
         saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))

@@ -21,7 +21,7 @@ from ddp.runtime.collectives import Collectives
 from ddp.runtime.engines import facts
 from ddp.runtime.instep import InStep
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import Site, choose
+from ddp.runtime.transports.base import choose, site_of
 
 if TYPE_CHECKING:
     from ddp.runtime.engines.solo import Emit
@@ -53,8 +53,8 @@ class Together:
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None:
         self.job, self.rank, self.loop = job, rank, loop
-        site = Site(job.scratch, rank, job.world_size, loop.device, job.deadline_s / 2)
-        self.collectives = Collectives(choose(job.transport, site), loop.meter, loop.heart)
+        transport = choose(job.transport, site_of(job, rank, loop.device))
+        self.collectives = Collectives(transport, loop.meter, loop.heart)
         self.transport = self.collectives.transport.name
 
     def join(self, order: Join) -> None:

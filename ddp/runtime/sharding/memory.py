@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from ddp.runtime.sharding.units import Freed
 from ddp.runtime.sharding.zero1 import Sharded, Zero1
@@ -77,6 +77,8 @@ class Watch(TorchDispatchMode):
         for value in values:
             if isinstance(value, (list, tuple)):
                 self._follow(value)
+            elif is_traceable_wrapper_subclass(value):  # DTensor: what it holds is seen
+                self._follow(getattr(value, name) for name in value.__tensor_flatten__()[0])
             elif isinstance(value, Tensor):
                 storage = value.untyped_storage()
                 address, size = storage.data_ptr(), storage.nbytes()

@@ -7,13 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from ddp.core.errors import EngineError
 from ddp.runtime.transports import TRANSPORTS
+
+if TYPE_CHECKING:
+    from ddp.runtime.task import Job
 
 SUM, MAX, MEAN = "sum", "max", "mean"
 
@@ -50,6 +53,17 @@ class Site:
     """How long to wait for a rank that nobody can tell from a slow one."""
     limit_s: float = math.inf
     """How long a collective waits for a rank that lives. Without limit where a coordinator judges who is too slow."""
+    meet: str = ""
+    """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
+    host_ranks: int = 0
+    """Ranks on this host; 0: all."""
+
+
+def site_of(job: Job, rank: int, device: torch.device) -> Site:
+    """Of a rank under a coordinator. A collective in which nobody can be told to be gone lasts half of what a rank may be
+    silent."""
+    size = job.world_size
+    return Site(job.scratch, rank, size, device, job.deadline_s / 2, meet=job.meet, host_ranks=job.host_ranks)
 
 
 class Transport(Protocol):

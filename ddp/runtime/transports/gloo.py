@@ -1,7 +1,8 @@
-"""`gloo`: PyTorch's process group for CPUs, over sockets on loopback.
+"""`gloo`: PyTorch's process group for CPUs, over sockets: on loopback, or between hosts.
 
 A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
-long as it takes.
+long as it takes. Between hosts that cannot be said: behind a link that is cut nobody's end is heard, so a collective has the
+site's limit there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
 
 from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, Site, Wait
 
@@ -41,19 +43,30 @@ class Transport:
         return torch.empty(elements, dtype=dtype, device=self._site.device)
 
     def join(self, members: Sequence[int], generation: int) -> None:
-        """Meet the members at a file."""
+        """Meet the members at a file, or at the store of several hosts."""
         self.leave()
+        limit = timedelta(seconds=self._site.timeout_s)
         with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
             dist.init_process_group(
                 self.name,
-                init_method=f"file://{self._site.folder.resolve()}/rendezvous-{generation}",
+                store=self._meeting(len(members), generation, limit),
                 rank=list(members).index(self._site.rank),
                 world_size=len(members),
-                timeout=timedelta(seconds=self._site.timeout_s),
+                timeout=limit,
             )
             self._formed()
 
+    def _meeting(self, size: int, generation: int, limit: timedelta) -> Store:
+        if not self._site.meet:
+            return FileStore(f"{self._site.folder.resolve()}/rendezvous-{generation}", size)
+        where, _, name = self._site.meet.partition("/")
+        host, _, port = where.rpartition(":")
+        store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False)
+        return PrefixStore(f"{name}/{generation}", store)
+
     def _formed(self) -> None:
+        if self._site.meet:
+            return
         # The older name is for torch before 2.12 or so.
         getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(DAY, dist.group.WORLD)
 

@@ -77,7 +77,8 @@ class Transport:
     @staticmethod
     def applies(site: Site) -> bool:
         """On CPUs of one host with a system that lends its memory by name and can lock."""
-        return site.device.type == "cpu" and hasattr(os, "sched_getaffinity") and site.folder.is_dir()
+        here = not site.meet and site.folder.is_dir()
+        return here and site.device.type == "cpu" and hasattr(os, "sched_getaffinity")
 
     def _lock(self, rank: int) -> Path:
         return self._folder / f"alive-{rank}"

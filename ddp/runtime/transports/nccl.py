@@ -25,7 +25,7 @@ class Transport(gloo.Transport):
     @staticmethod
     def applies(site: Site) -> bool:
         """Every rank has a GPU of its own."""
-        return site.device.type == "cuda" and torch.cuda.device_count() >= site.world_size
+        return site.device.type == "cuda" and torch.cuda.device_count() >= (site.host_ranks or site.world_size)
 
     def _formed(self) -> None:
         """The time limit stays: it is what wakes a rank."""

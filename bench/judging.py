@@ -1,0 +1,170 @@
+"""The verbs `validate` and `baseline`: their arguments, and what is printed. What they do is `bench.validate`'s."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from bench.exitcodes import Exit
+from bench.runfolder import find_runs, write_text
+from bench.usage import UsageError, usage
+
+PROPOSALS = Path("proposals")
+Read = Callable[[list[str]], argparse.Namespace]
+
+
+def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -> None:
+    """The arguments of `validate`."""
+    parser.add_argument("path", type=Path, nargs="*", default=[runs], help=f"run folders or trees (default: {runs})")
+    parser.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines, or one of its files")
+    parser.add_argument("--brief", action="store_true", help="print what did not pass, and the summary")
+    parser.add_argument("--junit", type=Path, help="write the verdicts as JUnit XML")
+    parser.add_argument(
+        "--github", action="store_true", help="annotations and step summary (default in GitHub Actions)"
+    )
+    parser.add_argument("--with", dest="optional", action="append", default=[], metavar="CHECK", help="also: rcp")
+    parser.add_argument("--accept-improvement", action="store_true", help="better than can be is no reason to stop")
+    parser.add_argument("--allow-expired", action="store_true", help="compare with baselines whose last day is over")
+    parser.add_argument("--allow-mismatch", default="", metavar="FIELD,...", help="fields that may differ; is recorded")
+
+
+def validate(asked: argparse.Namespace) -> Exit:
+    """Judge and tell; the exit code. Raises UsageError."""
+    from bench.validate import Terms, judge
+    from bench.validate.show import lines
+
+    terms = Terms(
+        today=_today(),
+        optional=tuple(asked.optional),
+        accept_improvement=asked.accept_improvement,
+        allow_expired=asked.allow_expired,
+        allowed=tuple(field for field in asked.allow_mismatch.split(",") if field),
+    )
+    with usage():
+        for path in asked.path:
+            some_runs(path)
+        judgement = judge(asked.path, asked.baseline, terms)
+        print("\n".join(lines(judgement, asked.brief)))
+        if asked.junit:
+            from bench.validate.junit import xml
+
+            write_text(asked.junit, xml(judgement))
+        if asked.github or os.environ.get("GITHUB_ACTIONS") == "true":
+            _github(judgement)
+    return judgement.code
+
+
+def _github(judgement: object) -> None:
+    from bench.validate import Judgement, github
+
+    assert isinstance(judgement, Judgement)
+    for line in github.commands(judgement):
+        print(line)
+    if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+        path = Path(place)
+        there = path.stat().st_size if path.exists() else 0
+        with path.open("a", encoding="utf-8") as file:
+            file.write(github.markdown(judgement, github.SUMMARY_BYTES - there))
+
+
+def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -> None:
+    """The arguments of `baseline` and of what it can do."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        return actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+
+    one = action(
+        "propose",
+        "Make baselines from the runs of five seeds or more (below 20: provisional), to be accepted.",
+    )
+    one.add_argument("path", type=Path, nargs="?", default=runs, help=f"tree of runs (default: {runs})")
+    one.add_argument("--out", type=Path, default=PROPOSALS, help=f"where proposals go (default: {PROPOSALS})")
+    one.add_argument("--mode", help="only cells of this mode, such as solo")
+    one.add_argument("--time", action="store_true", help="keep speeds too, for comparisons on the same machine")
+    one.add_argument("--dirty", action="store_true", help="though the source tree had uncommitted changes")
+    one.add_argument("--because", help="what explains seeds far from the others")
+    one.add_argument("--baseline", type=Path, default=baselines, help="what the differences are shown to")
+    one = action("accept", "Put proposals into place. Worse than what it replaces: only with a reason.")
+    one.add_argument("path", type=Path, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
+    one.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines")
+    one.add_argument("--because", help="why a baseline that is worse than the old one is right")
+    one = action("diff", "Old and new means with intervals.")
+    one.add_argument("old", type=Path, help="file or folder")
+    one.add_argument("new", type=Path, help="file or folder")
+    one = action("audit", "Age, seeds and power of every baseline. Exit code 4 if one is damaged or expired.")
+    one.add_argument(
+        "path", type=Path, nargs="?", default=baselines, help="file or folder (default: the committed ones)"
+    )
+    one.add_argument("--runs", type=Path, help="tree of runs: which baselines does it use?")
+
+
+def baseline(asked: argparse.Namespace) -> Exit:
+    """Do what was asked; the exit code. Raises UsageError."""
+    told: Sequence[str] = []
+    code = Exit.OK
+    with usage():
+        match asked.action:
+            case "propose":
+                told = _propose(asked)
+            case "accept":
+                from bench.validate.revision import accept
+
+                told = accept(asked.path, asked.baseline, asked.because)
+            case "diff":
+                from bench.validate.revision import diff, whole
+
+                told = diff(whole(asked.old), whole(asked.new))
+            case "audit":
+                told, code = _audit(asked)
+    print("\n".join(told))
+    return code
+
+
+def _propose(asked: argparse.Namespace) -> Sequence[str]:
+    from bench.validate.library import Library, load
+    from bench.validate.revision import diff, write_proposals
+
+    some_runs(asked.path)
+    made = write_proposals(
+        asked.path,
+        asked.out,
+        _today(),
+        mode=asked.mode,
+        with_time=asked.time,
+        dirty=asked.dirty,
+        because=asked.because,
+    )
+    known = {reference.config_hash for reference in made}
+    old = Library(tuple(r for r in load(asked.baseline).references if r.config_hash in known))
+    how = f"{len(made)} proposals in {asked.out}; to put them into place: python -m bench baseline accept {asked.out}"
+    return [*diff(old, Library(tuple(made))), how]
+
+
+def _audit(asked: argparse.Namespace) -> tuple[Sequence[str], Exit]:
+    from bench.validate.library import load
+    from bench.validate.revision import audit
+
+    if not asked.path.exists():
+        raise UsageError(f"{asked.path}: no such file or folder")
+    used = None
+    if asked.runs is not None:
+        used = frozenset(run.metrics.config_hash for run in find_runs(asked.runs)[0])
+    told, sound = audit(load(asked.path), _today(), used)
+    return told, Exit.OK if sound else Exit.REFUSED
+
+
+def some_runs(path: Path) -> list[str]:
+    """What cannot be read in `path`, a line each. Raises ValueError if there is nothing that can."""
+    runs, problems = find_runs(path)
+    if not runs:
+        why = f" ({problems[0]})" if problems else ""
+        raise ValueError(f"no run to be read in {path}{why}; make one: python -m bench output={path}")
+    return problems
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()

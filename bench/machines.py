@@ -1,0 +1,291 @@
+"""The command under torchrun: which process it is, and what that means. The one place that knows torchrun.
+
+The process of rank 0 is the command as ever; all others are outposts (`ddp.runtime.remote`), which need none of its words:
+they are told at torchrun's store where rank 0 listens, or that it does not. See docs/machines.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import psutil
+
+import models
+from bench import interrupts
+from bench.config import Config
+from bench.exitcodes import Exit
+from bench.usage import UsageError, usage
+from ddp.core.errors import EngineError, RankLost
+from ddp.runtime.engines import facts
+from models.setup import Recipe
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from ddp.runtime.remote.muster import Muster
+
+CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
+"""Tasks that may be ordered from another host."""
+STORE_S = 60.0
+"""How long torchrun's store may take to answer."""
+READY_S = 900.0
+"""How long outposts wait for rank 0 to read its configuration and make its data ready, which may be a download."""
+LOOK_S = 0.05
+REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: openssl rand -hex 32 > key; chmod 600 key"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """This process among those that torchrun has started."""
+
+    rank: int
+    world_size: int
+    node: int
+    """Place of this host; that of rank 0 is 0."""
+    nodes: int
+    host_ranks: int
+    """Ranks on this host."""
+    store: str
+    """HOST:PORT of torchrun's store."""
+    attempt: str
+    """What tells this start of the processes from others."""
+
+
+def seat(environ: Mapping[str, str]) -> Seat | None:
+    """None where this is no process of torchrun's, or its only one."""
+    if "TORCHELASTIC_RUN_ID" not in environ or environ.get("WORLD_SIZE", "1") == "1":
+        return None
+    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    rank, world_size, node, nodes, host_ranks = (int(environ[name]) for name in names)
+    host, attempt = environ["MASTER_ADDR"], f"machines/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    host = f"[{host}]" if ":" in host else host
+    return Seat(rank, world_size, node, nodes, host_ranks, f"{host}:{environ['MASTER_PORT']}", attempt)
+
+
+def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
+    """Run `command` where this is rank 0, and serve its rank where not; the exit code."""
+    if place.rank:
+        _leave(_serve(place))
+    machines = Machines(place)
+    code: int = Exit.INTERNAL
+    try:
+        code = command(machines)
+    except UsageError:
+        code = Exit.USAGE
+        raise
+    except KeyboardInterrupt:
+        code = Exit.KILLED
+        raise
+    finally:
+        with interrupts.deferred():
+            machines.dismiss(code)
+    return code
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit at once: whoever waits for this process need not wait for torch to tidy up."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Machines:
+    """Rank 0's side: what torchrun says of the run, and the ranks that it has started."""
+
+    def __init__(self, place: Seat) -> None:
+        self.seat = place
+        self._muster: Muster | None = None
+        self._store: Store | None = None
+
+    def settle(self, config: Config) -> Config:
+        """The configuration with torchrun's world size. Raises UsageError where the two contradict each other."""
+        place, cluster = self.seat, config.cluster
+        if facts(config.engine.name).one_process:
+            raise UsageError(f"mode={config.engine.name} trains in one process: start it without torchrun")
+        if config.world_size not in (None, place.world_size):
+            raise UsageError(
+                f"world_size={config.world_size}, but torchrun has started {place.world_size} processes: leave it out"
+            )
+        if place.nodes > 1 and cluster.transport == "memory":
+            raise UsageError(
+                f"cluster.transport=memory needs all ranks on one host, there are {place.nodes}: leave it out"
+            )
+        with usage():
+            self._open(cluster.bind)
+        return replace(config, world_size=place.world_size)
+
+    @property
+    def muster(self) -> Muster:
+        """Where the outposts come; `settle` has opened it."""
+        assert self._muster is not None
+        return self._muster
+
+    def _open(self, bind: str) -> None:
+        """Listen, and say so at the store. Raises ValueError, OSError."""
+        if self._muster is not None:
+            return
+        from ddp.runtime.remote.muster import Company, Muster
+
+        place, (address, interface) = self.seat, interface_of(bind)
+        if place.nodes > 1 and ipaddress.ip_address(address).is_loopback and not _loopback(place.store):
+            raise ValueError(
+                f"{place.nodes} hosts, but cluster.bind={bind} is loopback: give the network between them, such as "
+                "cluster.bind=10.0.0.0/24, or the name of an interface"
+            )
+        known = _key(place)
+        key, run = known or secrets.token_bytes(32), secrets.token_bytes(16)
+        if place.nodes > 1:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        self._muster = Muster(
+            Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, CATALOGUE), address
+        )
+        host, port = self._muster.address
+        self._say({"host": host, "port": port, "run": run.hex(), "key": "" if known else key.hex()})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        if self._store is None:
+            self._store = _open_store(self.seat)
+        self._store.set(self.seat.attempt, json.dumps(message))
+
+    def dismiss(self, code: int) -> None:
+        """All is over, with this exit code: the outposts go as soon as this process has."""
+        if self._muster is not None:
+            if cut_off := self._muster.cut_off:
+                print(
+                    f"bench: rank {', '.join(map(str, cut_off))} went silent: torchrun here may wait 5 minutes for its host",
+                    file=sys.stderr,
+                )
+            self._muster.dismiss(code)
+            return
+        try:
+            self._say({"code": code})
+        except (RankLost, RuntimeError) as error:
+            print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
+
+
+def _key(place: Seat) -> bytes | None:
+    """The hosts' secret; None where one host needs none: there the store hands out a fresh one. Raises ValueError."""
+    from ddp.runtime.remote.handshake import shared_key
+
+    key = shared_key(os.environ)
+    if key is None and place.nodes > 1:
+        raise ValueError(f"{place.nodes} hosts need a key, or anybody could take a rank's place: {REMEDY}")
+    return key
+
+
+def _open_store(place: Seat) -> Store:
+    """Raises RankLost."""
+    from ddp.parallel.meeting import open_store
+
+    return open_store(place.rank, place.world_size, STORE_S)
+
+
+def _serve(place: Seat) -> int:
+    """Serve rank 0 until it says that all is over; its exit code."""
+    try:
+        with usage():
+            known = _key(place)
+        said = _told(place)
+        if "code" in said:
+            return int(said["code"])
+        return _attend(place, said, known or bytes.fromhex(said["key"]))
+    except (EngineError, OSError) as error:
+        print(f"bench: rank {place.rank} ends: {error}", file=sys.stderr)
+        return Exit.FAILED
+
+
+def _told(place: Seat) -> dict[str, Any]:
+    """What rank 0 says at the store. Raises RankLost."""
+    until = time.monotonic() + READY_S
+    try:
+        store = _open_store(place)
+        while not store.check([place.attempt]):
+            if time.monotonic() > until:
+                raise RankLost(f"rank 0 said nothing for {READY_S:g} s")
+            time.sleep(LOOK_S)
+        said: dict[str, Any] = json.loads(store.get(place.attempt))
+    except RuntimeError as error:  # the store is gone
+        raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
+    return said
+
+
+def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
+    from ddp.runtime import forkserver
+    from ddp.runtime.remote.outpost import Outpost, Post, arrive
+    from ddp.runtime.remote.wire import Silent
+
+    address = (str(said["host"]), int(said["port"]))
+    if place.nodes > 1:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(_way_to(address))[1])
+    forkserver.warm(("sklearn.datasets", *models.MODELS.values()))
+    agent = os.getppid()
+    post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
+    wire, shift = arrive(post, STORE_S)
+    try:
+        with Outpost(post, wire, shift) as outpost:
+            return outpost.serve()
+    except EngineError as error:
+        if place.node and isinstance(error, Silent):
+            _end_agent(agent)
+        raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
+
+
+def _end_agent(pid: int) -> None:
+    """End torchrun here as Ctrl-C would: behind a link that is cut it would wait for its store until the kernel gives up, a
+    quarter of an hour."""
+    with suppress(psutil.Error, OSError):
+        words = psutil.Process(pid).cmdline()
+        if os.getppid() == pid and any("torchrun" in word or word == "torch.distributed.run" for word in words):
+            os.kill(pid, signal.SIGTERM)
+
+
+def _loopback(store: str) -> bool:
+    """Whether torchrun's own store is on loopback, so that its "hosts" are agents on one."""
+    try:
+        found = socket.getaddrinfo(store.rpartition(":")[0].strip("[]"), None)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in found)
+
+
+def _way_to(address: tuple[str, int]) -> str:
+    """The address of this host from which that one is reached. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+def interface_of(bind: str) -> tuple[str, str]:
+    """(address, interface) of this host, by an address, an interface's name, or the network that it is in. Raises
+    ValueError."""
+    here = [
+        (name, ipaddress.ip_address(found.address))
+        for name, addresses in psutil.net_if_addrs().items()
+        for found in addresses
+        if found.family in (socket.AF_INET, socket.AF_INET6) and "%" not in found.address
+    ]
+    try:
+        network = ipaddress.ip_network(bind, strict=False)
+    except ValueError:
+        fitting = sorted((int(address.version), str(address), name) for name, address in here if name == bind)
+    else:
+        fitting = [(0, str(address), name) for name, address in here if address in network]
+    if not fitting:
+        there = ", ".join(f"{address} ({name})" for name, address in here)
+        raise ValueError(
+            f"cluster.bind={bind} is no address, network or interface of the host of rank 0, which has {there}; with "
+            "several hosts give their network, as any of them may get rank 0"
+        )
+    return fitting[0][1:]

@@ -1,0 +1,125 @@
+"""The verb `plan`: which cells a command line means and what they will cost; nothing is trained. Said before experiments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from tabulate import tabulate
+
+from bench import environment
+from bench.asked import Machine
+from bench.config import typed
+from bench.estimate import Estimate, estimate
+from bench.exitcodes import Exit
+from bench.plan import plan
+from bench.run import compose
+from bench.runfolder import find_runs, finished
+from bench.schema import Metrics
+from bench.spec import RunSpec
+from bench.usage import UsageError
+from models import MODELS
+
+RUNS = Path("runs")
+
+
+@dataclass
+class Planned:
+    """The runs of a command line."""
+
+    specs: list[RunSpec] = field(default_factory=list)
+    done: list[bool] = field(default_factory=list)
+    """By run: whether it is there already, and a sweep skips it."""
+    impossible: list[str] = field(default_factory=list)
+    """What cannot be, a line each."""
+
+    def job(self, composed: DictConfig) -> None:
+        """Note one run; Hydra calls this."""
+        import torch
+
+        import models
+        from models.data import DATA
+
+        try:
+            config = typed(composed)
+            if config.model.name not in MODELS:
+                raise ValueError(f"no model {config.model.name}")
+            spec = plan(
+                config, models.load(config.model.name), DATA, Machine(environment.cores(), torch.cuda.device_count())
+            ).spec
+        except (ValueError, OmegaConfBaseException) as error:
+            self.impossible.append(str(error).splitlines()[0])
+            return
+        self.specs.append(spec)
+        there = finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
+        self.done.append(there and not config.force)
+
+
+def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
+    """Print the plan of a command line. Raises UsageError."""
+    planned = Planned()
+    compose(arguments, verbs, planned.job)
+    for line in table(planned, _history(planned)):
+        print(line)
+    return Exit.USAGE if planned.impossible else Exit.OK
+
+
+def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> None:
+    """One line on a sweep that is about to start; silent on one that cannot."""
+    planned = Planned()
+    try:
+        compose(arguments, verbs, planned.job)
+    except UsageError:
+        return
+    if len(planned.specs) > 1:
+        console.print(total(planned, _history(planned)), markup=False, soft_wrap=True)
+
+
+def _history(planned: Planned) -> list[Metrics]:
+    roots = {Path(spec.output).resolve() for spec in planned.specs} | {RUNS.resolve()}
+    outer = [root for root in sorted(roots) if root.is_dir() and not roots.intersection(root.parents)]
+    return [run.metrics for root in outer for run in find_runs(root)[0]]
+
+
+def table(planned: Planned, history: Sequence[Metrics]) -> list[str]:
+    """A row for each cell: its seeds, how many are there, what the others will take."""
+    cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
+    for index, spec in enumerate(planned.specs):
+        cells[spec.model, spec.mode, spec.world_size, spec.config_hash].append(index)
+    rows = []
+    for (model, mode, ranks, key), indices in cells.items():
+        each = estimate(planned.specs[indices[0]], history)
+        left = [index for index in indices if not planned.done[index]]
+        cost = f"{len(left)} x {each.seconds:.0f} s" if left else "-"
+        rows.append(
+            [model, mode, str(ranks), key[:8], str(len(indices)), str(len(indices) - len(left)), cost, each.source]
+        )
+    headers = ["model", "mode", "ranks", "cell", "seeds", "finished", "estimate", "from"]
+    align = ("left", "left", "right", "left", "right", "right", "right", "left")
+    lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
+    lines += [f"cannot be: {text}" for text in planned.impossible]
+    return [*lines, total(planned, history)]
+
+
+def total(planned: Planned, history: Sequence[Metrics]) -> str:
+    """How many runs of how many cells, and how long they will take."""
+    left = [spec for spec, done in zip(planned.specs, planned.done, strict=True) if not done]
+    known: dict[str, Estimate] = {}
+    for spec in left:
+        if spec.config_hash not in known:
+            known[spec.config_hash] = estimate(spec, history)
+    seconds = sum(known[spec.config_hash].seconds for spec in left)
+    cells = len({spec.config_hash for spec in planned.specs})
+    counts = f"{len(planned.specs)} runs of {cells} cells, {sum(planned.done)} finished, {len(left)} to train"
+    return f"planned: {counts}: about {_time(seconds)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

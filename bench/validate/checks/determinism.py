@@ -1,0 +1,80 @@
+"""The same cell and seed give the same bits, where the mode promises it: two runs here, or a run and its reference.
+
+Compared are the digest of the final parameters and every loss and evaluation of the epochs. Promised by `solo`, and by modes
+whose replicas are one after every step; on one kind of machine with one version of torch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from bench.schema import Metrics
+from bench.validate.findings import Case
+from bench.validate.fingerprint import Fingerprint
+from bench.validate.verdict import Verdict, verdict
+
+
+def promised(m: Metrics) -> bool:
+    """Whether a run's bits depend on nothing but its cell and seed."""
+    alike = m.engine == "solo" or m.policy == "sync" or m.engine.startswith("zero")
+    return alike and not m.faults and not m.scripted_faults
+
+
+def trace(m: Metrics) -> dict[str, Any]:
+    """What must be equal: digest, and losses and evaluations by epoch."""
+    rows = {
+        f"epoch {row.epoch} {name}": getattr(row, name)
+        for row in m.epochs
+        for name in ("train_loss", "eval_loss", "eval")
+    }
+    return {"params_sha256": m.params_sha256, **rows}
+
+
+def unlike(one: Metrics, other: Metrics) -> list[str]:
+    """What differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
+    a, b = trace(one), trace(other)
+    return [
+        f"{name}: {a.get(name)} and {b.get(name)}" for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)
+    ]
+
+
+def check(case: Case) -> Verdict | None:
+    """FAIL if two runs that should be one differ; None where nothing is promised, or there is nothing to compare with."""
+    cell = case.cell
+    runs = [m for m in cell.ok if promised(m) and m.params_sha256]
+    by_seed: dict[int, list[Metrics]] = defaultdict(list)
+    for m in runs:
+        by_seed[m.seed].append(m)
+    pairs = [(found[0], other) for found in by_seed.values() for other in found[1:]]
+    different = [f"seed {a.seed}, two runs: {unlike(a, b)[0]}" for a, b in pairs if unlike(a, b)]
+    recorded = _recorded(case, [found[0] for found in by_seed.values()])
+    different += [
+        f"seed {m.seed}: params_sha256 {sha[:12]} in the baseline, {str(m.params_sha256)[:12]} here"
+        for m, sha in recorded
+        if m.params_sha256 != sha
+    ]
+    count = len(pairs) + len(recorded)
+    if not count:
+        return None
+    line = f"{count - len(different)} of {count} pairs of runs of one seed have the same bits"
+    if different:
+        return verdict("FAIL", "determinism", cell, f"{line}; {different[0]}")
+    return verdict("PASS", "determinism", cell, line)
+
+
+def _recorded(case: Case, runs: list[Metrics]) -> list[tuple[Metrics, str]]:
+    """Runs of which the reference, made by the same source on such a machine, has the digest."""
+    match = case.match
+    if match is None or not match.own:
+        return []
+    reference = match.reference
+    shas = [state.get("sha") for state in reference.git]
+    return [
+        (m, reference.params_sha256[str(m.seed)])
+        for m in runs
+        if str(m.seed) in reference.params_sha256
+        and Fingerprint.of(m).machine == reference.environment.machine
+        and [m.git.get("sha")] == shas
+        and not m.git.get("dirty")
+    ]

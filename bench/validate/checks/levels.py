@@ -1,0 +1,75 @@
+"""What the checks of means have in common: the seeds of the look, and the words around a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from bench.cells import Cell, Sample
+from bench.schema import Metrics
+from bench.validate.findings import Case, Level
+from bench.validate.reference import Metric
+from bench.validate.statistics import Moments, compare, look
+
+
+def one_each(cell: Cell) -> list[Metrics]:
+    """A finished run of every seed, in the order of seeds; of a seed that was run again, the first."""
+    found: dict[int, Metrics] = {}
+    for metrics in cell.ok:
+        found.setdefault(metrics.seed, metrics)
+    return [found[seed] for seed in sorted(found)]
+
+
+def looked_at(cell: Cell) -> list[Metrics]:
+    """Those of `one_each` that the look is at."""
+    runs = one_each(cell)
+    return runs[: look(len(runs))]
+
+
+def level(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> Level | None:
+    """The claim about `values`, one for each seed looked at, None where a seed has none; None if no seed has any."""
+    assert case.match is not None, "compared with a reference"
+    given = list(values)
+    known = [value for value in given if value is not None and math.isfinite(value)]
+    if not known or (base.scale == "log" and min(known) <= 0):
+        return None
+    found = compare(base.moments, Moments.of([base.turned(value) for value in known]), base.margin, base.resolution)
+    spread = max(float(base.moments.sd), base.resolution / math.sqrt(12))
+    who = "baseline" if case.match.own else "solo"
+    every = len(one_each(case.cell))
+    of = f", the first of {every}" if every > len(given) else ""
+    reference = Sample.of([value.value for value in base.values])
+    return Level(
+        check=check,
+        case=case,
+        what=f"{label} {_shown(Sample.of(known), base, of)}, {who} {_shown(reference, base)}",
+        found=found,
+        seeds=len(known),
+        margin=base.margin,
+        margin_why=base.margin_why,
+        ratio=base.margin / spread,
+        show=_relative if base.scale == "log" else _plain,
+        censored=len(given) - len(known),
+    )
+
+
+def _plain(difference: float) -> str:
+    return f"{difference + 0.0:.4f}" if abs(difference) >= 5e-5 else "0.0000"
+
+
+def _relative(difference: float) -> str:
+    return f"{math.expm1(difference):.1%}"
+
+
+def _shown(sample: Sample, base: Metric, of: str = "") -> str:
+    number: Callable[[float], str] = "{:,.0f}".format if base.scale == "log" else "{:.4f}".format
+    assert sample.mean is not None
+    spread = f" ± {number(sample.sd)}" if sample.sd is not None else ""
+    return f"{number(sample.mean)}{spread} (n={sample.n}{of})"
+
+
+def p_of_variance(found: Level) -> float:
+    """Of the test that the cell scatters more."""
+    return float(np.asarray(found.found.p_variance))

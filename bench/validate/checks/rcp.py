@@ -1,0 +1,66 @@
+"""MLPerf's reference-convergence-point rule, as its checker computes it; on request (`--with rcp`). Never part of a verdict
+of ours: it is one-sided, and passes runs that are six times slower (`tests/bench/test_validate_rcp.py`).
+
+Source: mlcommons/logging, `rcp_checker`. Olympic means (lowest and highest dropped) of the samples to the target; the
+largest believable speed-up is the reference's mean over the smallest mean that a one-sided pooled t-test at 5 % would not
+reject, with the standard deviation of the untrimmed reference (ddof 0) on both sides. A seed that missed the target counts
+1e9 samples, and more than one of them fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from scipy.special import stdtrit
+
+from bench.validate.checks.levels import one_each
+from bench.validate.crossing import samples_to
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict, verdict
+
+LEVEL = 0.05
+MISSED = 1e9
+ALLOWED_MISSES = 1
+
+
+def olympic(values: Sequence[float]) -> float:
+    """Mean without the lowest and the highest."""
+    return fmean(sorted(values)[1:-1])
+
+
+def least_mean(reference: Sequence[float], runs: int) -> float:
+    """The smallest olympic mean of so many runs that is still believed. Raises ValueError below three values."""
+    if len(reference) < 3 or runs < 3:
+        raise ValueError("an olympic mean needs three values")
+    n_reference, n_runs = len(reference) - 2, runs - 2
+    spread = pstdev(reference) * math.sqrt(1 / n_reference + 1 / n_runs)
+    return olympic(reference) - float(stdtrit(n_reference + n_runs - 2, 1 - LEVEL)) * spread
+
+
+def passes(reference: Sequence[float], runs: Sequence[float]) -> bool:
+    """Whether the runs are not too fast to be true. However slow they are."""
+    if sum(value >= MISSED for value in runs) > ALLOWED_MISSES:
+        return False
+    return olympic(runs) >= least_mean(reference, len(runs))
+
+
+def check(case: Case) -> Verdict | None:
+    """FAIL if the cell reaches its target too fast; None without its own baseline or below three seeds."""
+    match = case.match
+    if match is None or not match.own or "samples_to_target" not in match.reference.metrics:
+        return None
+    reference = match.reference
+    metric = reference.metrics["samples_to_target"]
+    base = [value.value for value in metric.values]
+    target = reference.target.value if metric.target is None else metric.target
+    runs = [samples_to(m, target) or MISSED for m in one_each(case.cell)]
+    if len(runs) < 3 or len(base) < 3 or len(base) + len(runs) < 7:
+        return None
+    least = least_mean(base, len(runs))
+    line = (
+        f"olympic mean {olympic(runs):,.0f} samples to {reference.metric} {target:.4f}, reference {olympic(base):,.0f}, "
+        f"at least {least:,.0f} (speed-up at most {olympic(base) / least:.3f})"
+    )
+    return verdict("PASS" if passes(base, runs) else "FAIL", "rcp", case.cell, line)

@@ -1,0 +1,61 @@
+"""Failures that are known: `expected.yaml` in the folder of baselines, which people write. Each has a reason and a last day.
+
+    - {cell: mlp cpu_async ×2, check: quality, reason: "issue 12: stale snapshots", until: 2026-12-31}
+
+A failure that is expected is no failure (XFAIL); one that passes is told (XPASS); after its last day an entry is void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, TypeAdapter, ValidationError
+from yaml import YAMLError  # type: ignore[import-untyped]
+
+from bench.schema import Strict
+from bench.validate.verdict import EXITS, Verdict
+
+FILE = "expected.yaml"
+
+
+class Expected(Strict):
+    """A known failure."""
+
+    cell: str = Field(description="name of the cell, as verdicts print it")
+    check: str
+    reason: str = Field(min_length=1)
+    until: date
+
+
+def load(folder: Path) -> list[Expected]:
+    """The entries of a folder of baselines; none if it has no such file. Raises ValueError that names what is wrong."""
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    try:
+        body = OmegaConf.to_container(OmegaConf.load(path))
+        return TypeAdapter(list[Expected]).validate_python(body or [])
+    except (YAMLError, OmegaConfBaseException, ValidationError, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a list of known failures: {str(error).splitlines()[0]}") from None
+
+
+def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
+    """The verdicts with what is expected marked as such."""
+    known = {(one.cell, one.check): one for one in expected if today <= one.until}
+    return [_applied(verdict, known.get((verdict.cell, verdict.check))) for verdict in verdicts]
+
+
+def _applied(verdict: Verdict, known: Expected | None) -> Verdict:
+    if known is None or verdict.name not in ("FAIL", "PASS"):
+        return verdict
+    why = f"expected until {known.until}: {known.reason}"
+    if verdict.name == "FAIL":
+        return replace(verdict, name="XFAIL", exit_code=EXITS["XFAIL"], line=f"{verdict.line}; {why}")
+    return replace(
+        verdict, name="XPASS", line=f"{verdict.line}; it passes, though a failure is {why}: remove the entry"
+    )

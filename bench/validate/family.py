@@ -1,0 +1,179 @@
+"""From the claims of all cells to verdicts. Everything that looks at more than one cell is here, and all levels.
+
+Claims of failure are adjusted over the family of one validation (Holm), each kind of claim for itself: levels, better than
+can be, variances, rates. The chance that one of the cells fails though it is equal is bounded and printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.cells import Cell
+from bench.reproduce import command
+from bench.validate.findings import Finding, Level, Rate, Spread
+from bench.validate.statistics import (
+    GATING_SEEDS,
+    LOOKS,
+    PROOF,
+    SPENT,
+    VARIANCE,
+    Call,
+    Comparison,
+    decide,
+    family_risk,
+    holm,
+    level,
+    next_look,
+    power,
+)
+from bench.validate.verdict import Name, Verdict, verdict
+
+SHOWN = 0.05
+"""Level of the intervals in lines, where no look sets another one."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The verdicts, in the order of the findings, and what must be known of all of them."""
+
+    verdicts: list[Verdict]
+    footer: list[str]
+
+
+def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Settled:
+    """Decide the claims."""
+    levels = [one for one in findings if isinstance(one, Level)]
+    spreads = [one for one in findings if isinstance(one, Spread)]
+    rates = [one for one in findings if isinstance(one, Rate)]
+    decided: dict[int, Verdict] = {}
+    for claim, said in zip(levels, _levels(levels, accept_improvement), strict=True):
+        decided[id(claim)] = said
+    for spread, p in zip(spreads, holm([one.p for one in spreads]), strict=True):
+        decided[id(spread)] = _spread(spread, float(p))
+    for rate, p in zip(rates, holm([one.p for one in rates]), strict=True):
+        decided[id(rate)] = _rate(rate, float(p))
+    verdicts = [one if isinstance(one, Verdict) else decided[id(one)] for one in findings]
+    return Settled(verdicts, _footer(levels, spreads, rates))
+
+
+def _levels(claims: Sequence[Level], accept_improvement: bool) -> list[Verdict]:
+    if not claims:
+        return []
+    found = Comparison(
+        *(np.array([getattr(one.found, name) for one in claims]) for name in Comparison.__dataclass_fields__)
+    )
+    calls = decide(found, [one.seeds for one in claims], [_base(one) for one in claims])
+    better = holm(found.p_better) <= PROOF
+    return [
+        _level(claim, Call(call), bool(good), accept_improvement)
+        for claim, call, good in zip(claims, calls, better, strict=True)
+    ]
+
+
+def _level(claim: Level, call: Call, better: bool, accept_improvement: bool) -> Verdict:
+    spent = float(level(claim.seeds)) or SHOWN
+    low, high = (float(bound) for bound in claim.found.bounds(spent))
+    interval = f"[{claim.show(low)}, {claim.show(high)}]"
+    text = f"{claim.what}: {_direction(claim)}, one-sided {1 - spent:.1%} bounds {interval}"
+    text += f", margin {claim.show(claim.margin)} ({claim.margin_why})"
+    name, why = _word(claim, call)
+    if name == "PASS" and better:
+        name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
+    variances = "; its seeds scatter more than the baseline's: variances not pooled" if claim.found.welch else ""
+    return verdict(name, claim.check, claim.case.cell, f"{text}: {why}{variances}")
+
+
+TOO_GOOD = (
+    "better by more than the margin, proved: look for a leak, less data or another evaluation; if it is meant, say "
+    "--accept-improvement and propose a new baseline"
+)
+
+
+def _word(claim: Level, call: Call) -> tuple[Name, str]:
+    """The verdict and the reason."""
+    more = next_look(claim.seeds)
+    if call is Call.INFERIOR:
+        return "FAIL", "inferiority proved"
+    if claim.censored:
+        return (
+            "INCONCLUSIVE",
+            f"{claim.censored} seeds never came so far, so this says too little: see the check `target`",
+        )
+    if call is Call.PASS:
+        return "PASS", "not inferior"
+    if call is Call.NOT_SHOWN:
+        return "FAIL", f"not shown to be no worse, after the last look at {LOOKS[-1]} seeds"
+    if more is not None:
+        return "INCONCLUSIVE", f"not shown yet: {_seeds(claim.case.cell, more)}"
+    return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
+
+
+def _seeds(cell: Cell, wanted: int) -> str:
+    """What to run to reach the next look."""
+    have = {run.metrics.seed for run in cell.runs if run.metrics.status == "ok"}
+    fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
+    line = command(cell.runs[:1]).rpartition(" seed=")[0]
+    if len(fresh) > 1:
+        line = line.replace("python -m bench ", "python -m bench -m ", 1)
+    return f"{len(fresh)} more {'seeds' if len(fresh) > 1 else 'seed'} needed: {line} seed={','.join(map(str, fresh))}"
+
+
+def _direction(claim: Level) -> str:
+    worse = float(claim.found.worse)
+    shown = claim.show(abs(worse))
+    if shown == claim.show(0.0):
+        return "equal"
+    return f"{'worse' if worse > 0 else 'better'} by {shown}"
+
+
+def _spread(claim: Spread, p: float) -> Verdict:
+    text = f"{claim.what}, adjusted p {p:.2g} (limit {VARIANCE:g})"
+    if p <= VARIANCE:
+        return verdict(
+            "VARIANCE_SHIFT", claim.check, claim.case.cell, f"{text}: its seeds scatter more than the baseline's"
+        )
+    return verdict("PASS", claim.check, claim.case.cell, text)
+
+
+def _rate(claim: Rate, p: float) -> Verdict:
+    text = f"{claim.what}, adjusted p {p:.2g} (limit {PROOF:g})"
+    if p <= PROOF:
+        return verdict("FAIL", claim.check, claim.case.cell, f"{text}: too few")
+    if not claim.enough:
+        more = next_look(len(claim.case.cell.ok))
+        need = _seeds(claim.case.cell, more) if more else "run more seeds"
+        return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: fewer than expected; {need}")
+    return verdict("PASS", claim.check, claim.case.cell, text)
+
+
+def _base(claim: Level) -> int:
+    assert claim.case.match is not None, "a level is compared with something"
+    return claim.case.match.reference.seeds
+
+
+def _footer(levels: Sequence[Level], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
+    if not levels:
+        return []
+    base = [_base(claim) for claim in levels]
+    risk = family_risk([claim.ratio for claim in levels], base)
+    weakest = min(levels, key=lambda claim: float(power(claim.ratio, LOOKS[-1], _base(claim))))
+    least = float(power(weakest.ratio, LOOKS[-1], _base(weakest)))
+    looks = ", ".join(f"{size} seeds at {spent:.1%}" for size, spent in zip(LOOKS, SPENT, strict=True))
+    lines = [
+        f"looks: {looks}; together 5 % of a cell that is worse by its margin pass",
+        f"family: {len(levels)} levels, {len(spreads)} variances, {len(rates)} rates; claims of failure are adjusted (Holm) "
+        f"to {PROOF:.0%} a look; chance that any of these cells, if equal, ends as not shown: at most {risk:.2%}",
+        f"power at equality, last look: {least:.4f} or more ({weakest.case.cell.name}, {weakest.check})",
+    ]
+    provisional = sorted(
+        {one.case.match.reference.name for one in levels if one.case.match and _base(one) < GATING_SEEDS}
+    )
+    if provisional:
+        lines.append(
+            f"provisional baselines (fewer than {GATING_SEEDS} seeds, so nothing fails for not being shown): "
+            + "; ".join(provisional)
+        )
+    return lines

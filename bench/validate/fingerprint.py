@@ -1,0 +1,89 @@
+"""What a result depends on beside its configuration: what must be equal to compare it, and what is only told.
+
+Three groups. `required`: a difference refuses every comparison. `machine`: a difference refuses comparisons of bits and of
+time, and no other. `advisory`: for whoever looks for a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from pydantic import Field, JsonValue
+
+from bench.schema import Metrics, Strict
+
+
+class Difference(NamedTuple):
+    """A field in which runs are not as their reference."""
+
+    field: str
+    baseline: str
+    run: str
+
+
+class Fingerprint(Strict):
+    """Of the runs of one cell, by name of the field."""
+
+    required: dict[str, JsonValue] = Field(description="must be equal for any comparison")
+    machine: dict[str, JsonValue] = Field(description="must be equal to compare bits or time")
+    advisory: dict[str, JsonValue] = Field(description="for information")
+
+    @staticmethod
+    def of(metrics: Metrics) -> Fingerprint:
+        """Of a run."""
+        env = metrics.env
+        torch = str(env.get("torch"))
+        return Fingerprint(
+            required={"torch": ".".join(torch.split(".")[:2]), "device": _devices(metrics)},
+            machine={"torch": torch, **{name: env.get(name) for name in ("cpu", "cores", "gpus")}},
+            advisory={name: env.get(name) for name in ("python", "numpy", "torchvision", "hydra-core", "platform")},
+        )
+
+
+def _devices(metrics: Metrics) -> str:
+    return ", ".join(sorted({device.partition(":")[0] for device in metrics.devices})) or "none"
+
+
+def differences(base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env.") -> list[Difference]:
+    """Fields that are not equal, in the order of the baseline's."""
+    names = dict.fromkeys([*base, *run])
+    return [
+        Difference(f"{prefix}{name}", _word(base.get(name)), _word(run.get(name)))
+        for name in names
+        if base.get(name) != run.get(name)
+    ]
+
+
+def beyond(found: list[Difference], allowed: Collection[str]) -> list[Difference]:
+    """Those that nobody has allowed, by the name of the field with or without its prefix."""
+    return [one for one in found if one.field not in allowed and one.field.removeprefix("env.") not in allowed]
+
+
+def _word(value: JsonValue) -> str:
+    return "-" if value is None else str(value)
+
+
+FREE = ("run_id", "config_hash", "seed", "checkpoint")
+"""Keys of a configuration that do not make a cell."""
+
+
+def cell_config(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A resolved configuration without what does not make a cell: seed, folders, deadlines."""
+    kept = {key: value for key, value in config.items() if key not in FREE}
+    for group, free in (("data", "dir"), ("cluster", "deadline_s")):
+        inner = kept.get(group)
+        if isinstance(inner, dict):
+            kept[group] = {key: value for key, value in inner.items() if key != free}
+    return kept
+
+
+def flat(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
+    """`{"train": {"lr": 1}}` as `{"train.lr": 1}`."""
+    found: dict[str, JsonValue] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

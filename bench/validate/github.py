@@ -1,0 +1,73 @@
+"""Verdicts for GitHub Actions: annotations and the summary of a step, inside GitHub's limits. Pure text.
+
+Shown are 10 annotations of a kind for a step; a summary may have 1 MiB. More than that is cut where a reader is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.validate import Judgement
+from bench.validate.show import fields, summary
+from bench.validate.verdict import Verdict
+
+SHOWN = 10
+SUMMARY_BYTES = 1024 * 1024
+MESSAGE = 2000
+"""Characters of an annotation."""
+ERRORS = ("FAIL", "REFUSED", "EXPIRED", "NO_BASELINE")
+
+
+def commands(judgement: Judgement) -> list[str]:
+    """`::error` and `::warning` lines, the tenth of a kind for all the rest."""
+    bad = [verdict for verdict in judgement.verdicts if verdict.name not in ("PASS", "XFAIL")]
+    errors = [verdict for verdict in bad if verdict.name in ERRORS]
+    warnings = [verdict for verdict in bad if verdict.name not in ERRORS]
+    return [*_kind("error", errors), *_kind("warning", warnings)]
+
+
+def _kind(kind: str, verdicts: Sequence[Verdict]) -> list[str]:
+    if len(verdicts) <= SHOWN:
+        return [_annotation(kind, f"{v.name} {v.cell} {v.check}", v.told) for v in verdicts]
+    shown, rest = verdicts[: SHOWN - 1], verdicts[SHOWN - 1 :]
+    more = "; ".join(f"{v.name} {v.cell} {v.check}" for v in rest)
+    return [*_kind(kind, shown), _annotation(kind, f"{len(rest)} more", f"see the summary: {more}")]
+
+
+def _annotation(kind: str, title: str, message: str) -> str:
+    told = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
+    return f"::{kind} title={_escape(title, (':', ','))}::{_escape(told)}"
+
+
+def _escape(text: str, beyond: Sequence[str] = ()) -> str:
+    for character in ("%", "\r", "\n", *beyond):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
+    """The summary: what did not pass first, then all, at most `room` bytes."""
+    head = ["## Verdicts", "", f"**{summary(judgement)}**", "", *(f"- {line}" for line in judgement.footer)]
+    rows = sorted(judgement.verdicts, key=lambda verdict: verdict.name == "PASS")
+    table = ["", "| verdict | cell | check | what |", "|:--|:--|:--|:--|", *(_row(verdict) for verdict in rows)]
+    for verdict in judgement.verdicts:
+        if verdict.fields:
+            table += ["", f"{verdict.cell}, {verdict.check}:", "", "```", *fields(verdict), "```"]
+    return _cut([*head, *table], room)
+
+
+def _row(verdict: Verdict) -> str:
+    cells = (verdict.name, verdict.cell, verdict.check, verdict.told)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _cut(lines: Sequence[str], room: int) -> str:
+    note = "\n(cut: the rest is in the log of the step)\n"
+    kept: list[str] = []
+    size = len(note.encode())
+    for line in lines:
+        size += len(line.encode()) + 1
+        if size > room:
+            return ("\n".join(kept) + "\n" + note) if kept else ""
+        kept.append(line)
+    return "\n".join(kept) + "\n"

@@ -1,0 +1,77 @@
+"""The folder of baselines: which reference a cell is compared with. Files: `<workload>/<mode>-w<ranks>-<hash>.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cells import Cell
+from bench.validate.fingerprint import Difference, Fingerprint, cell_config, differences, flat
+from bench.validate.reference import Broken, Reference, read
+
+
+@dataclass(frozen=True)
+class Match:
+    """A cell's reference and how it fits."""
+
+    reference: Reference
+    own: bool
+    """It is of the same cell; otherwise of one process that trains the same."""
+    differing: list[Difference]
+    """Fields that make it not comparable."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The references at hand."""
+
+    references: tuple[Reference, ...] = ()
+    broken: tuple[str, ...] = ()
+    """A line for each file that cannot be trusted."""
+
+    def match(self, cell: Cell) -> Match | None:
+        """The reference of the same cell, else solo's of the same model, data and recipe; None if there is neither."""
+        about = cell.about
+        own = [r for r in self.references if r.config_hash == about.config_hash]
+        if own:
+            return Match(own[0], True, _environment(own[0], cell))
+        alike = [r for r in self.references if (r.model, r.data, r.recipe) == tuple(cell.workload[:3])]
+        solo = sorted((r for r in alike if r.engine == "solo"), key=lambda r: (r.workload == cell.workload, r.created))
+        if not solo:
+            return None
+        return Match(solo[-1], False, [*_workload(solo[-1], cell), *_environment(solo[-1], cell)])
+
+
+def _workload(reference: Reference, cell: Cell) -> list[Difference]:
+    """Fields in which training differs. A solo cell that is not the reference's own differs somewhere: it is said where."""
+    theirs = {**reference.workload._asdict(), "metric": reference.metric}
+    mine = {**cell.workload._asdict(), "metric": cell.about.final.eval_metric}
+    found = differences(theirs, mine, prefix="")
+    if found or not cell.is_solo or cell.about.emulated_speeds:
+        return found
+    config = cell_config(cell.runs[0].config)
+    told = differences(flat(reference.config), flat(config), prefix="")
+    if not told:  # what no field shows: the recipe itself was changed
+        return [Difference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
+    return [one for one in told if not one.field.startswith("cluster.")]
+
+
+def _environment(reference: Reference, cell: Cell) -> list[Difference]:
+    found: list[Difference] = []
+    for metrics in cell.ok:
+        for one in differences(reference.environment.required, Fingerprint.of(metrics).required):
+            if one not in found:
+                found.append(one)
+    return found
+
+
+def load(path: Path) -> Library:
+    """The references in a folder, or in one file. What is not there is an empty library."""
+    files = [path] if path.is_file() else sorted(path.glob("**/*.json"))
+    found, broken = [], []
+    for file in files:
+        try:
+            found.append(read(file))
+        except Broken as error:
+            broken.append(str(error))
+    return Library(tuple(found), tuple(broken))

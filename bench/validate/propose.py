@@ -1,0 +1,225 @@
+"""From the runs of a cell to its reference: what is kept of them, and how margins, target and bands come about. Pure.
+
+Refuses what makes no reference: too few seeds, runs that did not finish, devices slowed down or faults made on purpose,
+seeds far off without a word on why, a source tree that was changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
+from statistics import median
+from typing import Any
+
+import numpy as np
+from pydantic import JsonValue
+
+from bench.cells import Cell
+from bench.runfolder import Run
+from bench.schema import Metrics
+from bench.validate.crossing import samples_to
+from bench.validate.fingerprint import Fingerprint, cell_config, differences
+from bench.validate.reference import MIN_SEEDS, Reference, sealed
+from bench.validate.statistics import DEVIATIONS, Moments
+
+QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.015}
+"""Name of a metric -> the smallest margin that matters in practice, unit of the metric."""
+RELATIVE_FLOOR = 0.015
+"""The same for other metrics, as part of the baseline's mean."""
+SAMPLES_FLOOR, TIME_FLOOR = math.log(1.10), math.log(1.10)
+"""A tenth more samples, or less speed."""
+CURVE_FLOOR = 0.05
+"""Of the curve's median."""
+BELOW = 2.0
+"""The target lies so many standard deviations below the median of the seeds: 98 of 100 reach it."""
+FAR = 5.0
+"""Robust standard deviations from the median beyond which a seed wants an explanation."""
+QUALITY_DAYS, TIME_DAYS = 180, 60
+
+
+def propose(
+    cell: Cell, today: date, *, with_time: bool = False, dirty: bool = False, because: str | None = None
+) -> Reference:
+    """The reference from a cell's runs. Raises ValueError that names the cell and what is in the way."""
+    runs = _sound(cell, dirty)
+    metrics = [run.metrics for run in runs]
+    about = metrics[0]
+    quality = _quality(metrics)
+    target = _target(metrics, quality)
+    compared = {"quality": quality} | _samples(metrics, target["value"])
+    if with_time:
+        compared["samples_per_s"] = _time(metrics)
+    far = _far(compared["quality"])
+    if far and not because:
+        raise ValueError(f"{cell.name}: seeds {far} lie far from the others: find out why, then say it with --because")
+    days = TIME_DAYS if with_time else QUALITY_DAYS
+    body: dict[str, JsonValue] = {
+        **{name: getattr(about, name) for name in ("model", "data", "recipe", "mode", "engine", "world_size")},
+        **{"epochs": about.epochs_planned, "batch_size": about.batch_size, "lr": about.lr},
+        "metric": about.final.eval_metric,
+        "config_hash": about.config_hash,
+        "config": cell_config(runs[0].config),
+        "metrics": compared,
+        "target": target,
+        "curves": _curves(metrics),
+        "params_sha256": {str(m.seed): m.params_sha256 for m in metrics if m.params_sha256},
+        "environment": Fingerprint.of(about).model_dump(mode="json"),
+        "git": _unique(m.git for m in metrics),
+        "created": today.isoformat(),
+        "expires": (today + timedelta(days=days)).isoformat(),
+        "supersedes": None,
+        "because": because,
+    }
+    return sealed(body)
+
+
+def _sound(cell: Cell, dirty: bool) -> list[Run]:
+    """One finished run of every seed."""
+    name = cell.name
+    if len(cell.ok) < len(cell.runs):
+        raise ValueError(f"{name}: not every run finished ({cell.status}); run them again first")
+    seeds = [m.seed for m in cell.ok]
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"{name}: a seed is there twice: {seeds}")
+    if len(seeds) < MIN_SEEDS:
+        raise ValueError(
+            f"{name}: {len(seeds)} seeds, a baseline needs {MIN_SEEDS}, and 20 to be more than provisional"
+        )
+    if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed for m in cell.ok):
+        raise ValueError(f"{name}: with slowed devices, faults or from a checkpoint: that is no baseline")
+    if any(m.final.eval is None for m in cell.ok):
+        raise ValueError(f"{name}: a run has no {cell.about.final.eval_metric}")
+    fingerprints = [Fingerprint.of(m) for m in cell.ok]
+    for other in fingerprints[1:]:
+        for one in differences(fingerprints[0].required, other.required):
+            raise ValueError(f"{name}: {one.field} differs between the seeds: {one.baseline} and {one.run}")
+    if not dirty and any(m.git.get("dirty") for m in cell.ok):
+        raise ValueError(f"{name}: made from a source tree with uncommitted changes; commit them first, or say --dirty")
+    return list(cell.runs)
+
+
+def _values(pairs: Iterable[tuple[Metrics, float | None]]) -> list[JsonValue]:
+    return [{"seed": m.seed, "value": value, "run_id": m.run_id} for m, value in pairs if value is not None]
+
+
+def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
+    final = metrics[0].final
+    values = [float(m.final.eval) for m in metrics if m.final.eval is not None]
+    resolution = _resolution(row.eval for m in metrics for row in m.epochs)
+    spread = max(float(Moments.of(values).sd), resolution / math.sqrt(12))
+    floor = QUALITY_FLOOR.get(final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(values))))
+    return {
+        "unit": "fraction" if final.eval_metric in QUALITY_FLOOR else final.eval_metric,
+        "higher_is_better": final.higher_is_better,
+        "scale": "linear",
+        **_margin(floor, spread),
+        "resolution": resolution,
+        "values": _values((m, m.final.eval) for m in metrics),
+    }
+
+
+def _margin(floor: float, spread: float) -> dict[str, Any]:
+    if floor >= DEVIATIONS * spread:
+        return {"margin": floor, "margin_why": f"the floor, over {DEVIATIONS:g} sd = {DEVIATIONS * spread:.4g}"}
+    return {"margin": DEVIATIONS * spread, "margin_why": f"{DEVIATIONS:g} sd, over the floor of {floor:.4g}"}
+
+
+def _resolution(evaluations: Iterable[float | None]) -> float:
+    """The smallest step between evaluations: of an accuracy, one sample of the test set. 1e-6 of the value, if all agree."""
+    known = sorted({value for value in evaluations if value is not None})
+    least = 1e-6 * max(abs(known[-1]), 1.0) if known else 1e-6
+    steps = [b - a for a, b in itertools.pairwise(known) if b - a > least]
+    return min(steps, default=least)
+
+
+def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str, Any]:
+    """What 98 of 100 seeds reach: their median, less twice their deviation."""
+    values = [float(m.final.eval) for m in metrics if m.final.eval is not None]
+    spread = max(float(Moments.of(values).sd), quality["resolution"] / math.sqrt(12))
+    sign = 1.0 if quality["higher_is_better"] else -1.0
+    return {
+        "value": median(values) - sign * BELOW * spread,
+        "why": f"median {median(values):.4f}, {BELOW:g} sd ({spread:.4g}) towards the worse",
+    }
+
+
+def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
+    """Samples to the recipe's target, which lies where curves are steep, if every seed reaches it; else to `target`. Left
+    out where fewer than two seeds have it."""
+    said = metrics[0].target.value
+    if all(samples_to(m, said) is not None for m in metrics):
+        target = said
+    reached = [(m, samples_to(m, target)) for m in metrics]
+    known = [value for _, value in reached if value is not None and value > 0]
+    if len(known) < 2:
+        return {}
+    epoch = max(m.samples / max(len(m.epochs), 1) for m in metrics)
+    resolution = epoch / float(np.mean(known))
+    spread = max(float(Moments.of(np.log(known)).sd), resolution / math.sqrt(12))
+    metric = {
+        "unit": "samples",
+        "higher_is_better": False,
+        "scale": "log",
+        **_margin(SAMPLES_FLOOR, spread),
+        "resolution": resolution,
+        "target": target,
+        "values": _values(reached),
+        "missed": [m.seed for m, value in reached if value is None],
+    }
+    return {"samples_to_target": metric}
+
+
+def _time(metrics: Sequence[Metrics]) -> dict[str, Any]:
+    speeds = [m.throughput.samples_per_s for m in metrics]
+    known = [speed for speed in speeds if speed]
+    if len(known) < len(speeds):
+        raise ValueError("a run has no speed: leave out --time")
+    spread = float(Moments.of(np.log(known)).sd)
+    return {
+        "unit": "samples per second",
+        "higher_is_better": True,
+        "scale": "log",
+        **_margin(TIME_FLOOR, spread),
+        "resolution": 1e-3,
+        "values": _values((m, m.throughput.samples_per_s) for m in metrics),
+    }
+
+
+def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
+    """Training loss and evaluation by epoch; as far as all seeds have them."""
+    higher = metrics[0].final.higher_is_better
+    curves = {}
+    for name, better in (("train_loss", False), ("eval", higher)):
+        rows = [[getattr(row, name) for row in m.epochs] for m in metrics]
+        length = min(len(row) for row in rows)
+        if not length or any(value is None for row in rows for value in row[:length]):
+            continue
+        table = np.array([row[:length] for row in rows], np.float64)
+        q10, q50, q90 = np.quantile(table, [0.1, 0.5, 0.9], axis=0)
+        margin = np.maximum(CURVE_FLOOR * np.abs(q50), DEVIATIONS * table.std(axis=0, ddof=1))
+        samples = np.median([[row.samples for row in m.epochs[:length]] for m in metrics], axis=0)
+        curves[name] = {
+            "higher_is_better": better,
+            "samples": [round(value) for value in samples],
+            **{key: column.tolist() for key, column in (("q10", q10), ("q50", q50), ("q90", q90), ("margin", margin))},
+        }
+    return curves
+
+
+def _far(quality: Mapping[str, Any]) -> list[int]:
+    """Seeds far from the median, in robust deviations of at least the resolution."""
+    values = [entry["value"] for entry in quality["values"]]
+    middle = median(values)
+    deviation = 1.4826 * median(abs(value - middle) for value in values)
+    limit = FAR * max(deviation, quality["resolution"])
+    return [entry["seed"] for entry in quality["values"] if abs(entry["value"] - middle) > limit]
+
+
+def _unique(states: Iterable[dict[str, JsonValue]]) -> list[JsonValue]:
+    found: list[JsonValue] = []
+    for state in states:
+        if state not in found:
+            found.append(state)
+    return found

@@ -1,0 +1,201 @@
+"""`Reference`: what one cell came to when it was accepted, seed by seed; one JSON file.
+
+Written by `bench baseline`, never by hand: the file carries a digest of its content, and one that does not fit is refused.
+Means and deviations are derived from the values when they are needed. What decides a verdict is stored as it was on the day:
+margins, target, bands. Knows nothing of where files lie (`bench.validate.library`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue, ValidationError
+
+from bench.cells import Workload
+from bench.schema import Strict
+from bench.validate.fingerprint import Fingerprint
+from bench.validate.statistics import GATING_SEEDS, Moments
+
+VERSION = 1
+MIN_SEEDS = 5
+"""Fewer make no reference; fewer than `GATING_SEEDS` a provisional one."""
+
+
+class Broken(ValueError):
+    """A baseline file that cannot be trusted: one line that names it and what is wrong."""
+
+
+class Value(Strict):
+    """Of one seed."""
+
+    seed: int
+    value: float = Field(description="unit of the metric")
+    run_id: str = Field(description="name of the run folder")
+
+
+class Metric(Strict):
+    """What is compared: raw values, and the margin as it was fixed when the reference was accepted."""
+
+    unit: str
+    higher_is_better: bool
+    scale: Literal["linear", "log"] = Field(description="log: values are compared by their logarithms")
+    margin: float = Field(gt=0, description="how much worse a cell may be, unit of the metric; log: of logarithms")
+    margin_why: str
+    resolution: float = Field(ge=0, description="step between values that can be told apart, as `margin`")
+    values: list[Value] = Field(min_length=2)
+    target: float | None = Field(
+        default=None, description="value of the quality metric whose crossing is meant, if any"
+    )
+    missed: list[int] = Field(default_factory=list, description="seeds that have no value: they never came so far")
+
+    @property
+    def moments(self) -> Moments:
+        """As `statistics` wants them: larger is worse."""
+        return Moments.of([self.turned(value.value) for value in self.values])
+
+    def turned(self, value: float) -> float:
+        """A value such that larger is worse, on the scale of comparison."""
+        scaled = math.log(value) if self.scale == "log" else value
+        return -scaled if self.higher_is_better else scaled
+
+
+class Target(Strict):
+    """The quality that counts as reached."""
+
+    value: float = Field(description="unit of the quality metric")
+    why: str
+
+
+class Curve(Strict):
+    """Quantiles over the seeds at each epoch, and how much wider the band is that runs must stay in."""
+
+    higher_is_better: bool
+    samples: list[int] = Field(description="samples trained by all ranks, median over the seeds")
+    q10: list[float]
+    q50: list[float]
+    q90: list[float]
+    margin: list[float] = Field(description="added to both sides of the band from q10 to q90, at each epoch")
+
+
+class Reference(Strict):
+    """The file."""
+
+    schema_version: Literal[1] = 1
+    model: str
+    data: str
+    recipe: str
+    mode: str
+    engine: str
+    world_size: int
+    epochs: int
+    batch_size: int = Field(description="samples of one step of one rank")
+    lr: float
+    metric: str = Field(description="name of the evaluation metric")
+    config_hash: str = Field(description="of the cell")
+    config: dict[str, JsonValue] = Field(description="resolved, without seed and folders")
+    metrics: dict[str, Metric]
+    target: Target
+    curves: dict[str, Curve]
+    params_sha256: dict[str, str] = Field(description="seed -> digest of the final parameters")
+    environment: Fingerprint
+    git: list[dict[str, JsonValue]] = Field(description="states of the source that the runs were made with")
+    created: str = Field(description="date, ISO 8601")
+    expires: str = Field(description="date, ISO 8601: the last day on which it is compared with")
+    supersedes: str | None = Field(description="digest of the reference that it took the place of")
+    because: str | None = Field(
+        description="why it was accepted though it is worse than what it replaces, or has outliers"
+    )
+    digest: str = Field(description="sha256 of the rest of the file, as canonical JSON")
+
+    @property
+    def seeds(self) -> int:
+        """Number of runs behind it."""
+        return len(self.metrics["quality"].values)
+
+    @property
+    def gating(self) -> bool:
+        """Whether its seeds suffice to call what was not shown a failure."""
+        return self.seeds >= GATING_SEEDS
+
+    @property
+    def workload(self) -> Workload:
+        """What it is the reference for."""
+        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ranks = "" if self.engine == "solo" else f" ×{self.world_size}"
+        return f"{self.model} {self.mode}{ranks} on {self.data}, recipe {self.recipe}"
+
+    @property
+    def place(self) -> Path:
+        """Its file, below the folder of baselines."""
+        file = f"{self.mode}-w{self.world_size}-{self.config_hash[:8]}.json"
+        return Path(f"{self.model}-{self.data}-{self.recipe}") / file
+
+    def expired(self, today: date) -> bool:
+        """Whether its last day is over."""
+        return date.fromisoformat(self.expires) < today
+
+
+def digest(body: dict[str, JsonValue]) -> str:
+    """Of the content of a file, whatever it says its digest is."""
+    content = {key: value for key, value in body.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def sealed(body: dict[str, JsonValue]) -> Reference:
+    """The reference with its digest. Raises ValidationError for a body that is none."""
+    whole = Reference.model_validate(body | {"digest": ""}).model_dump(mode="json")
+    return Reference.model_validate(whole | {"digest": digest(whole)})
+
+
+def text(reference: Reference) -> str:
+    """The content of its file."""
+    return json.dumps(reference.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def read(path: Path) -> Reference:
+    """The reference in a file. Raises Broken."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        found = Reference.model_validate(body)
+        date.fromisoformat(found.expires)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "file"
+        raise Broken(f"{path}: {where}: {first['msg']}; {REMEDY}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise Broken(f"{path}: not a baseline file: {error}; {REMEDY}") from None
+    if digest(body) != found.digest:
+        raise Broken(
+            f"{path}: its content is not what was accepted (its digest does not fit): edited or damaged; {REMEDY}"
+        )
+    _consistent(path, found)
+    return found
+
+
+REMEDY = "restore it, or make it anew: python -m bench baseline propose"
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _consistent(path: Path, found: Reference) -> None:
+    if "quality" not in found.metrics:
+        raise Broken(f"{path}: it has no quality; {REMEDY}")
+    for name, curve in found.curves.items():
+        if len({len(part) for part in (curve.samples, curve.q10, curve.q50, curve.q90, curve.margin)}) != 1:
+            raise Broken(f"{path}: curves.{name}: columns of different length; {REMEDY}")
+    for name, metric in found.metrics.items():
+        if metric.scale == "log" and any(value.value <= 0 for value in metric.values):
+            raise Broken(f"{path}: metrics.{name}: a value that has no logarithm; {REMEDY}")
+        if metric.resolution == 0 and len({value.value for value in metric.values}) == 1:
+            raise Broken(f"{path}: metrics.{name}: values without spread, and no resolution; {REMEDY}")

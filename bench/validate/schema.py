@@ -1,0 +1,19 @@
+"""The JSON Schema of a baseline file, as committed beside this module. `python -m bench.validate.schema` writes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.validate.reference import Reference
+
+SCHEMA_FILE = Path(__file__).with_name("reference.schema.json")
+
+
+def json_schema() -> str:
+    """What the file must hold."""
+    return json.dumps(Reference.model_json_schema(), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json_schema(), encoding="utf-8")

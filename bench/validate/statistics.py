@@ -1,0 +1,186 @@
+"""The tests behind the verdicts, on arrays: element by element, so that one cell and a simulated million are judged by the
+same lines (`benchmarks.calibration`). Pure; knows no cells, files or words.
+
+Everywhere larger is worse: callers turn the sign of metrics for which larger is better, and take the logarithm where margins
+are relative. `worse` is the mean of the runs less that of the baseline, in the unit of the values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import fdtrc, nctdtr, stdtr, stdtrit
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+LOOKS = (3, 5, 8)
+"""Seeds at which a cell is looked at."""
+SPENT = (0.020, 0.025, 0.030)
+"""Level of each look: together 0.05 of a cell at its margin, for later looks hold the seeds of the earlier ones."""
+PROOF = 0.01
+"""Level, family-wise, at which inferiority counts as proved; one of five numbers of seeds at which it may be (1, 2, and the
+looks), which together spend 0.05."""
+VARIANCE = 0.01
+"""Level of the variance test: beyond it Welch's test stands in for the pooled one."""
+GATING_SEEDS = 20
+"""Seeds of a baseline from which on what was not shown may be called a failure."""
+DEVIATIONS = 2.5
+"""Margin, in standard deviations of the baseline, where that is more than the practical floor."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Samples, one to an element. `sd` has ddof 1, and is 0 where n is 1."""
+
+    n: Floats
+    mean: Floats
+    sd: Floats
+
+    @staticmethod
+    def of(values: ArrayLike) -> Moments:
+        """Of samples along the last axis."""
+        array = np.asarray(values, np.float64)
+        count = array.shape[-1]
+        sd = array.std(axis=-1, ddof=1) if count > 1 else np.zeros(array.shape[:-1])
+        return Moments(np.full(array.shape[:-1], float(count)), array.mean(axis=-1), np.asarray(sd))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs against their baseline. All p-values are one-sided."""
+
+    worse: Floats
+    error: Floats
+    """Standard error of `worse`."""
+    df: Floats
+    welch: Flags
+    """Whether the variances differ so much that they were not pooled."""
+    p_inferior: Floats
+    """Small: worse by more than the margin."""
+    p_noninferior: Floats
+    """Small: worse by less than the margin, if at all."""
+    p_better: Floats
+    """Small: better by more than the margin, which asks for an explanation."""
+    p_variance: Floats
+    """Small: the runs scatter more than the baseline. 1 where there is one run."""
+
+    def bounds(self, level: ArrayLike) -> tuple[Floats, Floats]:
+        """One-sided bounds of `worse`, each at `level`."""
+        reach = stdtrit(self.df, 1 - np.asarray(level, np.float64)) * self.error
+        return self.worse - reach, self.worse + reach
+
+
+def compare(base: Moments, run: Moments, margin: ArrayLike, resolution: ArrayLike = 0.0) -> Comparison:
+    """Non-inferiority, inferiority and superiority by `margin`, and the test of variances.
+
+    Standard deviations are at least that of rounding to `resolution`, so a baseline whose seeds agree divides by no zero.
+    Raises ValueError if a baseline has fewer than two values, or neither it nor the resolution has any spread.
+    """
+    least = np.asarray(resolution, np.float64) / np.sqrt(12)
+    s0, s1 = np.maximum(base.sd, least), np.maximum(run.sd, least)
+    if np.any(base.n < 2) or np.any(s0 <= 0):
+        raise ValueError("a baseline needs two values or more, with some spread or a resolution")
+    several = run.n > 1
+    df1 = np.maximum(run.n - 1, 1)
+    p_variance = np.where(several, fdtrc(df1, base.n - 1, (s1 / s0) ** 2), 1.0)
+    welch = p_variance < VARIANCE
+    v0, v1 = s0**2 / base.n, s1**2 / run.n
+    df_pooled = base.n + run.n - 2
+    pooled = ((base.n - 1) * s0**2 + (run.n - 1) * s1**2) / df_pooled
+    df_welch = (v0 + v1) ** 2 / (v0**2 / (base.n - 1) + v1**2 / df1)
+    error = np.where(welch, np.sqrt(v0 + v1), np.sqrt(pooled * (1 / base.n + 1 / run.n)))
+    df = np.where(welch, df_welch, df_pooled)
+    worse = np.asarray(run.mean - base.mean, np.float64)
+    beyond = np.asarray(margin, np.float64)
+    return Comparison(
+        worse=worse,
+        error=error,
+        df=df,
+        welch=np.asarray(welch, np.bool_),
+        p_inferior=np.asarray(stdtr(df, (beyond - worse) / error)),
+        p_noninferior=np.asarray(stdtr(df, (worse - beyond) / error)),
+        p_better=np.asarray(stdtr(df, (worse + beyond) / error)),
+        p_variance=np.asarray(p_variance),
+    )
+
+
+def holm(p: ArrayLike) -> Floats:
+    """p-values adjusted so that comparing each with a level holds it for the whole family (the last axis; S. Holm 1979)."""
+    array = np.atleast_1d(np.asarray(p, np.float64))
+    count = array.shape[-1]
+    order = np.argsort(array, axis=-1, kind="stable")
+    stepped = np.take_along_axis(array, order, axis=-1) * (count - np.arange(count))
+    adjusted = np.empty_like(array)
+    np.put_along_axis(adjusted, order, np.minimum(np.maximum.accumulate(stepped, axis=-1), 1.0), axis=-1)
+    return adjusted
+
+
+def level(seeds: ArrayLike) -> Floats:
+    """Level of the look at so many seeds; 0 where there is none: nothing can pass."""
+    places = np.searchsorted(np.array(LOOKS), np.asarray(seeds), side="right")
+    return np.array([0.0, *SPENT])[places]
+
+
+def look(seeds: int) -> int:
+    """How many of so many seeds are looked at: those of the last look that they suffice for; below the first, all.
+
+    To judge at numbers in between would be further looks, for which nothing is left to spend.
+    """
+    return max((size for size in LOOKS if size <= seeds), default=seeds)
+
+
+def next_look(seeds: int) -> int | None:
+    """Seeds of the look that comes next; None after the last."""
+    return min((size for size in LOOKS if size > look(seeds)), default=None)
+
+
+class Call(IntEnum):
+    """What a comparison comes to."""
+
+    PASS = 0
+    """Not inferior: worse by less than the margin, shown at the level of the look."""
+    INFERIOR = 1
+    """Worse by more than the margin, proved at `PROOF` over the family."""
+    NOT_SHOWN = 2
+    """All looks are used, the baseline has its seeds, and still non-inferiority is not shown."""
+    INCONCLUSIVE = 3
+    """Too few seeds, here or in the baseline."""
+
+
+def decide(found: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
+    """`Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation."""
+    count = np.asarray(seeds)
+    passed = found.p_noninferior < level(count)
+    proved = holm(found.p_inferior) <= PROOF
+    final = (count >= LOOKS[-1]) & (np.asarray(base_seeds) >= GATING_SEEDS)
+    return np.select(
+        [proved, passed, np.broadcast_to(final, passed.shape)],
+        [Call.INFERIOR, Call.PASS, Call.NOT_SHOWN],
+        Call.INCONCLUSIVE,
+    ).astype(np.int64)
+
+
+def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
+    """Chance that the look at `seeds` runs passes a cell that is as good as its baseline.
+
+    `ratio` is the margin in standard deviations of both. Noncentral t.
+    """
+    base = np.asarray(base_seeds, np.float64)
+    df = base + seeds - 2
+    shift = np.asarray(ratio, np.float64) / np.sqrt(1 / base + 1 / seeds)
+    # Beyond 30 standard errors the chance is 1 in double precision, and the series of the noncentral t does not end.
+    return np.asarray(1 - nctdtr(df, np.minimum(shift, 30.0), stdtrit(df, 1 - level(seeds))))
+
+
+def family_risk(ratio: ArrayLike, base_seeds: ArrayLike) -> float:
+    """Bound of the chance that any of some equal cells ends as `NOT_SHOWN`: the sum of each one's own (Bonferroni).
+
+    A baseline of too few seeds never lets a cell end so. `ratio` as for `power`.
+    """
+    base = np.asarray(base_seeds, np.float64)
+    risk = np.where(base >= GATING_SEEDS, 1 - power(ratio, LOOKS[-1], base), 0.0)
+    return float(min(risk.sum(), 1.0))

@@ -1,0 +1,33 @@
+"""What a batch costs the step that trains it: resident and streamed data. Figures, no verdicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ddp.core.loading import Loading
+from ddp.core.spans import Chunk
+from ddp.data import TensorSource
+from ddp.data.feed import feed
+from ddp.data.visits import Visits
+
+SIZE, BATCH = 1437, 16
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+def test_an_epoch_of_small_batches(benchmark: Any, kind: str) -> None:
+    """The digits in batches of 16, as `mlp` trains them."""
+    source = TensorSource(torch.rand(SIZE, 1, 8, 8), torch.randint(10, (SIZE,)))
+    found, _ = feed(source, Visits(0, SIZE), torch.device("cpu"), Loading(kind))
+    chunk = Chunk(0, 0, SIZE, BATCH)
+    batches = [chunk.at(step) for step in range(chunk.steps)]
+
+    def epoch() -> None:
+        found.expect(batches)
+        for batch in batches:
+            found.get(batch)
+
+    benchmark(epoch)
+    found.close()

@@ -1,0 +1,43 @@
+"""Evaluation: who measures which part of the test set of which epoch, and what lost ranks leave to do of it.
+
+It happens on the average, behind the round that completes an epoch, split over the ranks.
+"""
+
+from __future__ import annotations
+
+from ddp.core.cohort import Cohort, Owed
+from ddp.core.commands import Evaluate
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Evaluated
+from ddp.core.values import replace
+
+
+def evaluate(cohort: Cohort, epochs: tuple[int, ...], turn: bool = False) -> tuple[Cohort, tuple[Evaluate, ...]]:
+    """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
+    live = cohort.live
+    owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
+    return replace(cohort, evaluating=(*cohort.evaluating, *owed)), orders(owed, turn)
+
+
+def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
+    """The orders for parts of evaluations."""
+    return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
+
+
+def on_evaluated(cohort: Cohort, event: Evaluated) -> Cohort:
+    """A rank has done its part. Raises ProtocolError if it was not asked for."""
+    asked = (event.epoch, event.rank, event.part)
+    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
+    if len(left) == len(cohort.evaluating):
+        raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
+    return replace(cohort, evaluating=left)
+
+
+def adopt(cohort: Cohort) -> tuple[Cohort, tuple[Evaluate, ...]]:
+    """At the end of training, have a survivor evaluate what lost ranks owed of the final model.
+
+    Of an earlier epoch, the model is gone: its evaluation stays incomplete.
+    """
+    last, rank = cohort.world.epochs - 1, cohort.live[0]
+    owed = tuple(replace(o, rank=rank) for o in cohort.orphaned if o.epoch == last)
+    return replace(cohort, orphaned=(), evaluating=owed), orders(owed)

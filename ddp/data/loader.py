@@ -1,0 +1,151 @@
+"""`DataLoader`: the loader by itself, for loops of one's own. The engines use the same parts (`ddp.data.feed`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.core.loading import Loading
+from ddp.core.spans import Chunk
+from ddp.data.augment import Augment
+from ddp.data.dataset import as_source
+from ddp.data.feed import Feed, feed
+from ddp.data.visits import Sampler, Visits
+
+
+class DataLoader:
+    """Batches of a data set: on the device as a whole where it fits, else read ahead by a thread.
+
+        with DataLoader((images, labels), batch_size=32, names=["image", "label"], device="cuda") as loader:
+            for epoch in range(10):
+                for batch in loader.epoch(epoch):
+                    batch["image"]
+
+    Args:
+        dataset: as for `ddp.Trainer`: tensors of equal length, a TensorDataset, a map-style Dataset, or a source.
+        batch_size: samples of one batch of one device.
+        names: of the members of a batch, in order: batches are mappings then. Of samples that are dictionaries, their keys.
+        seed: of the order, and of every random number of a sample.
+        shuffle: another order in each epoch; else that of the data.
+        sampler: the samples of an epoch in their order, in place of both (`ddp.data.visits.Sampler`).
+        drop_last: leave out samples that make no whole batch on every rank; by default every sample is there.
+        augment: (batch, `ddp.Draws`) -> batch.
+        device: where batches come to.
+        rank, world_size: this process's part: all ranks have one order, and of every `batch_size * world_size` samples in it
+            consecutive slices. Where the last samples are too few for all ranks, batches are smaller, and None if there is
+            none.
+        loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loading.Loading`.
+        deadline_s: how long a batch may take to be there.
+
+    ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        names: Sequence[str] | None = None,
+        seed: int = 42,
+        shuffle: bool = True,
+        sampler: Sampler | None = None,
+        drop_last: bool = False,
+        augment: Augment | None = None,
+        device: str | torch.device = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+        loader: str = "auto",
+        prefetch: int | None = None,
+        vram_max_usage: float = Loading.vram_max_usage,
+        memory_max_usage: float = Loading.memory_max_usage,
+        deadline_s: float = 60.0,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be 1 or more")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank={rank} is not one of the ranks 0 to {world_size - 1}")
+        if names is not None and (not names or len(set(names)) != len(names)):
+            raise ValueError(f"names={list(names)} must all be different, and at least one")
+        self._source, self.batch_size, self._named = as_source(dataset), batch_size, names is not None
+        self.names = tuple(names) if names is not None else ("input", "target")
+        """Of the members of a batch; those of a graph's batches where none were given."""
+        whole = batch_size * world_size if drop_last else 1
+        self._visits = Visits(seed, len(self._source), sampler, whole, shuffle)
+        self._augment, self._device = augment, torch.device(device)
+        self._rank, self._world = rank, world_size
+        self._loading = Loading(loader, prefetch, vram_max_usage, memory_max_usage)
+        self._deadline_s, self._next = deadline_s, 0
+        self._feeds: dict[tuple[torch.device, int], Feed] = {}
+
+    def __len__(self) -> int:
+        """Samples of an epoch, of all ranks."""
+        return len(self._visits)
+
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch."""
+        return self._chunk(0).steps
+
+    @property
+    def kind(self) -> str:
+        """`resident` or `streaming`."""
+        return self.feed(self._device).kind
+
+    def order(self, epoch: int) -> Tensor:
+        """Indices of the samples of an epoch, in their order, int64."""
+        return self._visits(epoch)
+
+    def _chunk(self, epoch: int) -> Chunk:
+        return Chunk(epoch, 0, len(self), self.batch_size * self._world, self._rank, self._world)
+
+    def epoch(self, number: int) -> Iterator[Any]:
+        """The batches of an epoch: what the data set gives, put together, or mappings where there are names."""
+        source, chunk = self.feed(self._device), self._chunk(number)
+        source.expect(map(chunk.at, range(chunk.steps)))
+        try:
+            for batch in map(chunk.at, range(chunk.steps)):
+                yield self._with_names(source.get(batch)) if batch.samples else None
+        finally:
+            source.expect(())  # of an epoch that is left early nothing more is read
+
+    def __iter__(self) -> Iterator[Any]:
+        """The next epoch, counted from 0 or from `set_epoch`."""
+        number, self._next = self._next, self._next + 1
+        return self.epoch(number)
+
+    def set_epoch(self, number: int) -> None:
+        """Which epoch the next iteration is."""
+        self._next = number
+
+    def _with_names(self, batch: Any) -> Any:
+        if not self._named or isinstance(batch, Mapping):
+            return batch
+        members = batch if isinstance(batch, tuple) else (batch,)
+        if len(members) != len(self.names):
+            raise ValueError(f"names={list(self.names)} for batches of {len(members)} members; give one for each")
+        return dict(zip(self.names, members, strict=True))
+
+    def feed(self, device: torch.device, replica: int = 0) -> Feed:
+        """What gives batches to `device`, for one replica there: by positions, without names."""
+        if (device, replica) not in self._feeds:
+            made, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
+            if note:
+                warnings.warn(note, stacklevel=2)
+            self._feeds[device, replica] = made
+        return self._feeds[device, replica]
+
+    def close(self) -> None:
+        """End what runs in the background. A loader that is asked again begins anew."""
+        for one in self._feeds.values():
+            one.close()
+        self._feeds.clear()
+
+    def __enter__(self) -> DataLoader:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,127 @@
+"""Frames over a connection: each authentic, in order and once, of limited size, and none waited for without a deadline.
+
+A frame is its length (4 bytes), a letter for its kind, the body and a tag: HMAC-SHA256 under a key of this connection and
+direction over the frame's number, kind and body. Nothing is encrypted, nothing unpickled. Knows nothing of what is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from ddp.core.errors import EngineError
+
+MOST = (1 << 20) + (1 << 12)
+"""Largest body, bytes: the largest message, or a piece of a file."""
+TAG = 16
+_LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
+_READ = 1 << 18
+
+
+class LinkLost(EngineError):
+    """The other end is gone, silent, or not what it claims to be; the text says which."""
+
+
+class Silent(LinkLost):
+    """Nothing was heard from it, or nothing got through to it, for too long: the link may be cut."""
+
+
+class Keys(NamedTuple):
+    """Of one connection, from one end's point of view."""
+
+    sending: bytes
+    receiving: bytes
+
+
+class Wire:
+    """One end. One thread may send while another receives."""
+
+    def __init__(self, line: socket.socket, keys: Keys, deadline_s: float) -> None:
+        self._line, self._keys = line, keys
+        self.deadline_s = deadline_s
+        """A frame must be sent, and the next one be there, within so many seconds."""
+        self._sent = self._received = 0
+        self._buffer = bytearray()
+        self._heard = time.monotonic()
+        line.setblocking(False)
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, kind: bytes, body: bytes = b"") -> None:
+        """Send one frame. Raises LinkLost."""
+        assert len(body) <= MOST, f"a frame of {len(body)} bytes"
+        tag = _tag(self._keys.sending, self._sent, kind, body)
+        self._sent += 1
+        left = memoryview(b"".join((_LENGTH.pack(len(body)), kind, body, tag)))
+        until = time.monotonic() + self.deadline_s
+        while left:
+            try:
+                left = left[self._line.send(left) :]
+            except BlockingIOError:
+                self._wait(select.POLLOUT, until, f"it took nothing for {self.deadline_s:.1f} s")
+            except OSError as error:
+                raise LinkLost(_told(error)) from error
+
+    def receive(self) -> tuple[bytes, bytes]:
+        """(kind, body) of the next frame. Raises LinkLost, too if none is whole within the deadline of the one before."""
+        while (frame := self._whole()) is None:
+            self._wait(select.POLLIN, self._heard + self.deadline_s, f"nothing was heard for {self.deadline_s:.1f} s")
+            try:
+                more = self._line.recv(_READ)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise LinkLost(_told(error)) from error
+            if not more:
+                raise LinkLost("it hung up")
+            self._buffer += more
+        return frame
+
+    def _wait(self, event: int, until: float, late: str) -> None:
+        poll = select.poll()
+        try:
+            poll.register(self._line, event)
+        except (OSError, ValueError) as error:  # closed by another thread
+            raise LinkLost("the connection is closed") from error
+        left = max(until - time.monotonic(), 0.0)  # this end may have been busy for longer than the other was silent
+        if not poll.poll(left * 1000):
+            raise Silent(late)
+
+    def _whole(self) -> tuple[bytes, bytes] | None:
+        """The first frame of what has come, if it is there."""
+        head = _LENGTH.size
+        if len(self._buffer) < head:
+            return None
+        size = _LENGTH.unpack_from(self._buffer)[0]
+        if size > MOST:
+            raise LinkLost(f"it sent a frame of {size} bytes, {MOST} are allowed")
+        end = head + 1 + size + TAG
+        if len(self._buffer) < end:
+            return None
+        kind, body = bytes(self._buffer[head : head + 1]), bytes(self._buffer[head + 1 : end - TAG])
+        tag = _tag(self._keys.receiving, self._received, kind, body)
+        if not hmac.compare_digest(tag, bytes(self._buffer[end - TAG : end])):
+            raise LinkLost("it sent a frame that is not authentic")
+        del self._buffer[:end]
+        self._received += 1
+        self._heard = time.monotonic()
+        return kind, body
+
+    def close(self) -> None:
+        """Hang up; wakes whoever sends or receives."""
+        with suppress(OSError):
+            self._line.shutdown(socket.SHUT_RDWR)
+        self._line.close()
+
+
+def _tag(key: bytes, number: int, kind: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, _NUMBER.pack(number) + kind + body, hashlib.sha256)[:TAG]
+
+
+def _told(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,164 @@
+"""Plans before, reruns and replays after: the verbs around a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.again import told
+from bench.estimate import estimate
+from bench.exitcodes import Exit
+from bench.replay import Unfit, deviation
+from bench.runfolder import CONFIG, EVENTS, Run, find_runs
+from ddp.core.policies import POLICIES
+from ddp.core.world import World
+from ddp.runtime.codec import encode
+from ddp.sim import Costs, simulate
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
+
+
+def simulated(folder: Path, policy: str = "cadence", backend: str = "nccl") -> Run:
+    """A run folder with the records of the simulator, numbered as the journal does."""
+    world = World(2, 200, 10, 3, blocking=backend == "nccl", in_step=False, deadline_s=60.0, tolerate_loss=True)
+    costs = Costs(lambda rank, step: 0.01 * (1 + rank), latency_s=1e-4, wire_s=0.002, reduce_s=0.002, report_s=0.02)
+    made = POLICIES[policy]()
+    played = simulate(made, world, costs=costs)
+    spec = make_spec(f"{backend}_{policy}", epochs=3, batch_size=10)
+    metrics = make_metrics(spec).model_copy(update={"epochs_planned": 3, "batch_size": 10})
+    path = write_run(folder, spec, metrics)
+    config = {
+        **{"model": "mlp", "engine": "elche", "policy": {"name": policy} | vars(made), "backend": backend},
+        **{"averaging": None, "world_size": 2, "seed": 0, "recipe": "quick", "train": {}, "data": {}},
+        **{"cluster": {}, "checkpoint": {"every": 0}},
+    }
+    (path / CONFIG).write_text(json.dumps(config))
+    lines = [b'{"n":%d,' % n + encode(record, at)[1:] for n, (at, record) in enumerate(played.records)]
+    (path / EVENTS).write_bytes(b"\n".join(reversed(lines)) + b"\n")
+    return find_runs(path)[0][0]
+
+
+@pytest.mark.parametrize(("policy", "backend"), [("cadence", "nccl"), ("async", "cpu"), ("sync", "cpu")])
+def test_a_recorded_run_replays_whatever_the_order_of_its_lines(tmp_path: Path, policy: str, backend: str) -> None:
+    checked, found = deviation(simulated(tmp_path, policy, backend))
+    assert found is None
+    assert checked > 20
+
+
+def edited(run: Run, kind: str, change: dict[str, Any]) -> Run:
+    path = run.path / EVENTS
+    lines = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    wanted = sorted((line for line in lines if line["type"] == kind), key=lambda line: int(line["n"]))[2]
+    wanted.update(change)
+    path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "says"),
+    [
+        ("Train", {"pace": 9.0}, "recorded is Train"),
+        ("Merged", {"rank": 0, "spans": [[0, 1]]}, "recorded is Merged"),
+        ("Progress", {"steps": 999, "samples": 9990}, "record "),
+    ],
+)
+def test_a_record_that_the_core_would_not_give_is_named(
+    tmp_path: Path, kind: str, change: dict[str, Any], says: str
+) -> None:
+    _, found = deviation(edited(simulated(tmp_path), kind, change))
+    assert found is not None
+    assert says in found
+
+
+def test_a_record_that_is_missing_is_found(tmp_path: Path) -> None:
+    run = simulated(tmp_path)
+    lines = (run.path / EVENTS).read_bytes().splitlines(keepends=True)
+    dropped = next(i for i, line in enumerate(lines) if b'"Train"' in line)
+    (run.path / EVENTS).write_bytes(b"".join(lines[:dropped] + lines[dropped + 1 :]))
+    assert deviation(run)[1] is not None
+
+
+def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
+    solo = write_run(tmp_path / "a", make_spec("solo"))
+    with pytest.raises(Unfit, match="no coordinator"):
+        deviation(find_runs(solo)[0][0])
+    old = write_run(tmp_path / "b", make_spec("nccl_cadence"))
+    with pytest.raises(Unfit, match="earlier version"):
+        deviation(find_runs(old)[0][0])
+
+
+def test_runs_are_compared_to_the_last_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = make_metrics(make_spec("solo"))
+    assert told(tmp_path, one, one) is Exit.OK
+    rows = list(one.epochs)
+    loss = rows[1].train_loss
+    assert loss is not None
+    rows[1] = rows[1].model_copy(update={"train_loss": loss * (1 + 2**-52)})
+    other = one.model_copy(update={"epochs": rows})
+    assert told(tmp_path, one, other) is Exit.REGRESSION
+    assert "epoch 1 train_loss" in capsys.readouterr().out
+    free = [m.model_copy(update={"mode": "nccl_async", "engine": "elche", "policy": "async"}) for m in (one, other)]
+    assert told(tmp_path, *free) is Exit.INCONCLUSIVE
+    assert "does not promise equal bits" in capsys.readouterr().out
+
+
+def test_rerun_trains_again_and_leaves_the_folder(
+    quiet: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench import cli
+
+    quiet(*SOLO)
+    (run,) = find_runs(tmp_path / "runs")[0]
+    before = {file.name: file.read_bytes() for file in run.path.iterdir()}
+    assert cli.dispatch(["rerun", str(run.path)]) == 0
+    assert "EQUAL" in capsys.readouterr().out
+    assert {file.name: file.read_bytes() for file in run.path.iterdir()} == before
+    body = json.loads(before["metrics.json"]) | {"params_sha256": "another"}
+    (run.path / "metrics.json").write_text(json.dumps(body))
+    assert cli.dispatch(["rerun", str(run.path)]) == 1
+    assert "params_sha256: another and d1" in capsys.readouterr().out
+    assert cli.dispatch(["replay", str(run.path)]) == 4
+    assert cli.dispatch(["rerun", str(tmp_path / "runs")]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+def test_a_plan_trains_nothing_and_knows_what_is_there(
+    quiet: Any, bench: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("plan", "-m", *SOLO, "seed=0,1,2") == 0
+    said = capsys.readouterr().out
+    assert "planned: 3 runs of 1 cells, 0 finished, 3 to train: about 60 s" in said
+    assert not Path("runs").exists()
+    quiet("-m", *SOLO, "seed=0,1")
+    capsys.readouterr()
+    assert bench("plan", "-m", *SOLO, "seed=0,1,2") == 0
+    said = capsys.readouterr().out
+    assert "2 finished, 1 to train" in said
+    assert "this cell, 2 runs" in said
+    assert bench("plan", "model=mlp", "mode=solo", "world_size=2") == 2
+    assert "cannot be: world_size=2" in capsys.readouterr().out
+
+
+def test_an_experiment_is_chosen_with_and_without_a_plus(quiet: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("experiment=smoke", "+experiment=smoke"):
+        assert quiet(word, "--cfg", "job") == 0
+        assert "output: runs/smoke" in capsys.readouterr().out
+
+
+def test_estimates_take_the_best_that_is_known() -> None:
+    spec = make_spec("nccl_cadence")
+    run = make_metrics(spec)
+    other = run.model_copy(update={"config_hash": "other", "mode": "solo"})
+    assert estimate(spec, []).source == "a usual run"
+    assert estimate(spec, [run.model_copy(update={"status": "failed"})]).source == "a usual run"
+    assert estimate(spec, [other]).source == "this model, 1 runs"
+    found = estimate(spec, [other, run])
+    assert (found.source, found.seconds) == ("this cell, 1 runs", pytest.approx(run.time_s.total))
+    longer = estimate(replace(spec, epochs=6), [run])
+    assert run.time_s.total < longer.seconds < 2 * run.time_s.total

@@ -1,0 +1,201 @@
+"""The life of a baseline: proposed, accepted, replaced, damaged, audited."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.validate import judge
+from bench.validate.crossing import crossing
+from bench.validate.library import load
+from bench.validate.reference import Broken, digest, read
+from bench.validate.revision import accept, audit, diff, whole, write_proposals
+from bench.validate.schema import SCHEMA_FILE, json_schema
+from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, put, with_eval
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return baselines(tmp_path)
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.rglob("*.json")
+    return path
+
+
+def test_the_schema_is_exported(base: Path) -> None:
+    assert SCHEMA_FILE.read_text() == json_schema(), "run: python -m bench.validate.schema"
+    jsonschema.validate(json.loads(the_file(base).read_text()), json.loads(json_schema()))
+
+
+def test_what_is_kept_of_runs(base: Path) -> None:
+    reference = read(the_file(base))
+    quality, samples = reference.metrics["quality"], reference.metrics["samples_to_target"]
+    assert [value.value for value in quality.values] == list(FIVE)
+    assert (quality.margin, quality.margin_why) == (0.015, "the floor, over 2.5 sd = 0.007906")
+    assert reference.target.value == pytest.approx(0.974 - 2 * 0.0031623, abs=1e-6)
+    assert samples.missed or len(samples.values) == 5
+    assert samples.margin >= 0.0953
+    assert len(reference.curves["train_loss"].q50) == 3
+    assert (reference.seeds, reference.gating, reference.expires) == (5, False, "2027-05-20")
+    assert reference.params_sha256 == dict.fromkeys("01234", "end")
+    assert the_file(base).parent.name == "mlp-digits-quick"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda body: body["metrics"]["quality"].update(margin=0.5),
+        lambda body: body["metrics"]["quality"]["values"][0].update(value=0.1),
+        lambda body: body.update(expires="2099-01-01"),
+        lambda body: body.update(digest="0" * 64),
+        lambda body: body.update(extra=1),
+        lambda body: body.pop("target"),
+        lambda body: body["metrics"]["quality"].update(values=[]),
+    ],
+)
+def test_an_edited_baseline_is_refused_by_name(base: Path, tmp_path: Path, edit: object) -> None:
+    path = the_file(base)
+    body = json.loads(path.read_text())
+    edit(body)  # type: ignore[operator]
+    path.write_text(json.dumps(body))
+    with pytest.raises(Broken, match=path.name) as error:
+        read(path)
+    assert "\n" not in str(error.value)
+    judgement = judge([cell(tmp_path / "runs", "nccl_sync", FIVE)], base)
+    assert (judgement.verdicts[0].name, judgement.verdicts[0].check, judgement.code) == ("REFUSED", "baseline", 4)
+    assert path.name in judgement.verdicts[0].line
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"digest": NaN}', b"[" * 100_000])
+def test_a_damaged_file_is_one_clear_line(base: Path, content: bytes) -> None:
+    the_file(base).write_bytes(content)
+    with pytest.raises(Broken, match=r"solo-w1-.*\.json") as error:
+        read(the_file(base))
+    assert "\n" not in str(error.value)
+
+
+def test_a_sealed_file_that_cannot_be_is_refused_still(base: Path) -> None:
+    path = the_file(base)
+    body = json.loads(path.read_text())
+    body["metrics"]["samples_to_target"]["values"][0]["value"] = 0.0
+    path.write_text(json.dumps(body | {"digest": digest(body)}))
+    with pytest.raises(Broken, match="no logarithm"):
+        read(path)
+
+
+def test_reformatting_is_no_edit(base: Path) -> None:
+    path = the_file(base)
+    before = read(path)
+    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
+    assert read(path) == before
+
+
+def test_too_little_makes_no_baseline(tmp_path: Path) -> None:
+    out = tmp_path / "proposals"
+
+    def refused(match: str, **options: object) -> None:
+        with pytest.raises(ValueError, match=match):
+            write_proposals(tmp_path / "runs", out, TODAY, **options)  # type: ignore[arg-type]
+        assert not out.exists()
+
+    cell(tmp_path / "runs", "solo", FIVE[:4])
+    refused("4 seeds, a baseline needs 5")
+    refused("no runs of mode nccl_sync", mode="nccl_sync")
+    spec = make_spec("solo", seed=4)
+    write_run(tmp_path / "runs", spec, make_metrics(spec, status="killed"))
+    refused("not every run finished")
+    put(tmp_path / "runs", spec, 0.2)
+    refused(r"seeds \[4\] lie far from the others")
+    assert write_proposals(tmp_path / "runs", out, TODAY, because="a bad seed")[0].because == "a bad seed"
+
+
+def test_a_changed_tree_makes_no_baseline_unless_said(tmp_path: Path) -> None:
+    for seed, value in enumerate(FIVE):
+        spec = make_spec("solo", seed=seed)
+        write_run(tmp_path / "runs", spec, with_eval(spec, value).model_copy(update={"git": {"dirty": True}}))
+    with pytest.raises(ValueError, match="uncommitted changes"):
+        write_proposals(tmp_path / "runs", tmp_path / "p", TODAY)
+    assert write_proposals(tmp_path / "runs", tmp_path / "p", TODAY, dirty=True)
+
+
+def test_a_better_baseline_replaces_and_remembers(base: Path, tmp_path: Path) -> None:
+    old = read(the_file(base))
+    runs = cell(tmp_path / "new", "solo", tuple(value + 0.001 for value in TWENTY))
+    write_proposals(runs, tmp_path / "next", TODAY)
+    told = "\n".join(accept(tmp_path / "next", base))
+    new = read(the_file(base))
+    assert (new.supersedes, new.because, new.seeds) == (old.digest, None, 20)
+    assert "0.9740 [0.9701, 0.9779] n=5" in told
+    assert "n=20" in told
+    assert "not worse" in told
+
+
+def test_a_worse_baseline_wants_a_reason(base: Path, tmp_path: Path) -> None:
+    before = the_file(base).read_bytes()
+    write_proposals(cell(tmp_path / "new", "solo", tuple(v - 0.1 for v in FIVE)), tmp_path / "next", TODAY)
+    with pytest.raises(ValueError, match="quality not shown to be as good"):
+        accept(tmp_path / "next", base)
+    assert the_file(base).read_bytes() == before
+    accept(tmp_path / "next", base, because="less data")
+    assert read(the_file(base)).because == "less data"
+
+
+def test_an_edited_proposal_is_not_accepted(base: Path, tmp_path: Path) -> None:
+    write_proposals(cell(tmp_path / "new", "solo", FIVE), tmp_path / "next", TODAY)
+    path = the_file(tmp_path / "next")
+    path.write_text(path.read_text().replace("0.97", "0.98"))
+    with pytest.raises(Broken, match="does not fit"):
+        accept(tmp_path / "next", base)
+
+
+def test_diff_shows_old_and_new(base: Path, tmp_path: Path) -> None:
+    write_proposals(cell(tmp_path / "new", "solo", tuple(v - 0.1 for v in FIVE)), tmp_path / "next", TODAY)
+    told = "\n".join(diff(whole(base), whole(tmp_path / "next")))
+    assert "0.9740 [0.9701, 0.9779] n=5" in told
+    assert "0.8740 [0.8701, 0.8779] n=5" in told
+    assert "worse by more than the margin" in told
+    assert diff(whole(base), whole(base)) == ["no difference"]
+    with pytest.raises(ValueError, match="no such file"):
+        whole(tmp_path / "nothing")
+
+
+def test_audit_tells_of_age_and_power(base: Path) -> None:
+    library = load(base)
+    told, sound = audit(library, TODAY)
+    assert sound
+    assert "provisional" in told[-1]
+    assert "2027-05-20" in told[-1]
+    told, sound = audit(library, date(2027, 5, 10), frozenset())
+    assert "expires soon, provisional, not used" in told[-1]
+    assert not audit(library, date(2027, 5, 21))[1]
+    the_file(base).write_text("{")
+    told, sound = audit(load(base), TODAY)
+    assert (sound, told[-1].startswith("broken: ")) == (False, True)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 1))
+def test_a_crossing_lies_where_the_target_is_met(values: list[float], target: float) -> None:
+    at = [100.0 * (i + 1) for i in range(len(values))]
+    found = crossing(at, values, target)
+    if found is None:
+        assert values[0] < target
+        assert values[-1] < target
+    else:
+        assert at[0] <= found <= at[-1]
+        assert max(values) >= target
+
+
+def test_a_crossing_is_interpolated_and_no_single_peak_makes_one() -> None:
+    assert crossing([10, 20, 30, 40], [0.0, 0.5, 1.0, 1.0], 0.75) == pytest.approx(25)
+    assert crossing([10, 20, 30, 40, 50], [0.0, 0.0, 1.0, 0.0, 0.0], 0.9) is None
+    assert crossing([10, 20], [1.0, 1.0], 0.9) == 10
+    assert crossing([], [], 0.9) is None

@@ -1,0 +1,139 @@
+"""Checks one by one, each with a run that it must catch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.cells import cells
+from bench.runfolder import find_runs
+from bench.schema import Metrics
+from bench.validate.checks.curve import course
+from bench.validate.checks.target import expected, proven
+from bench.validate.checks.volume import formula
+from tests.bench.references import FIVE, TWENTY, baselines, cell, one, with_eval
+from tests.bench.streams import make_spec, write_run
+
+
+def changed(root: Path, mode: str, seeds: int, **changes: object) -> Path:
+    """Runs with fields of the result replaced."""
+    for seed in range(seeds):
+        spec = make_spec(mode, seed=seed)
+        metrics: Metrics = with_eval(spec, TWENTY[seed])
+        write_run(root, spec, metrics.model_copy(update=changes))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("mode", "meetings", "width"), [("nccl_sync", 90, 4), ("nccl_cadence", 18, 8), ("cpu_async", 18, 8)]
+)
+def test_volume_is_meetings_times_model(tmp_path: Path, mode: str, meetings: int, width: int) -> None:
+    run = find_runs(write_run(tmp_path, make_spec(mode)))[0][0]
+    assert formula(run) == meetings * 2 * 500 * width
+    if mode != "cpu_async":  # whose synthetic records leave the copies out
+        assert one(tmp_path, tmp_path / "none", "volume").name == "PASS"
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.99, 2.0])
+def test_a_volume_that_is_not_the_formulas_fails(tmp_path: Path, factor: float) -> None:
+    spec = make_spec("nccl_sync")
+    metrics = with_eval(spec, 0.97)
+    sync = metrics.sync.model_copy(update={"bytes": int(metrics.sync.bytes * factor)})
+    write_run(tmp_path, spec, metrics.model_copy(update={"sync": sync}))
+    assert one(tmp_path, tmp_path / "none", "volume").name == "FAIL"
+
+
+def test_two_runs_of_a_seed_must_have_the_same_bits(tmp_path: Path) -> None:
+    for name, sha in (("a", "one"), ("b", "one"), ("c", "two")):
+        changed(tmp_path / name, "nccl_sync", 1, params_sha256=sha)
+    same = tmp_path / "same"
+    same.mkdir()
+    (tmp_path / "a").rename(same / "a")
+    (tmp_path / "b").rename(same / "b")
+    assert one(same, tmp_path / "none", "determinism").name == "PASS"
+    (tmp_path / "c").rename(same / "c")
+    verdict = one(same, tmp_path / "none", "determinism")
+    assert (verdict.name, "params_sha256: one and two" in verdict.line) == ("FAIL", True)
+
+
+def test_modes_that_follow_speeds_promise_no_bits(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        changed(tmp_path / name, "nccl_cadence", 1, params_sha256=name)
+    (found,) = cells(find_runs(tmp_path)[0])
+    assert len(found.runs) == 2
+    with pytest.raises(ValueError, match="expected 1, got 0"):
+        one(tmp_path, tmp_path / "none", "determinism")
+
+
+def test_bits_are_held_against_the_baseline_of_the_same_source_and_machine(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    assert one(cell(tmp_path / "same", "solo", FIVE), base, "determinism").name == "PASS"
+    assert one(changed(tmp_path / "x", "solo", 5, params_sha256="x"), base, "determinism").name == "FAIL"
+    with pytest.raises(ValueError, match="expected 1, got 0"):
+        one(changed(tmp_path / "y", "solo", 5, params_sha256="x", git={"sha": "other"}), base, "determinism")
+
+
+def test_seeds_that_miss_the_target(tmp_path: Path) -> None:
+    base = baselines(tmp_path, TWENTY)
+    metrics = with_eval(make_spec("nccl_sync"), 0.97)
+    missed = metrics.target.model_copy(update={"reached": False, "samples": None})
+    hit = metrics.target.model_copy(update={"reached": True, "samples": 1})
+    assert one(changed(tmp_path / "a", "nccl_sync", 5, target=missed), base, "target").name == "FAIL"
+    assert one(changed(tmp_path / "b", "nccl_sync", 5, target=hit), base, "target").name == "PASS"
+    runs = changed(tmp_path / "c", "nccl_sync", 5, target=hit)
+    for seed in (0, 1):
+        spec = make_spec("nccl_sync", seed=seed)
+        write_run(runs, spec, with_eval(spec, 0.97).model_copy(update={"target": missed}))
+    verdict = one(runs, base, "target")
+    assert "3 of 5 seeds reach accuracy" in verdict.line
+    assert verdict.name == "FAIL"
+
+
+def test_the_expected_rates_are_those_of_the_reference() -> None:
+    assert [expected(n) for n in (1, 3, 5, 8, 10, 20)] == [1, 2, 4, 7, 9, 18]
+    assert [round(proven(n, n), 2) for n in (0, 5, 10, 20)] == [0.0, 0.55, 0.74, 0.86]
+
+
+def test_curves_outside_the_band(tmp_path: Path) -> None:
+    base = baselines(tmp_path, TWENTY)
+    rows = with_eval(make_spec("solo"), 0.97).epochs
+
+    def verdict(name: str, factor: float) -> str:
+        epochs = [row.model_copy(update={"train_loss": (row.train_loss or 0.0) * factor}) for row in rows]
+        return one(changed(tmp_path / name, "solo", 3, epochs=epochs), base, "curve").name
+
+    assert verdict("same", 1.0) == "PASS"
+    assert verdict("worse", 2.0) == "FAIL"
+    assert verdict("better", 0.3) == "SUSPICIOUS"
+    provisional = baselines(tmp_path / "five")
+    assert one(tmp_path / "worse", provisional, "curve").name == "INCONCLUSIVE"
+
+
+def test_a_value_that_is_missing_is_outside() -> None:
+    from bench.validate.reference import Curve
+
+    metrics = with_eval(make_spec("solo"), 0.97)
+    curve = Curve(
+        higher_is_better=False, samples=[1] * 3, q10=[0.0] * 3, q50=[1.0] * 3, q90=[9.0] * 3, margin=[0.0] * 3
+    )
+    rows = [row.model_copy(update={"train_loss": None}) for row in metrics.epochs]
+    found = course(curve, "train_loss", [metrics.model_copy(update={"epochs": rows})])
+    assert (found.points, found.worse, found.better) == (3, 3, 0)
+
+
+def test_time_is_compared_on_the_same_machine_only(tmp_path: Path) -> None:
+    from bench.validate.revision import accept, write_proposals
+    from tests.bench.references import TODAY
+
+    runs = cell(tmp_path / "runs", "solo", FIVE)
+    write_proposals(runs, tmp_path / "p", TODAY, with_time=True)
+    accept(tmp_path / "p", tmp_path / "b")
+    assert one(runs, tmp_path / "b", "speed").name in ("PASS", "INCONCLUSIVE")
+    slow = with_eval(make_spec("solo"), 0.97).throughput
+    half = slow.model_copy(update={"samples_per_s": (slow.samples_per_s or 0) / 2})
+    assert one(changed(tmp_path / "slow", "solo", 3, throughput=half), tmp_path / "b", "speed").name == "FAIL"
+    elsewhere = changed(tmp_path / "else", "solo", 3, env={"cores": 64, "torch": "2"})
+    verdict = one(elsewhere, tmp_path / "b", "speed")
+    assert (verdict.name, verdict.fields[0].field) == ("REFUSED", "env.cores")
+    assert one(elsewhere, tmp_path / "b").name == "PASS"

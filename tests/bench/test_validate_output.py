@@ -1,0 +1,108 @@
+"""Verdicts for machines: JUnit, GitHub's annotations and summary, the command; the same bytes twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.cells import cells
+from bench.exitcodes import Exit
+from bench.report.page import Page
+from bench.report.sections import banner
+from bench.runfolder import find_runs
+from bench.validate import Judgement, Terms, Verdict, github, judge
+from bench.validate.junit import xml
+from bench.validate.verdict import EXITS, Name
+from tests.bench.references import FIVE, TODAY, baselines, cell
+
+
+def verdict(name: Name, number: int = 0, line: str = "said") -> Verdict:
+    return Verdict(name, "quality", f"cell {number}", line, EXITS[name])
+
+
+def test_every_verdict_has_an_exit_code_and_a_place_in_junit() -> None:
+    judgement = Judgement([verdict(name, number) for number, name in enumerate(EXITS)], [])
+    root = ElementTree.fromstring(xml(judgement))
+    kinds = {suite.get("name"): [child.tag for child in suite.find("testcase") or ()] for suite in root}
+    assert len(kinds) == len(EXITS)
+    assert [suite.get("failures") for suite in root].count("1") == 3
+    assert judgement.code is Exit.REGRESSION
+
+
+def test_junit_has_the_text_and_survives_hostile_text() -> None:
+    hostile = 'a "<&>\x00\x1b]]> \ud800'
+    judgement = Judgement([verdict("FAIL", line=hostile)], [], {"cell 0": {"hash": "abc", "seeds": "0,1"}})
+    root = ElementTree.fromstring(xml(judgement).encode())
+    (failure,) = root.iter("failure")
+    assert failure.get("type") == "FAIL"
+    assert failure.text == 'a "<&>??]]> ?'
+    assert {p.get("name"): p.get("value") for p in root.iter("property")} == {"hash": "abc", "seeds": "0,1"}
+
+
+def test_annotations_keep_githubs_limits() -> None:
+    many = [verdict("FAIL", n) for n in range(25)] + [verdict("INCONCLUSIVE", n) for n in range(10)]
+    told = github.commands(Judgement([*many, verdict("PASS"), verdict("XFAIL")], []))
+    errors = [line for line in told if line.startswith("::error ")]
+    warnings = [line for line in told if line.startswith("::warning ")]
+    assert (len(errors), len(warnings), len(told)) == (10, 10, 20)
+    assert "title=16 more::" in errors[-1]
+    assert "cell 24" in errors[-1]
+
+
+def test_annotations_are_escaped_and_short() -> None:
+    (line,) = github.commands(Judgement([verdict("FAIL", line="50%\nof, it: all")], []))
+    assert line == "::error title=FAIL cell 0 quality::50%25%0Aof, it: all"
+    (line,) = github.commands(Judgement([replace(verdict("FAIL", line="x" * 9000), cell="a:b,c")], []))
+    assert line.startswith("::error title=FAIL a%3Ab%2Cc quality::")
+    assert len(line) < 2100
+
+
+@pytest.mark.parametrize("room", [10, 300, 5000, 1 << 20])
+def test_a_summary_never_takes_more_room_than_there_is(room: int) -> None:
+    judgement = Judgement([verdict("PASS", n, "é" * 50) for n in range(300)] + [verdict("FAIL", 999)], ["of all"])
+    text = github.markdown(judgement, room)
+    assert len(text.encode()) <= room
+    if room == 5000:
+        assert "(cut: the rest is in the log of the step)" in text
+        assert text.index("cell 999") < text.index("cell 0")
+    assert ("cut" in text) == (room in (300, 5000))
+
+
+def test_equal_folders_give_equal_bytes(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    runs = cell(tmp_path / "runs", "nccl_sync", FIVE)
+    cell(tmp_path / "runs", "solo", FIVE)
+    both = [judge([runs], base, Terms(today=TODAY)) for _ in range(2)]
+    assert both[0] == both[1]
+    assert xml(both[0]) == xml(both[1])
+    assert github.markdown(both[0]) == github.markdown(both[1])
+    found = tuple(cells(find_runs(runs)[0]))
+    pages = [banner.section(Page(runs, tmp_path, found, (), tuple(judgement.verdicts))) for judgement in both]
+    assert pages[0] == pages[1]
+    assert "PASS" in pages[0]
+
+
+def test_the_command_writes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from bench import cli
+
+    base = baselines(tmp_path)
+    cell(tmp_path / "runs", "nccl_sync", (0.5,))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    words = ["validate", str(tmp_path / "runs"), "--baseline", str(base), "--junit", str(tmp_path / "junit.xml")]
+    assert cli.dispatch(words) == 1
+    said = capsys.readouterr().out
+    assert "::error title=FAIL mlp nccl_sync ×2 quality::" in said
+    assert "exit code 1 (regression)" in said
+    assert "| FAIL | mlp nccl_sync ×2 | quality |" in (tmp_path / "summary.md").read_text()
+    assert ElementTree.parse(tmp_path / "junit.xml").getroot().tag == "testsuites"
+    monkeypatch.delenv("GITHUB_ACTIONS")
+    assert cli.dispatch([*words, "--brief"]) == 1
+    brief = capsys.readouterr().out
+    assert "PASS  " not in brief
+    assert "::error" not in brief

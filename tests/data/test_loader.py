@@ -1,0 +1,176 @@
+"""The loader by itself."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import RandomSampler, TensorDataset
+
+from ddp import DataLoader, RoundRobinSampler
+from ddp.data import TensorSource
+from ddp.data.order import order
+from ddp.data.streaming import NAME
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def data(size: int) -> tuple[Tensor, Tensor]:
+    return torch.arange(float(size * 3)).view(size, 3), torch.arange(size)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(1, 40), st.integers(1, 6), st.integers(1, 4), st.booleans(), st.sampled_from(["resident", "streaming"])
+)
+def test_ranks_share_one_order_in_consecutive_slices(size: int, batch: int, ranks: int, drop: bool, kind: str) -> None:
+    if drop and size < batch * ranks:
+        return
+    loaders = [
+        DataLoader(data(size), batch_size=batch, seed=7, drop_last=drop, rank=rank, world_size=ranks, loader=kind)
+        for rank in range(ranks)
+    ]
+    for epoch in (0, 1):
+        steps = list(zip(*(loader.epoch(epoch) for loader in loaders), strict=True))
+        flat = [int(i) for step in steps for part in step if part is not None for i in part[1]]
+        length = size - size % (batch * ranks) if drop else size
+        assert flat == order(7, epoch, size)[:length].tolist()
+        for step in steps[:-1] if not drop else steps:
+            assert [len(part[1]) for part in step] == [batch] * ranks
+        assert len(steps) == loaders[0].steps
+    assert len(loaders[0]) == length
+    for loader in loaders:
+        loader.close()
+
+
+def test_batches_have_names_and_epochs_count_on() -> None:
+    with DataLoader(TensorDataset(*data(10)), batch_size=4, names=["point", "number"]) as loader:
+        assert loader.kind == "resident"
+        first, second = list(loader), list(loader)
+        assert [sorted(batch) for batch in first] == [["number", "point"]] * 3
+        assert torch.equal(torch.cat([batch["number"] for batch in first]), loader.order(0))
+        assert torch.equal(torch.cat([batch["number"] for batch in second]), loader.order(1))
+        loader.set_epoch(0)
+        assert torch.equal(next(iter(loader))["number"], first[0]["number"])
+    with pytest.raises(ValueError, match="for batches of 2 members"):
+        next(iter(DataLoader(data(10), batch_size=4, names=["one"])))
+    assert next(iter(DataLoader(torch.arange(3), batch_size=3, names=["x"], shuffle=False)))["x"].tolist() == [0, 1, 2]
+
+
+def test_an_epoch_that_is_left_early_reads_nothing_more() -> None:
+    loader = DataLoader(data(100), batch_size=2, loader="streaming", prefetch=2)
+    for _ in range(3):
+        for number, _batch in enumerate(loader.epoch(0)):
+            if number == 3:
+                break
+    assert torch.equal(torch.cat([batch[1] for batch in loader.epoch(1)]), loader.order(1))
+    loader.close()
+
+
+def test_orders_of_ones_own() -> None:
+    def chosen(sampler: Any, **more: Any) -> list[int]:
+        loader = DataLoader(data(9), batch_size=4, sampler=sampler, **more)
+        return [int(i) for batch in loader.epoch(1) for i in batch[1]]
+
+    assert chosen(lambda epoch: [epoch, 8, 8]) == [1, 8, 8]
+    assert chosen(torch.tensor([3, 2, 1, 0, 5]), drop_last=True) == [3, 2, 1, 0]
+    before = torch.get_rng_state()
+    drawn = chosen(RandomSampler(range(9)))
+    assert sorted(drawn) == list(range(9))
+    assert drawn == chosen(RandomSampler(range(9)))
+    assert torch.equal(torch.get_rng_state(), before)
+    for bad in ([], [9], [-1], [0.5], [True]):
+        with pytest.raises(ValueError, match="the sampler must give indices of 9 samples"):
+            chosen(bad)
+
+
+def test_what_cannot_be_loaded_is_refused() -> None:
+    for options, match in (
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 1, "rank": 1}, "rank=1 is not one of"),
+        ({"batch_size": 1, "names": ["a", "a"]}, "must all be different"),
+        ({"batch_size": 2, "world_size": 2, "drop_last": True}, "3 samples make no batch of 4"),
+        ({"batch_size": 1, "loader": "fast"}, "kind='fast' is not one of auto, resident, streaming"),
+        ({"batch_size": 1, "prefetch": 0}, "prefetch=0"),
+        ({"batch_size": 1, "vram_max_usage": 0}, "vram_max_usage=0 must be above 0"),
+        ({"batch_size": 1, "memory_max_usage": 1.5}, "memory_max_usage=1.5"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            DataLoader(torch.arange(3), **options)  # type: ignore[arg-type]
+
+
+def test_data_that_finds_no_memory_is_told_of() -> None:
+    class Big(TensorSource):
+        calls = 0
+
+        def to(self, device: torch.device) -> TensorSource:
+            type(self).calls += 1
+            if self.calls == 1:
+                raise torch.OutOfMemoryError("out of memory")
+            return self
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with DataLoader(Big(torch.arange(5)), batch_size=2) as loader:
+            assert len(list(loader)) == 3
+            assert loader.kind == "streaming"
+    assert [str(one.message) for one in told] == ["no memory on cpu for 0 MB of data: it is streamed"]
+
+
+@given(st.integers(1, 50), st.integers(1, 5), st.integers(1, 7), st.booleans())
+def test_round_robin_gives_every_sample_once_in_as_many_steps(size: int, ranks: int, batch: int, shuffle: bool) -> None:
+    samplers = [RoundRobinSampler(size, ranks, rank, seed=3, shuffle=shuffle) for rank in range(ranks)]
+    given_to = []
+    for sampler in samplers:
+        sampler.set_epoch(2)
+        assert len(list(sampler)) == len(sampler)
+        given_to.append(list(sampler))
+    assert sorted(index for mine in given_to for index in mine) == list(range(size))
+    assert max(map(len, given_to)) - min(map(len, given_to)) <= 1
+    assert given_to[0][0] == (int(order(3, 2, size)[0]) if shuffle else 0)
+
+    class Cut:
+        """As torch's loader cuts."""
+
+        batch_size = batch
+
+        def __init__(self, sampler: RoundRobinSampler) -> None:
+            self.sampler = sampler
+
+        def __iter__(self) -> Iterator[list[int]]:
+            mine = list(self.sampler)
+            return iter([mine[at : at + batch] for at in range(0, len(mine), batch)])
+
+    evened = [list(sampler.even(Cut(sampler))) for sampler in samplers]
+    assert {len(steps) for steps in evened} == {samplers[0].steps(batch)}
+    assert all(None not in steps[:-1] for steps in evened)
+
+
+def test_round_robin_with_torchs_loader() -> None:
+    inputs = torch.arange(65)
+    seen: list[int] = []
+    for rank in range(2):
+        sampler = RoundRobinSampler(inputs, 2, rank)
+        loader = torch.utils.data.DataLoader(TensorDataset(inputs), batch_size=32, sampler=sampler)
+        steps = list(sampler.even(loader))
+        assert [None if step is None else len(step[0]) for step in steps] == [32, 1 if rank == 0 else None]
+        seen += [int(i) for step in steps if step is not None for i in step[0]]
+    assert sorted(seen) == list(range(65))
+    assert [len(list(RoundRobinSampler(65, 2, rank, drop_last=True))) for rank in range(2)] == [32, 32]
+    assert list(RoundRobinSampler(4, 1, 0, shuffle=False)) == [0, 1, 2, 3]
+    for arguments in ((4, 2, 2), (0, 1, 0)):
+        with pytest.raises(ValueError, match=r"is not one of|nothing is left"):
+            RoundRobinSampler(*arguments)
+    with pytest.raises(ValueError, match="without drop_last"):
+        list(sampler.even(torch.utils.data.DataLoader(inputs, batch_size=2, drop_last=True)))
