@@ -10,10 +10,12 @@ import ipaddress
 import json
 import os
 import secrets
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -159,6 +161,11 @@ class Machines:
     def dismiss(self, code: int) -> None:
         """All is over, with this exit code: the outposts go as soon as this process has."""
         if self._muster is not None:
+            if cut_off := self._muster.cut_off:
+                print(
+                    f"bench: rank {', '.join(map(str, cut_off))} went silent: torchrun here may wait 5 minutes for its host",
+                    file=sys.stderr,
+                )
             self._muster.dismiss(code)
             return
         try:
@@ -216,18 +223,31 @@ def _told(place: Seat) -> dict[str, Any]:
 def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
     from ddp.runtime import forkserver
     from ddp.runtime.remote.outpost import Outpost, Post, arrive
+    from ddp.runtime.remote.wire import Silent
 
     address = (str(said["host"]), int(said["port"]))
     if place.nodes > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(_way_to(address))[1])
     forkserver.warm(("sklearn.datasets", *models.MODELS.values()))
+    agent = os.getppid()
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
     wire, shift = arrive(post, STORE_S)
     try:
         with Outpost(post, wire, shift) as outpost:
             return outpost.serve()
     except EngineError as error:
+        if place.node and isinstance(error, Silent):
+            _end_agent(agent)
         raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
+
+
+def _end_agent(pid: int) -> None:
+    """End torchrun here as Ctrl-C would: behind a link that is cut it would wait for its store until the kernel gives up, a
+    quarter of an hour."""
+    with suppress(psutil.Error, OSError):
+        words = psutil.Process(pid).cmdline()
+        if os.getppid() == pid and any("torchrun" in word or word == "torch.distributed.run" for word in words):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _loopback(store: str) -> bool:

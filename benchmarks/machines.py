@@ -2,9 +2,9 @@
 
     python -m benchmarks.machines [--seeds 3] [--write]     # as root, on Linux; `make machines`; some minutes
 
-Each host has a network, a name, `/dev/shm`, `/tmp` and a monotonic clock of its own (the second's is a day ahead). Between them
-is a switch, a third namespace; the cut takes a port out of it, so that packets vanish and nobody is told. Every run is started
-by two torchrun agents with a c10d rendezvous.
+Each host has a network, a name, `/dev/shm` and a monotonic clock of its own (the second's is a day ahead). Between them is a
+switch, a third namespace; the cut takes a port out of it, so that packets vanish and nobody is told. Every run is started by
+two torchrun agents with a c10d rendezvous.
 """
 
 from __future__ import annotations

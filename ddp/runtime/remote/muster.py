@@ -37,7 +37,7 @@ from ddp.runtime.remote.link import (
     Link,
     pump,
 )
-from ddp.runtime.remote.wire import LinkLost, Wire
+from ddp.runtime.remote.wire import LinkLost, Silent, Wire
 from ddp.runtime.task import Job
 
 STRANGERS = 64
@@ -108,6 +108,12 @@ class Muster:
         for peer in peers:
             peer.link.flush(PATIENCE_S)
 
+    @property
+    def cut_off(self) -> list[int]:
+        """Ranks on other hosts that went silent."""
+        with self._came:
+            return sorted(rank for rank, peer in self._peers.items() if peer.silent and not peer.here)
+
     def close(self) -> None:
         """Hang up."""
         with suppress(OSError):
@@ -172,6 +178,7 @@ class Peer:
         self.link = Link(wire, f"rank {rank}")
         self.gone = ""
         """Why it is not there any more."""
+        self.silent = False
         self._posted: Posted | None = None
         threading.Thread(target=self._read, name=f"from rank {rank}", daemon=True).start()
 
@@ -191,6 +198,7 @@ class Peer:
                 if self._posted is not None:
                     self._posted.take(kind, body)
         except (EngineError, OSError, ValueError) as error:
+            self.silent = isinstance(error, Silent)
             self.gone = f"its host is gone ({error})" if isinstance(error, LinkLost) else f"{error}"
         self.link.close()
         if self._posted is not None:

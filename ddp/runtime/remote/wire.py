@@ -28,6 +28,10 @@ class LinkLost(EngineError):
     """The other end is gone, silent, or not what it claims to be; the text says which."""
 
 
+class Silent(LinkLost):
+    """Nothing was heard from it, or nothing got through to it, for too long: the link may be cut."""
+
+
 class Keys(NamedTuple):
     """Of one connection, from one end's point of view."""
 
@@ -86,7 +90,7 @@ class Wire:
             raise LinkLost("the connection is closed") from error
         left = max(until - time.monotonic(), 0.0)  # this end may have been busy for longer than the other was silent
         if not poll.poll(left * 1000):
-            raise LinkLost(late)
+            raise Silent(late)
 
     def _whole(self) -> tuple[bytes, bytes] | None:
         """The first frame of what has come, if it is there."""
