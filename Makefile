@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance lint bench controller calibration baselines convergence resume clean install
+.PHONY: run test campaign conformance lint bench controller calibration baselines convergence resume machines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -73,6 +73,11 @@ convergence: $(STAMP)
 # Runs killed and gone on with against uninterrupted ones, five seeds: the table of docs/checkpoints.md.
 resume: $(STAMP)
 	$(BIN)/python -m benchmarks.resume --write $(ARGS)
+
+# Runs over two hosts made of namespaces, and links that are cut: the tables of docs/machines.md. Needs root on Linux.
+machines: $(STAMP)
+	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
+	$(BIN)/python -m benchmarks.machines --write $(ARGS)
 
 clean:
 	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
