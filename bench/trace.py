@@ -1,147 +1,203 @@
-"""Chrome trace events: a builder that keeps the rules of the format, and `violations`, which checks any trace for them.
+"""Chrome trace events: `Trace` collects what happened and keeps the rules of the format, whatever it is told.
 
-Complete slices (X) of a (pid, tid) must nest, or viewers drop them; flows need their ends inside slices; every process and
-lane has a name. Knows nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
+Times become whole nanoseconds since a zero, never negative. Slices of a lane nest: one that would outlast what it begins in
+ends with it. A flow is drawn through points that lie inside slices, two at least, under a number of its own. Every process
+and lane has a name; events come in the order of their times. `bench.trace_rules` checks any trace for the same. Knows
+nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-Json = dict[str, Any]
+from bench.trace_rules import Json, violations
+
+__all__ = ["Json", "Lane", "Span", "Trace", "nest", "violations"]
+Span = tuple[int, int, str, Json | None]
+"""Begin and end in nanoseconds, name, further facts."""
+Lane = tuple[int, int]
+"""(pid, tid)."""
+MOST_NS = 1 << 53
+"""What JavaScript's numbers hold; some hundred days."""
 
 
 class Trace:
-    """Collects events; `zero` is the time that becomes 0, seconds."""
+    """Collects events; `zero` is the time that becomes 0, seconds. Times that are no numbers raise ValueError."""
 
     def __init__(self, zero: float, about: Mapping[str, Any]) -> None:
-        self._zero = zero
-        self._about = dict(about)
-        self._meta: list[Json] = []
-        self._slices: dict[tuple[int, int], list[Json]] = defaultdict(list)
-        self._points: list[Json] = []
+        self.zero = zero
+        self.about = dict(about)
+        self.processes: dict[int, tuple[str, dict[int, str]]] = {}
+        """Number -> (name, its lanes)."""
+        self.counters: dict[tuple[int, str], list[tuple[int, float]]] = defaultdict(list)
+        self.marks: list[tuple[int, int, int, str, Json]] = []
+        """(nanoseconds, pid, tid, name, further facts)."""
+        self._slices: dict[Lane, list[Span]] = defaultdict(list)
+        self._flows: list[tuple[int, str, int, list[tuple[int, int]]]] = []
 
-    def _ns(self, time: float) -> int:
-        return max(round((time - self._zero) * 1e9), 0)
+    def ns(self, time: float) -> int:
+        """`time`, seconds, as nanoseconds since zero. Raises ValueError if it is not a number."""
+        since = (time - self.zero) * 1e9
+        if math.isnan(since):
+            raise ValueError("a time must be a number")
+        return round(min(max(since, 0.0), MOST_NS))
 
     def process(self, pid: int, name: str, lanes: Mapping[int, str]) -> None:
         """Name a process, sorted by its number, and its lanes."""
-        self._meta.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
-        self._meta.append({"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}})
-        for tid, lane in lanes.items():
-            self._meta.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
-            order = {"sort_index": tid}
-            self._meta.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": order})
+        self.processes[pid] = (name, dict(lanes))
 
     def slice(self, pid: int, tid: int, name: str, start: float, stop: float, args: Json | None = None) -> None:
         """A stretch of time on a lane, seconds."""
-        begin = self._ns(start)
-        event: Json = {
-            "ph": "X",
-            "pid": pid,
-            "tid": tid,
-            "name": name,
-            "ts": begin,
-            "dur": max(self._ns(stop) - begin, 0),
-        }
-        self._slices[pid, tid].append(event | {"args": args} if args else event)
+        self._slices[pid, tid].append((self.ns(start), self.ns(stop), name, args))
+
+    def add(self, pid: int, tid: int, spans: Iterable[Span]) -> None:
+        """Many stretches of time on a lane, already in nanoseconds since zero."""
+        self._slices[pid, tid].extend(spans)
 
     def counter(self, pid: int, name: str, at: float, value: float) -> None:
-        """A value that holds from `at`."""
-        self._points.append({"ph": "C", "pid": pid, "name": name, "ts": self._ns(at), "args": {name: value}})
+        """A value that holds from `at`; left out if it is not finite."""
+        if math.isfinite(value):
+            self.counters[pid, name].append((self.ns(at), value))
 
     def mark(self, pid: int, tid: int, name: str, at: float, args: Json) -> None:
         """An instant."""
-        self._points.append(
-            {"ph": "i", "pid": pid, "tid": tid, "s": "p", "name": name, "ts": self._ns(at), "args": args}
-        )
+        self.marks.append((self.ns(at), pid, tid, name, args))
 
-    def flow(self, tid: int, name: str, number: int, points: list[tuple[int, float]]) -> None:
-        """An arrow through (pid, time) points, in the order of their times; each time lies inside a slice on lane `tid`."""
-        points = sorted(points, key=lambda point: point[1])
-        for index, (pid, at) in enumerate(points):
-            phase = "s" if index == 0 else "f" if index == len(points) - 1 else "t"
-            event: Json = {"ph": phase, "pid": pid, "tid": tid, "name": name, "cat": "flow", "id": number}
-            event["ts"] = self._ns(at)
-            self._points.append(event | {"bp": "e"} if phase != "s" else event)
+    def flow(self, tid: int, name: str, number: int, points: Sequence[tuple[int, float]]) -> None:
+        """An arrow through (pid, time) points on lanes `tid`, in the order of their times."""
+        self._flows.append((tid, name, number, sorted((self.ns(at), pid) for pid, at in points)))
 
-    def to_dict(self) -> Json:
-        """The trace: names first, then events by time; slices on a lane are cut where they would not nest."""
-        events = [event for lane in self._slices.values() for event in _nest(lane)] + self._points
-        events.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
-        timed = [
-            event | {"ts": event["ts"] / 1e3} | ({"dur": event["dur"] / 1e3} if "dur" in event else {})
-            for event in events
-        ]
-        return {"traceEvents": self._meta + timed, "displayTimeUnit": "ms", "otherData": self._about}
+    def lanes(self) -> dict[Lane, list[Span]]:
+        """The slices of each lane, nested: by begin, what encloses before what it holds."""
+        return {lane: nest(spans) for lane, spans in sorted(self._slices.items())}
 
     def to_json(self) -> str:
-        """The same as text."""
-        return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        """The trace as text, one event a line: names first, then events by time."""
+        lanes = self.lanes()
+        timed: list[tuple[int, int, str]] = []
+        quote = _Quoted()
+        for (pid, tid), spans in lanes.items():
+            head = f'{{"ph":"X","pid":{pid},"tid":{tid},"name":'
+            for begin, end, name, args in spans:
+                more = f',"args":{quote.object(args)}}}' if args else "}"
+                line = f'{head}{quote[name]},"ts":{begin / 1e3:.3f},"dur":{(end - begin) / 1e3:.3f}{more}'
+                timed.append((begin, begin - end, line))
+        timed += self._points(lanes, quote)
+        timed.sort(key=_when)
+        lines = [*self._names(lanes), *(line for _, _, line in timed)]
+        body = ",\n".join(lines)
+        about = json.dumps(self.about, allow_nan=False)
+        return f'{{"traceEvents":[\n{body}\n],\n"displayTimeUnit":"ms","otherData":{about}}}\n'
+
+    def to_dict(self) -> Json:
+        """What `to_json` writes, as read."""
+        body: Json = json.loads(self.to_json())
+        return body
+
+    def _points(self, lanes: Mapping[Lane, list[Span]], quote: _Quoted) -> list[tuple[int, int, str]]:
+        """Counters, marks and flows, behind the slices that begin with them."""
+        found = []
+        for (pid, name), values in self.counters.items():
+            for at, value in values:
+                body = {"ph": "C", "pid": pid, "name": name, "ts": at / 1e3, "args": {name: value}}
+                found.append((at, 1, json.dumps(body, allow_nan=False)))
+        for at, pid, tid, name, args in self.marks:
+            head = f'{{"ph":"i","pid":{pid},"tid":{tid},"s":"p","name":{quote[name]},"ts":{at / 1e3:.3f}'
+            found.append((at, 1, f'{head},"args":{quote.object(args)}}}'))
+        order = 1
+        for tid, name, number, points in self.flows(lanes):
+            for index, (at, pid) in enumerate(points):
+                phase = "s" if index == 0 else 'f","bp":"e' if index == len(points) - 1 else "t"
+                order += 1  # points of equal time keep their order
+                head = f'{{"ph":"{phase}","pid":{pid},"tid":{tid},"name":{quote[name]},"cat":"flow"'
+                found.append((at, order, f'{head},"id":{number},"ts":{at / 1e3:.3f}}}'))
+        return found
+
+    def flows(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, str, int, list[tuple[int, int]]]]:
+        """(lane, name, number, points) of the flows that can be drawn, each under another number."""
+        outer = {lane: _outer(spans) for lane, spans in lanes.items()}
+        taken: set[int] = set()
+        found = []
+        for tid, name, number, points in self._flows:
+            inside = [(at, pid) for at, pid in points if _within(outer.get((pid, tid)), at)]
+            if len(inside) > 1:
+                while number in taken:
+                    number += 1 << 32
+                taken.add(number)
+                found.append((tid, name, number, inside))
+        return found
+
+    def _names(self, lanes: Mapping[Lane, list[Span]]) -> list[str]:
+        named = {pid: (name, dict(tids)) for pid, (name, tids) in self.processes.items()}
+        used = [*lanes, *((pid, tid) for _, pid, tid, _, _ in self.marks), *((pid, None) for pid, _ in self.counters)]
+        for pid, tid in used:
+            tids = named.setdefault(pid, (f"process {pid}", {}))[1]
+            if tid is not None:
+                tids.setdefault(tid, f"lane {tid}")
+        rows: list[Json] = []
+        for pid, (name, tids) in sorted(named.items()):
+            rows.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
+            rows.append({"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}})
+            for tid, lane in tids.items():
+                rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
+                order = {"sort_index": tid}
+                rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": order})
+        return [json.dumps(row, allow_nan=False) for row in rows]
 
 
-def _nest(lane: list[Json]) -> list[Json]:
-    """The events of a lane, by start; one that would outlast what it begins in (by rounding) ends with it."""
+class _Quoted(dict[str, str]):
+    """Texts as JSON, each made once: a run has few names and very many slices."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = json.dumps(text)
+        return self[text]
+
+    def object(self, args: Mapping[str, Any]) -> str:
+        """An object; of whole numbers, the usual one, without the detour."""
+        if all(type(value) is int for value in args.values()):
+            return f"{{{','.join(f'{self[key]}:{value}' for key, value in args.items())}}}"
+        return json.dumps(args, allow_nan=False)
+
+
+def _when(event: tuple[int, int, str]) -> tuple[int, int]:
+    return event[0], event[1]
+
+
+def nest(spans: Sequence[Span]) -> list[Span]:
+    """Spans by begin, the longer first; one that would outlast what it begins in, by rounding or by fault, ends with it."""
     open_ends: list[int] = []
-    for event in sorted(lane, key=lambda e: (e["ts"], -e["dur"])):
-        while open_ends and open_ends[-1] <= event["ts"]:
+    nested: list[Span] = []
+    for begin, end, name, args in sorted(spans, key=_extent):
+        while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        end = event["ts"] + event["dur"]
-        if open_ends:
-            end = min(end, open_ends[-1])
-        event["dur"] = end - event["ts"]
+        end = max(begin, min(end, open_ends[-1]) if open_ends else end)
         open_ends.append(end)
-    return lane
+        nested.append((begin, end, name, args))
+    return nested
 
 
-def violations(trace: Json) -> list[str]:
-    """What is wrong with a trace: one line each; empty if viewers will show all of it."""
-    events = trace.get("traceEvents", [])
-    timed = [event for event in events if event["ph"] != "M"]
-    found = [f"no {need}" for need in ("displayTimeUnit", "otherData") if need not in trace]
-    found += [
-        f"{e['name']}: time {e['ts']} or duration is negative" for e in timed if min(e["ts"], e.get("dur", 0)) < 0
-    ]
-    if any(b["ts"] < a["ts"] for a, b in pairwise(timed)):
-        found.append("events are not in the order of their times")
-    return found + _unnamed(events, timed) + _not_nested(timed) + _bad_flows(timed)
+def _extent(span: Span) -> tuple[int, int]:
+    return span[0], -span[1]
 
 
-def _unnamed(events: list[Json], timed: list[Json]) -> list[str]:
-    named = {(e["name"], e["pid"], e.get("tid")) for e in events if e["ph"] == "M"}
-    pids = {event["pid"] for event in timed}
-    lanes = {(event["pid"], event["tid"]) for event in timed if "tid" in event}
-    found = [f"process {pid} has no name" for pid in sorted(pids) if ("process_name", pid, None) not in named]
-    return found + [f"lane {lane} has no name" for lane in sorted(lanes) if ("thread_name", *lane) not in named]
+def _outer(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+    """Begins and ends of the spans that lie in no other."""
+    begins, ends, last = [], [], 0
+    for begin, end, _, _ in spans:
+        if begin >= last and end > begin:
+            begins.append(begin)
+            ends.append(end)
+            last = end
+    return begins, ends
 
 
-def _not_nested(timed: list[Json]) -> list[str]:
-    found: list[str] = []
-    stacks: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for event in timed:
-        if event["ph"] != "X":
-            continue
-        start, end = round(event["ts"] * 1e3), round((event["ts"] + event["dur"]) * 1e3)
-        stack = stacks[event["pid"], event["tid"]]
-        while stack and stack[-1] <= start:
-            stack.pop()
-        if stack and end > stack[-1]:
-            found.append(f"{event['name']} at {event['ts']} does not nest on lane {event['pid'], event['tid']}")
-        stack.append(end)
-    return found
-
-
-def _bad_flows(timed: list[Json]) -> list[str]:
-    phases: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for event in timed:
-        if event["ph"] in "stf":
-            phases[event["name"], event["id"]].append(event["ph"])
-    return [
-        f"flow {name} {number} is {''.join(steps)}"
-        for (name, number), steps in phases.items()
-        if len(steps) < 2 or steps != ["s", *"t" * (len(steps) - 2), "f"]
-    ]
+def _within(outer: tuple[list[int], list[int]] | None, at: int) -> bool:
+    if outer is None:
+        return False
+    index = bisect_right(outer[0], at) - 1
+    return index >= 0 and at < outer[1][index]

@@ -34,7 +34,7 @@ def walls(stream: Stream, world_size: int) -> list[float]:
     """Wall time of each rank, seconds; empty if not all became ready."""
     if len(stream.ready) < world_size:
         return []
-    return [max(_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
+    return [max(wall_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
 
 
 def breakdown(stream: Stream, walls: list[float]) -> list[RankTime]:
@@ -51,7 +51,7 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
     return float(np.mean(spent)) if spent else 0.0
 
 
-def _end(stream: Stream, rank: int) -> float:
+def wall_end(stream: Stream, rank: int) -> float:
     """When the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not known."""
     measured = stream.slices.stop[stream.slices.rank == rank]
     if rank in stream.drops and measured.size:
@@ -70,7 +70,7 @@ def _categories(slices: Slices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _rank(
     stream: Stream, rank: int, wall: float, category: np.ndarray[tuple[int], np.dtype[np.int64]], waiting: Floats
 ) -> RankTime:
-    begin, end = stream.ready[rank].at, _end(stream, rank)
+    begin, end = stream.ready[rank].at, wall_end(stream, rank)
     mine = stream.slices.rank == rank
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))

@@ -20,6 +20,7 @@ from ddp.core.events import (
     Merged,
     Progress,
     Ready,
+    Reduced,
     Resumed,
     RoundClosed,
     Saved,
@@ -83,6 +84,7 @@ class Stream:
     parts: dict[int, int] = field(default_factory=dict)
     """Epoch -> ranks that its evaluation was split over."""
     averaged: list[Averaged] = field(default_factory=list)
+    reduced: list[Reduced] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """Commands carry no time: that of the event before them."""
@@ -160,6 +162,8 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.evaluated.append(event)
         case Averaged():
             stream.averaged.append(event)
+        case Reduced():
+            stream.reduced.append(event)
         case RoundClosed():
             stream.closed.append(event)
         case GuardVerdict():

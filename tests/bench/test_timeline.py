@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.analysis.idle import by_cause, gaps
 from bench.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
 from bench.trace import Trace, violations
-from tests.bench.streams import LAUNCHED, MODES, make_records, make_spec
+from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -49,23 +50,51 @@ def test_a_run_of_which_nothing_was_measured_has_a_timeline(tmp_path: Path) -> N
     assert violations(json.loads((tmp_path / "timeline.json").read_text())) == []
 
 
+times = st.floats(-5, 10)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), times, st.floats(-3, 3)), max_size=40),
     st.lists(
-        st.tuples(st.integers(0, 1), st.integers(0, 1), st.floats(0, 10), st.floats(0, 3)),
-        max_size=40,
-    )
+        st.tuples(st.integers(0, 1), st.integers(0, 2), st.lists(st.tuples(st.integers(0, 2), times), max_size=5)),
+        max_size=8,
+    ),
+    st.floats(),
+    st.text(),
 )
-def test_slices_nest_whatever_is_put_in(slices: list[tuple[int, int, float, float]]) -> None:
-    trace = Trace(0.0, {})
-    for pid in range(2):
-        trace.process(pid, f"p{pid}", {0: "a", 1: "b"})
+def test_the_writer_keeps_the_rules_whatever_is_put_in(slices, flows, value, name) -> None:
+    trace = Trace(0.0, {"run_id": name})
+    trace.process(0, name, {0: name})
     for pid, tid, start, seconds in slices:
-        trace.slice(pid, tid, "x", start, start + seconds)
-        trace.counter(pid, "c", start, 1.0)
+        trace.slice(pid, tid, name, start, start + seconds)
+        trace.counter(pid, name, start, value)
+        trace.mark(pid, tid, name, start, {"text": name})
+    for tid, number, points in flows:
+        trace.flow(tid, "flow", number, points)
     body = trace.to_dict()
     assert violations(body) == []
     assert sum(event["ph"] == "X" for event in body["traceEvents"]) == len(slices)
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ValueError, match="number"):
+        Trace(0.0, {}).slice(0, 0, "x", float("nan"), 1.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_idle_gaps_add_up_to_what_is_neither_work_nor_communication(mode: str) -> None:
+    spec = make_spec(mode)
+    records = make_records(spec, step_s=(0.01, 0.014)[: spec.world_size])
+    found = gaps(sort(records, LAUNCHED))
+    metrics = make_metrics(spec, records)
+    for rank, row in enumerate(metrics.breakdown):
+        idle = sum(gap.seconds for gap in found if gap.rank == rank)
+        assert idle == pytest.approx((row.wait + row.other) * metrics.time_s.rank_wall[rank], abs=1e-6)
+    if mode == "nccl_cadence":
+        late = [gap for gap in found if gap.cause == "late rank"]
+        assert {(gap.rank, gap.by, gap.during) for gap in late} == {(0, 1, "compute")}
+    assert sum(row["seconds"] for row in by_cause(found)) == pytest.approx(sum(gap.seconds for gap in found))
 
 
 def _slice(ts: float, dur: float, name: str = "x") -> dict[str, object]:

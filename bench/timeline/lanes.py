@@ -1,60 +1,64 @@
-"""The timeline of a run: `timeline.json` (Chrome trace, opens in Perfetto), with `.csv` and `.png` beside it.
+"""The lanes of a run's timeline: from its records to a `Trace`. Pure.
 
-Owns the trace: one process per rank and one for the run, lanes that nest, counters, marks, flows that tie a collective
-together. Times are microseconds since launch. `bench.trace` holds the rules of the format, `bench.timeline_figure` draws.
+One process per rank and one for the run. Times are since launch. `bench.trace` holds the rules of the format.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from bench.analysis.breakdown import CATEGORY
-from bench.analysis.stream import Stream, sort
-from bench.runfolder import write_text
+from bench.analysis.idle import LEAST_S, Gap
+from bench.analysis.stream import Stream
 from bench.spec import RunSpec
-from bench.timeline_figure import draw
-from bench.trace import Trace
+from bench.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed
-from ddp.runtime.codec import Record
 
-PHASE, COMPUTE, COMM, WAIT, POLICY = range(5)
-LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy"}
+PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE = range(6)
+LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy", IDLE: "idle"}
 _LANE = {"compute": COMPUTE, "data": COMPUTE, "comm": COMM, "wait": WAIT, "eval": PHASE, "checkpoint": PHASE}
 """Category of a slice -> its lane."""
 
 
-def write_timeline(folder: Path, records: Sequence[Record], spec: RunSpec, launched: float) -> None:
-    """Write `timeline.json`, `.csv` and `.png` of `records` into `folder`; `launched` is their zero, seconds on the
-    clock of the records. Raises OSError."""
-    stream = sort(records, launched)
-    write_text(folder / "timeline.json", make_trace(stream, spec, launched).to_json())
-    write_text(folder / "timeline.csv", _table(stream, launched))
-    draw(stream, spec, launched, folder / "timeline.png")
-
-
-def make_trace(stream: Stream, spec: RunSpec, launched: float) -> Trace:
-    """The trace of a run."""
-    trace = Trace(
-        launched, {"run_id": spec.run_id, "cell_hash": spec.config_hash, "clock": "CLOCK_MONOTONIC, one host"}
-    )
+def make_trace(
+    stream: Stream, spec: RunSpec, launched: float, idle: Sequence[Gap] = (), started: str | None = None
+) -> Trace:
+    """The trace of a run, with its idle gaps; `started`: the wall clock at launch, if known."""
+    about: dict[str, object] = {
+        "run_id": spec.run_id,
+        "cell_hash": spec.config_hash,
+        "clock": "CLOCK_MONOTONIC, one host",
+    }
+    about |= {"clock_error_us": 0, "launched": launched, "started": started}
+    trace = Trace(launched, about)
     run = spec.world_size
     for rank in range(spec.world_size):
         device = stream.ready[rank].device if rank in stream.ready else "never ready"
         speed = f" · emulated speed {spec.speeds[rank]:g}" if rank < len(spec.speeds) else ""
         trace.process(rank, f"rank {rank} · {device}{speed}", LANES)
         _phases(trace, stream, rank, launched)
-    trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", POLICY: "policy"})
+    trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
     _slices(trace, stream)
+    for gap in idle:
+        if gap.seconds >= LEAST_S:
+            trace.slice(gap.rank, IDLE, told(gap), gap.start, gap.stop)
+    for event in stream.reduced:
+        trace.slice(run, COMM, "reduce", event.at - event.seconds, event.at, {"bytes": event.bytes})
     _flows(trace, stream)
     _counters(trace, stream, run)
     _marks(trace, stream, run)
     return trace
+
+
+def told(gap: Gap) -> str:
+    """Its cause in words."""
+    if gap.by is None:
+        return gap.cause
+    return f"{gap.cause} {gap.by}" + (f": {gap.during}" if gap.during else "")
 
 
 def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
@@ -75,16 +79,37 @@ def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
 
 
 def _slices(trace: Trace, stream: Stream) -> None:
-    """The measured slices on their lanes; an exchange is split into waiting for the others and time on the wire."""
-    s = stream.slices
-    columns = (s.rank, s.kind, s.start, s.wire_start(), s.stop, s.seq, s.bytes)
-    for rank, kind, start, wire, stop, seq, size in zip(*(c.tolist() for c in columns), strict=True):
+    """The measured slices on their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
+    s, spans = stream.slices, dict[tuple[int, int], list[Span]]()
+    begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start(), s.stop))
+    steps: dict[int, tuple[int, int]] = {}
+    lane_of = {kind: _LANE[CATEGORY[kind]] for kind in set(s.kind.tolist())}
+    columns = (s.rank.tolist(), s.kind.tolist(), begins, wires, ends, s.seq.tolist(), s.bytes.tolist())
+    for rank, kind, start, wire, stop, seq, size in zip(*columns, strict=True):
+        lane = lane_of[kind]
         if kind == "exchange":
             if wire > start:
-                trace.slice(rank, WAIT, "wait for ranks", start, wire, {"seq": seq})
-            trace.slice(rank, COMM, kind, wire, stop, {"seq": seq, "bytes": size})
-        else:
-            trace.slice(rank, _LANE[CATEGORY[kind]], kind, start, stop, {"bytes": size} if size else None)
+                spans.setdefault((rank, WAIT), []).append((start, wire, "wait for ranks", {"seq": seq}))
+            spans.setdefault((rank, COMM), []).append((wire, stop, kind, {"seq": seq, "bytes": size}))
+            continue
+        if lane == COMPUTE:
+            step = steps.get(rank)
+            if kind == "data" or step is None:
+                if step is not None:
+                    spans[rank, COMPUTE].append((*step, "step", None))
+                steps[rank] = (start, stop)
+            else:
+                steps[rank] = (min(step[0], start), max(step[1], stop))
+        spans.setdefault((rank, lane), []).append((start, stop, kind, {"bytes": size} if size else None))
+    for rank, step in steps.items():
+        spans[rank, COMPUTE].append((*step, "step", None))
+    for (rank, lane), each in spans.items():
+        trace.add(rank, lane, each)
+
+
+def _ns(trace: Trace, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+    since: list[int] = np.rint(np.maximum(times - trace.zero, 0.0) * 1e9).astype(np.int64).tolist()
+    return since
 
 
 def _flows(trace: Trace, stream: Stream) -> None:
@@ -135,17 +160,3 @@ def _marks(trace: Trace, stream: Stream, run: int) -> None:
     if begun is not None:
         for (start, _), (end, number) in pairwise([(begun, -1), *windows]):
             trace.slice(run, PHASE, f"window {number}", start, end)
-
-
-def _table(stream: Stream, launched: float) -> str:
-    """The slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rank", "kind", "start_s", "seconds", "waited_s", "seq", "bytes"])
-    s = stream.slices
-    exchange = s.kind == "exchange"
-    waited: Any = (s.wire_start() - s.start) * exchange
-    columns = (s.rank, s.kind, s.start - launched, s.stop - s.start, waited, s.seq, s.bytes)
-    for rank, kind, start, seconds, wait, seq, size in zip(*(c.tolist() for c in columns), strict=True):
-        writer.writerow([rank, kind, f"{start:.6f}", f"{seconds:.6f}", f"{wait:.6f}", seq, size])
-    return text.getvalue()
