@@ -41,7 +41,8 @@ TYPOS = [
     ("-m seed=1,x", "seed=x"),
     ("list modls", "did you mean 'models'"),
     ("report --otu x", "did you mean --out"),
-    ("validate runs more", "unknown argument 'more'"),
+    ("report runs more", "unknown argument 'more'"),
+    ("validate runs --jnit x", "did you mean --junit"),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.validate import judge
@@ -182,6 +182,7 @@ def test_audit_tells_of_age_and_power(base: Path) -> None:
     assert (sound, told[-1].startswith("broken: ")) == (False, True)
 
 
+@settings(deadline=None)  # machines are shared
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 1))
 def test_a_crossing_lies_where_the_target_is_met(values: list[float], target: float) -> None:
     at = [100.0 * (i + 1) for i in range(len(values))]

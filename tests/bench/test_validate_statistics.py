@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,6 +27,7 @@ from benchmarks.calibration import Scenario, play
 BASE = np.array([0.1, -0.4, 0.3, 0.9, -0.8, 0.2])
 
 
+@settings(deadline=None)  # machines are shared
 @given(st.lists(st.floats(-3, 3), min_size=3, max_size=8), st.floats(0.1, 2))
 def test_p_values_are_those_of_scipys_t_tests(values: list[float], margin: float) -> None:
     runs = np.round(np.array(values), 3) + np.arange(len(values)) * 1e-3
@@ -79,6 +80,7 @@ def test_holm_is_the_textbook() -> None:
     assert holm([]).shape == (0,)
 
 
+@settings(deadline=None)  # machines are shared
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_holm_never_makes_smaller_and_never_beats_bonferroni(p: list[float]) -> None:
     adjusted = holm(p)
