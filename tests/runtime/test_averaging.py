@@ -125,7 +125,7 @@ def play_rounds(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
 
 def job(folder: Path, backend: str, averaging: Averaging, **fields: Any) -> Job:
     task = fields.pop("task", toy.task)
-    return replace(Job(task, 1, 8, 3, 2, POLICIES["cadence"](), backend, folder, averaging), **fields)
+    return replace(Job(task, 1, 8, 3, 2, POLICIES["cadence"](), backend, folder, averaging=averaging), **fields)
 
 
 def move(rank: int, index: int, size: int) -> Tensor:
