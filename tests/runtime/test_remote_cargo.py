@@ -14,6 +14,7 @@ from ddp.core.commands import Adopt, Apply, Average
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
+from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.runtime.codec import encode
 from ddp.runtime.remote import order
@@ -186,6 +187,7 @@ def job(folder: Path) -> Job:
         backend="cpu",
         scratch=folder,
         averaging=Averaging(outer="nesterov", gamma=0.5),
+        loading=Loading("streaming", prefetch=3),
         speeds=(1.0, 0.5, 1.0, 1.0),
         faults=(Fault(1, 40, "slow", 3.0),),
         checkpoint_folder=folder / "checkpoints",

@@ -18,6 +18,7 @@ from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import ProtocolError
 from ddp.core.faults import Fault
+from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.runtime.remote.cargo import RESUME
 from ddp.runtime.task import Job, Task
@@ -36,6 +37,7 @@ class Travelling:
     world_size: int
     backend: str
     averaging: Averaging
+    loading: Loading
     transport: str
     device: str
     speeds: tuple[float, ...]
