@@ -1,4 +1,4 @@
-"""Do runs over two hosts train as on one, and what comes of a link that is cut? torchrun on two hosts made of namespaces.
+"""Do runs over two hosts train as on one, and what comes of a link that is cut? torchrun, on two hosts made of namespaces.
 
     python -m benchmarks.machines [--seeds 3] [--write]    # as root, on Linux; some minutes; --write: into docs/machines.md
 

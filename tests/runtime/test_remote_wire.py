@@ -18,7 +18,7 @@ import pytest
 from ddp.core.errors import RankLost
 from ddp.runtime.remote import handshake, muster, outpost
 from ddp.runtime.remote.handshake import MAGIC, NONCE, NoProof, introduce, shared_key, welcome
-from ddp.runtime.remote.link import CLOCK, HELLO
+from ddp.runtime.remote.link import BEAT, CLOCK, HELLO, MOST_BEAT_S, Link
 from ddp.runtime.remote.muster import Company, Muster
 from ddp.runtime.remote.outpost import Outpost, Post, arrive
 from ddp.runtime.remote.wire import MOST, TAG, Keys, LinkLost, Wire
@@ -385,16 +385,29 @@ def test_an_outpost_leaves_with_the_code_that_it_is_told(company: Muster) -> Non
 def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str) -> None:
     wire, shift = arrive(post(company), 5.0)
     peer = company.peer(1, 2.0)
+    there = Outpost(post(company), wire, shift)
     wire.deadline_s = 0.5
     if how == "closed":
         peer.link.close()
     elif how == "garbage":
         peer.link.wire._line.send(b"\xff" * 50)
     with (
-        Outpost(post(company), wire, shift) as there,
+        there,
         pytest.raises(LinkLost, match={"cut": "nothing was heard", "closed": "hung up", "garbage": "frame"}[how]),
     ):
         there.serve()
+
+
+def test_a_link_beats_as_often_as_its_deadline_asks_for(lines: Any) -> None:
+    """Also from the middle of a long rest on; before, an idle link is not lost for its silence."""
+    ours, theirs = wires(lines)
+    link = Link(ours, "other end")
+    assert ours.deadline_s >= 3 * MOST_BEAT_S
+    time.sleep(0.1)
+    link.expect(0.5)
+    theirs.deadline_s = 0.5
+    assert [theirs.receive() for _ in range(6)] == [(BEAT, b"")] * 6
+    link.close()
 
 
 def test_nobody_there_is_an_error_in_bounded_time() -> None:

@@ -24,6 +24,8 @@ ORDER, START, KILL, ENDED, GOODBYE = b"o", b"s", b"k", b"e", b"g"
 `muster`. ORDER: run this job, once the files that follow are there: START. KILL: end its rank. ENDED: the rank has, and all
 that it left was sent. GOODBYE: all is over."""
 MOST_BEAT_S = 5.0
+IDLE_S = 60.0
+"""Deadline of a link until a run sets its own."""
 REST_S = 1.0
 Frame = tuple[bytes, bytes]
 
@@ -33,6 +35,7 @@ class Link:
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire = wire
+        wire.deadline_s = IDLE_S
         self._outbox: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name=f"to {name}", daemon=True)
         self._writer.start()
@@ -44,6 +47,11 @@ class Link:
     def post_all(self, frames: Iterable[Frame]) -> None:
         """Hand in several, which are made when it is their turn."""
         self._outbox.put(frames)
+
+    def expect(self, deadline_s: float) -> None:
+        """From here on the link has this deadline, and beats as often as that asks for."""
+        self.wire.deadline_s = deadline_s
+        self.post(BEAT)  # the writer may be in the middle of a longer rest
 
     def flush(self, patience_s: float) -> None:
         """Wait until what was posted is sent, or the link is lost."""

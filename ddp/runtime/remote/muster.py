@@ -189,7 +189,7 @@ class Peer:
         if self._posted is not None and not self._posted.wait(0.0):
             raise RankLost(f"rank {self.rank} has not ended the run before this one")
         self._posted = posted
-        self.link.wire.deadline_s = deadline_s
+        self.link.expect(deadline_s)
 
     def _read(self) -> None:
         try:
@@ -210,8 +210,6 @@ class Posted:
 
     def __init__(self, muster: Muster, job: Job, rank: int) -> None:
         self._muster, self._job, self._rank = muster, job, rank
-        ours, self._end = socket.socketpair()
-        self._ours, self._theirs = Connection(ours.detach()), Connection(os.dup(self._end.fileno()))
         self._over = threading.Event()
         self._why = ""
         self._peer: Peer | None = None
@@ -224,6 +222,8 @@ class Posted:
         if not peer.here:
             self._hold = Hold(job.scratch, job.checkpoint_folder, from_rank(self._rank))
         ordered = self._muster.order(job, peer.here)
+        ours, self._end = socket.socketpair()
+        self._theirs = Connection(os.dup(self._end.fileno()))
         peer.lend(self, job.deadline_s)
         self._peer = peer
         peer.link.post(ORDER, ordered)
@@ -232,7 +232,7 @@ class Posted:
                 peer.link.post_all(_file(path, f"{RESUME}/{path.name}"))
         peer.link.post(START)
         threading.Thread(target=self._pump, args=(peer.link,), name=f"for rank {self._rank}", daemon=True).start()
-        return self._ours
+        return Connection(ours.detach())
 
     def _pump(self, link: Link) -> None:
         pump(self._theirs, link, self._hold)

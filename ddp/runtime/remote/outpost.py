@@ -40,8 +40,6 @@ from ddp.runtime.task import Job
 
 ASKS = 8
 """Times that the clock is asked for; the quickest answer counts."""
-IDLE_S = 60.0
-"""How long the coordinator may be silent before it has said how long that may be."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ def arrive(post: Post, patience_s: float) -> tuple[Wire, float]:
                 raise LinkLost("no coordinator at {}:{}: {}".format(*post.address, error)) from error
             time.sleep(0.2)
         else:
-            wire.deadline_s = IDLE_S
             return wire, shift
 
 
@@ -143,7 +140,7 @@ class Outpost:
         self._held.close()
         folder = Path(ordered.scratch) if ordered.scratch else self._held.enter_context(scratch())
         job = order.job_of(ordered, self._post.catalogue, folder)
-        self._link.wire.deadline_s = job.deadline_s
+        self._link.expect(job.deadline_s)
         self._hold = None if ordered.scratch else Hold(folder, job.checkpoint_folder, FROM_COORDINATOR)
         self._job = replace(job, clock_shift=self._shift)
 

@@ -1,0 +1,127 @@
+"""What torchrun's environment means, and what contradicts it. No processes."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from bench import machines
+from bench.asked import Machine, warnings_of
+from bench.config import Choice, ClusterConfig, Config
+from bench.machines import Machines, Seat, attended, interface_of, seat
+from bench.usage import UsageError
+from tests.bench.test_plan import BASE, planned
+
+ENVIRONMENT = {
+    "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "first", "MASTER_PORT": "29400",
+}  # fmt: skip
+
+
+def test_a_process_of_torchruns_knows_its_seat() -> None:
+    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2")
+    found = seat(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
+    assert found is not None
+    assert found.store == "[fd00::1]:29400"
+
+
+@pytest.mark.parametrize("without", ["TORCHELASTIC_RUN_ID", "WORLD_SIZE"])
+def test_elsewhere_and_alone_there_is_none(without: str) -> None:
+    """Variables that other launchers set as well mean nothing."""
+    assert seat({key: value for key, value in ENVIRONMENT.items() if key != without}) is None
+    assert seat(ENVIRONMENT | {"WORLD_SIZE": "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "changes", "nodes", "why"),
+    [
+        ("elche", {"world_size": 3}, 1, "world_size=3, but torchrun has started 4 processes: leave it out"),
+        ("solo", {}, 1, "mode=solo trains in one process"),
+        ("graph", {}, 2, "mode=graph trains in one process"),
+        ("elche", {"cluster": ClusterConfig(transport="memory")}, 2, "cluster.transport=memory needs all ranks on one"),
+        ("elche", {"cluster": ClusterConfig(bind="10.255.0.0/16")}, 1, "no address, network or interface"),
+        ("elche", {"cluster": ClusterConfig(bind="0.0.0.0")}, 1, "no address, network or interface"),
+        ("elche", {"cluster": ClusterConfig(bind="eth99")}, 1, "no address, network or interface"),
+        ("elche", {}, 2, r"cluster.bind=127\.0\.0\.1 is loopback: give the network between them"),
+    ],
+)
+def test_what_contradicts_torchrun_is_refused(engine: str, changes: dict[str, Any], nodes: int, why: str) -> None:
+    there = Machines(Seat(0, 4, 0, nodes, 2, "192.0.2.1:29400", "machines/0"))
+    said = Config(engine=Choice(engine), **changes)
+    with pytest.raises(UsageError, match=why):
+        there.settle(said)
+
+
+def test_several_hosts_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DDP_KEY", raising=False)
+    monkeypatch.delenv("DDP_KEY_FILE", raising=False)
+    for rank in (0, 1):
+        with pytest.raises(ValueError, match=r"2 hosts need a key, .* DDP_KEY_FILE: openssl"):
+            machines._key(Seat(rank, 2, rank, 2, 1, "first:1", "machines/0"))
+    assert machines._key(Seat(0, 2, 0, 1, 2, "localhost:1", "machines/0")) is None
+
+
+def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
+    name = "lo0" if sys.platform == "darwin" else "lo"
+    for bind in ("127.0.0.1", "127.0.0.0/8", name):
+        assert interface_of(bind) == ("127.0.0.1", name)
+    for interface, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family.name == "AF_INET":
+                assert interface_of(address.address) == (address.address, interface)
+
+
+def test_a_store_on_loopback_is_told_from_others() -> None:
+    assert machines._loopback("127.0.0.1:29400")
+    assert machines._loopback("[::1]:29400")
+    assert not machines._loopback("192.0.2.1:29400")
+    assert ipaddress.ip_address("192.0.2.1").is_private
+
+
+@pytest.mark.parametrize(("error", "code"), [(UsageError("no"), 2), (KeyboardInterrupt(), 130), (RuntimeError(), 6)])
+def test_others_are_told_how_the_command_ended(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(Machines, "dismiss", lambda self, code: told.append(code))
+
+    def command(there: object) -> int:
+        raise error
+
+    with pytest.raises(type(error)):
+        attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), command)
+    assert attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), lambda there: 5) == 5
+    assert told == [code, 5]
+
+
+def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else may have started this process."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    words = [["python", "-m", "pytest"]]
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
+    machines._end_agent(os.getppid())
+    assert killed == []
+    words[0] = ["/usr/bin/python", "/usr/bin/torchrun", "--nnodes=2"]
+    machines._end_agent(os.getpid())
+    assert killed == []
+    machines._end_agent(os.getppid())
+    assert killed == [os.getppid()]
+
+
+def test_ranks_are_counted_by_host() -> None:
+    """Four ranks on two hosts of two cores each are not too many; and the results say that there are two."""
+    said = warnings_of(BASE, 4, Machine(2, hosts=2))
+    assert said == ("on 2 hosts: what is said of the machine is of that of rank 0",)
+    assert any("oversubscribed" in line for line in warnings_of(BASE, 4, Machine(2)))
+
+
+def test_where_rank_0_listens_makes_no_other_cell() -> None:
+    one, other = (planned(cluster=ClusterConfig(bind=bind)).spec for bind in ("127.0.0.1", "lo"))
+    assert one.config_hash == other.config_hash
+    assert other.config["cluster"]["bind"] == "lo"
