@@ -23,6 +23,7 @@ from bench.resume import Source, earlier
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
+from bench.timeline import begin_timeline, write_timeline
 from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.runtime.checkpoint import Torn
@@ -68,6 +69,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
         write_text(writer.path / CONFIG, _config_text(spec))
         if source is not None:
             job = replace(job, resume=_take_over(source, writer.path, launched))
+        begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
@@ -75,6 +77,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             Monitor(spec, console, log) as monitor,
         ):
             _announce(spec, monitor, source)
+            journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = None
@@ -82,7 +85,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                 disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
-                records = journal.merge(private)
+                records = journal.merge()
                 metrics = analyze(
                     spec,
                     records,
@@ -115,10 +118,8 @@ def _take_over(source: Source, folder: Path, at: float) -> Path:
 
 def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
     """Write the rest of the folder, `metrics.json` last, and put it into place."""
-    if metrics.status != "killed":  # whoever interrupts does not wait for pictures
-        from bench.timeline import write_timeline  # matplotlib: not before the ranks are gone
-
-        write_timeline(writer.path, records, spec, launched)
+    # Whoever interrupts does not wait for pictures.
+    write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     with usage():
         return writer.commit(metrics.status)
