@@ -2,7 +2,8 @@
 
 Two replicas of a model take turns in one process, block by block: one with the engine's meter, which reads the clock, keeps
 slices and writes them out; one whose meter does nothing. Prints, for each model, the median of the ratios of neighbouring
-blocks less one, and the quartiles of these ratios: of processor time, which other programs disturb little, and of time.
+blocks less one, the 95 % interval of this median, and the quartiles of the ratios: of processor time, which other programs
+disturb less, and of time.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
 
 CPU = torch.device("cpu")
-BLOCK_S = 0.1
-"""About the length of a block: as often as slices are written out."""
+BLOCK_S = 0.05
+"""About the length of a block, at the end of which slices are written out: twice as often as in a run."""
 
 
 class Silent(Meter):
@@ -35,7 +36,7 @@ class Silent(Meter):
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
         return since
 
-    def tick(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 def block(replica: Replica, meter: Meter, size: int, first: int, steps: int) -> tuple[float, float]:
@@ -44,7 +45,7 @@ def block(replica: Replica, meter: Meter, size: int, first: int, steps: int) -> 
     for step in range(first, first + steps):
         start = step % (replica.samples // size) * size
         replica.step(Batch(0, start, start + size, size), float(start))
-    meter.tick()
+    meter.flush()
     return time.process_time() - worked, time.perf_counter() - began
 
 
@@ -55,7 +56,7 @@ def ratios(model: str, pairs: int, folder: Path) -> np.ndarray:
     meters = Meter(0, folder, CPU), Silent(1, folder, CPU)
     ways = [(Replica(job, CPU, meter, Slowdown(1.0)), meter) for meter in meters]
     size = recipe.batch_size
-    steps = max(round(3 * BLOCK_S / min(block(*way, size, 0, 3)[1] for way in ways)), 1)
+    steps = max(round(9 * BLOCK_S / min(block(*way, size, 0, 9)[1] for way in ways)), 1)
     rows = []
     for turn in range(pairs + 3):  # the first ones warm up
         order = (0, 1) if turn % 2 else (1, 0)
@@ -70,12 +71,15 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["mlp", "lenet", "resnet_graph"])
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print("| model | processor time | its quartiles | time | its quartiles |\n|---|---:|---:|---:|---:|")
+    print(
+        "| model | processor time | 95 % | quartiles | time | 95 % | quartiles |\n|---|---:|---:|---:|---:|---:|---:|"
+    )
     for model in asked.models:
         with tempfile.TemporaryDirectory() as folder:
             found = ratios(model, asked.pairs, Path(folder))
-        low, middle, high = np.percentile(found, [25, 50, 75], axis=0)
-        cells = [f"{m:+.2%} | {a:+.2%} to {b:+.2%}" for a, m, b in zip(low, middle, high, strict=True)]
+        apart = 98 / np.sqrt(len(found))  # of the ranks of order statistics, in percent: 1.96 sqrt(n / 4)
+        points = np.percentile(found, [50, 50 - apart, 50 + apart, 25, 75], axis=0).T
+        cells = [f"{m:+.2%} | {a:+.2%} to {b:+.2%} | {c:+.1%} to {d:+.1%}" for m, a, b, c, d in points]
         print(f"| {model} | {' | '.join(cells)} |", flush=True)
 
 
