@@ -161,17 +161,16 @@ def test_opening_says_the_address_and_ends_with_an_interrupt(run: Path, capsys, 
 
 
 def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp_path: Path) -> None:
-    words = (
-        "model=mlp",
-        "mode=nccl_cadence",
-        "train.epochs=400",
-        "checkpoint.every=0",
-        "report=false",
-        "validate=false",
-    )
+    quiet = ("checkpoint.every=0", "report=false", "validate=false")
+    words = ("model=mlp", "mode=nccl_cadence", "train.epochs=400", "profile.steps=2", *quiet)
     process = warm.start(tmp_path, "-m", "bench", *words, env={PICTURES: "none"})
+
+    def trained() -> list[Path]:
+        profiled = len(list(tmp_path.rglob("torch-[01].json"))) == 2
+        return [path for path in tmp_path.rglob("slices-1.jsonl") if profiled and path.stat().st_size > 50_000]
+
     try:
-        grown = wait_for(lambda: [p for p in tmp_path.rglob("slices-1.jsonl") if p.stat().st_size > 50_000], process)
+        grown = wait_for(trained, process)
     finally:
         process.kill_all()
     assert process.returncode == -signal.SIGKILL
@@ -183,6 +182,7 @@ def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp
     assert rewrite(place) == hidden
     events = trace(hidden)
     assert {event["pid"] for event in events if event["name"] == "backward"} == {0, 1}
+    assert {event["pid"] for event in events if event["name"] == "aten::linear" and event["cat"] == "torch"} == {0, 1}
     assert {"loss", "lr", "samples/s", "memory MB"} <= {event["name"] for event in events if event["ph"] == "C"}
     begun = min(event["ts"] for event in events if event["name"] == "step")
     assert 0 < begun < 60e6, "times are since launch"
