@@ -26,12 +26,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What runs in virtual time takes both cores; what starts processes of its own is timed by them and wants them to itself.
-VIRTUAL := tests/core tests/sim tests/data
+# What nothing times takes both cores; what starts processes and times them wants the cores to itself.
+PARALLEL := tests/core tests/sim tests/data tests/models tests/bench
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(VIRTUAL)
-	$(BIN)/python -m pytest $(addprefix --ignore ,$(VIRTUAL)) tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PARALLEL)
+	$(BIN)/python -m pytest $(addprefix --ignore ,$(PARALLEL)) tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
