@@ -21,6 +21,7 @@ from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import beyond
 from bench.validate.library import Library, Match, load
+from bench.validate.records import records
 from bench.validate.verdict import EXITS, Verdict
 from ddp.suggest import unknown
 
@@ -74,6 +75,10 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
     findings: list[Finding] = []
     grouped = cells([run for runs, _ in found for run in runs])
     for cell in grouped:
+        cell, broken = _legible(cell)
+        problems += broken
+        if not cell.runs:
+            continue
         case, said = _case(cell, library, terms)
         findings += [result for check in checks if (result := check(case)) is not None]
         findings += said
@@ -121,6 +126,18 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         line = f"the baseline of {name} expired after {until}: make it anew, or --allow-expired"
         return Case(cell, None), [Verdict("EXPIRED", "baseline", cell.name, line, EXITS["EXPIRED"])]
     return Case(cell, match), []
+
+
+def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:
+    """The cell without runs whose records cannot be read, and what is wrong with these."""
+    kept, broken = [], []
+    for run in cell.runs:
+        try:
+            records(run)
+            kept.append(run)
+        except ValueError as error:
+            broken.append(_refused("readable", run.path.name, str(error)))
+    return replace(cell, runs=tuple(kept)), broken
 
 
 def _fields(match: Match) -> str:

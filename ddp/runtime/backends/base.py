@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
@@ -45,6 +45,10 @@ class Change:
     """Sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
+    brought: Sums = ()
+    """Of the replica just before, just after, and of what was taken for the average."""
+    became: Sums = ()
+    average: Sums = ()
 
 
 class Backend(Protocol):
@@ -76,8 +80,8 @@ class Backend(Protocol):
         """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
         ...
 
-    def snapshot(self) -> None:
-        """Lay down this replica for the round."""
+    def snapshot(self) -> Sums:
+        """Lay down this replica for the round; what it was."""
         ...
 
     def apply(self, exact: bool) -> Change:
