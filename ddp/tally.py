@@ -2,7 +2,7 @@
 
 Sums of mixed indices: a sample that is missing, or there twice, changes the sum, and so does nearly surely any other slip.
 The ranks' tallies of an epoch add up (modulo `MODULUS`) to that of all samples exactly if each was visited once. NumPy
-alone: `ddp.data.gather` has the same for tensors.
+alone: what judges runs has no torch.
 """
 
 from __future__ import annotations

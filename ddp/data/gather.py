@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.source import TensorSource, every, move
 from ddp.data.visits import Visits
-from ddp.tally import LAST, MODULUS, START, STEPS
+from ddp.tally import MODULUS, tally
+
+AT_ONCE = 256
+"""Batches whose indices are kept before they are tallied, which takes as long for one batch as for all of these."""
 
 
 class Gather:
@@ -31,7 +35,8 @@ class Gather:
         self.sample_bytes = [tensor.nbytes // max(len(tensor), 1) for tensor in tensors]
         """Of each tensor of a source that has them."""
         self._drawn = isinstance(source, MapSource)
-        self._asked = torch.zeros((), dtype=torch.int64, device=at)
+        self._asked: list[torch.Tensor] = []
+        self._tallied, self._lock = 0, Lock()
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -51,14 +56,24 @@ class Gather:
 
     def read(self, batch: Batch, indices: torch.Tensor) -> Any:
         """What the data set gives for `indices`."""
-        self._asked = self._asked + _tally(indices)
+        with self._lock:
+            self._asked.append(indices)
+            if len(self._asked) == AT_ONCE:
+                self._tally()
         if self._drawn:
             return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
         return self._source.batch(indices)
 
     def visited(self) -> int:
         """Tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
-        return int(self._asked) % MODULUS
+        with self._lock:
+            self._tally()
+            return self._tallied % MODULUS
+
+    def _tally(self) -> None:
+        if self._asked:
+            self._tallied += tally(torch.cat(self._asked).numpy(force=True))
+            self._asked = []
 
     def finished(self, batch: Batch, read: Any, indices: torch.Tensor | None = None) -> Any:
         """What was read of a batch as the model is to see it."""
@@ -78,22 +93,6 @@ class Gather:
             there = every(lambda tensor: tensor.to(self._to, non_blocking=True), read)
             done = self.finished(batch, there, indices)
             return Staged(done, self._stream.record_event())
-
-
-def _tally(indices: torch.Tensor) -> torch.Tensor:
-    """`ddp.tally` before its modulus, on the device that the indices are on: integers wrap around as they do there."""
-    mixed = indices + _signed(START)
-    for shift, factor in STEPS:
-        mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
-    return (mixed ^ _shifted(mixed, LAST)).sum()
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _shifted(bits: torch.Tensor, shift: int) -> torch.Tensor:
-    return (bits >> shift) & ((1 << (64 - shift)) - 1)
 
 
 class Staged:

@@ -24,10 +24,19 @@ def sums_of(first: Iterable[Tensor], second: Iterable[Tensor]) -> Sums:
     return (*_of(first), *_of(second))
 
 
+BLOCK = 1 << 16
+"""Values that are summed in their own precision on a CPU before sums are added up in double: converting every value takes
+eight times as long as all of this, and blocks stay in the cache."""
+
+
 def _of(tensors: Iterable[Tensor]) -> tuple[float | None, float | None]:
     total = size = 0.0
     for tensor in tensors:
-        if tensor.is_floating_point():
-            total += float(tensor.sum(dtype=torch.float64))
-            size += float(tensor.abs().sum(dtype=torch.float64))
+        if not tensor.is_floating_point():
+            continue
+        on_cpu = tensor.device.type == "cpu"
+        kind = torch.promote_types(tensor.dtype, torch.float32) if on_cpu else torch.float64
+        for block in torch.split(tensor, BLOCK) if on_cpu else (tensor,):
+            total += float(block.sum(dtype=kind))
+            size += float(block.abs().sum(dtype=kind))
     return (total, size) if math.isfinite(size) else (None, None)
