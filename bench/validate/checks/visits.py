@@ -1,7 +1,8 @@
 """What ranks read is every sample once an epoch. The ledger says what was granted; this, what the data set was asked for.
 
 Ranks record a tally of the indices that they asked for (`ddp.tally`); those of all ranks add up to that of every sample,
-times epochs. So shards that overlap show, orders that differ between ranks, and samples that are skipped, whatever the books say.
+times epochs. So shards that overlap show, orders that differ between ranks, and samples that are skipped, whatever the books
+say.
 """
 
 from __future__ import annotations
