@@ -63,9 +63,9 @@ def unweighted(averaging: Module) -> None:
 def _older(part: Callable[[Any], Any]) -> Callable[..., Any]:
     """A snapshot of which `part` is what the replica was a round ago."""
 
-    def broken(snapshot: Any, self: Any) -> Any:
+    def broken(snapshot: Any, self: Any, round: int) -> Any:
         held = getattr(self, "held", None)
-        brought = snapshot()
+        brought = snapshot(round)
         self.held = [laid.clone() for laid in self._snapshot]
         for laid, old in zip(self._snapshot, held or self.held, strict=True):
             part(laid).copy_(part(old))
@@ -87,8 +87,8 @@ def torn_snapshot(cpu: Module) -> None:
 def coarse_snapshot(cpu: Module) -> None:
     """Snapshots are laid down with eight bits of mantissa."""
 
-    def broken(snapshot: Any, self: Any) -> Any:
-        brought = snapshot()
+    def broken(snapshot: Any, self: Any, round: int) -> Any:
+        brought = snapshot(round)
         for laid in self._snapshot:
             laid.copy_(laid.bfloat16())
         return brought
@@ -98,7 +98,7 @@ def coarse_snapshot(cpu: Module) -> None:
 
 def flight_lost(cpu: Module) -> None:
     """The average takes the place of the replica, with what was trained while it was made."""
-    wrap(cpu.Backend, "apply", lambda apply, self, exact: apply(True))
+    wrap(cpu.Backend, "apply", lambda apply, self, round, exact: apply(round, True))
 
 
 def own_model_evaluated(cpu: Module) -> None:

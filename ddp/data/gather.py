@@ -32,6 +32,8 @@ class Gather:
         """Of each tensor of a source that has them."""
         self._drawn = isinstance(source, MapSource)
         self._asked = torch.zeros((), dtype=torch.int64, device=at)
+        self._mixed: torch.Tensor | None = None
+        """Of every index, what a tally adds up; made when the first is read."""
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -51,7 +53,9 @@ class Gather:
 
     def read(self, batch: Batch, indices: torch.Tensor) -> Any:
         """What the data set gives for `indices`."""
-        self._asked = self._asked + _tally(indices)
+        if self._mixed is None:
+            self._mixed = _mixed(torch.arange(len(self._source), device=self._at))
+        self._asked = self._asked + self._mixed.index_select(0, indices).sum()
         if self._drawn:
             return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
         return self._source.batch(indices)
@@ -80,12 +84,12 @@ class Gather:
             return Staged(done, self._stream.record_event())
 
 
-def _tally(indices: torch.Tensor) -> torch.Tensor:
-    """`ddp.tally` before its modulus, on the device that the indices are on: integers wrap around as they do there."""
+def _mixed(indices: torch.Tensor) -> torch.Tensor:
+    """What `ddp.tally` adds up, on the device that the indices are on: integers wrap around as they do there."""
     mixed = indices + _signed(START)
     for shift, factor in STEPS:
         mixed = (mixed ^ _shifted(mixed, shift)) * _signed(factor)
-    return (mixed ^ _shifted(mixed, LAST)).sum()
+    return mixed ^ _shifted(mixed, LAST)
 
 
 def _signed(number: int) -> int:
