@@ -53,10 +53,14 @@ class Found:
 def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = "") -> None:
     """Train a cell of `ci`. Its exit code says nothing here: the folder is judged."""
     folder.mkdir(parents=True, exist_ok=True)
+    cell = folder / model / mode
+    there = {run.metrics.seed for run in find_runs(cell)[0]} if cell.is_dir() else set()
+    if not (left := [seed for seed in seeds if seed not in there]):
+        return
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SEEDED_BUG": bug, "SEEDED_BUG_SIGN": str(folder / SIGN)}
     if bug:
         environment["PYTHONPATH"] = f"{Path(__file__).parent / 'hook'}{os.pathsep}{ROOT}"
-    words = [f"model={model}", f"mode={mode}", "recipe=quick", f"seed={','.join(map(str, seeds))}"]
+    words = [f"model={model}", f"mode={mode}", "recipe=quick", f"seed={','.join(map(str, left))}"]
     command = [sys.executable, "-m", "bench", "-m", *words, f"output={folder}", "report=false", "validate=false"]
     with (folder / "output.txt").open("ab") as output:
         subprocess.run(
