@@ -83,7 +83,7 @@ class Snapshot:
     steps: int
     samples: int
     brought: Sums = ()
-    """Of the replica that was to be laid down."""
+    """Of the replica that was to be laid down; empty: not taken in this round."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Averaged:
     divergence: float | None
     """||own - average|| / ||average||, L2 over all parameters; None: it was not finite."""
     brought: Sums = ()
-    """Of the replica just before."""
+    """Of the replica just before. Empty, like the others: not taken in this round."""
     became: Sums = ()
     """Of the replica just after."""
     average: Sums = ()

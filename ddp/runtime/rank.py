@@ -99,7 +99,7 @@ class Rank:
             case Average():
                 self._average(action)
             case Apply():
-                change = backend.apply(exact=loop.steps == 0)
+                change = backend.apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
                 self._averaged(action.round, 0, 0, change)
             case Join():
@@ -140,7 +140,7 @@ class Rank:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
         if not backend.facts.blocking:
-            brought = backend.snapshot()
+            brought = backend.snapshot(order.round)
             steps, samples = loop.contribute(order.round)
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples, brought))
             return

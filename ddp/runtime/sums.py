@@ -1,4 +1,7 @@
-"""`sums`: what two states of a model can be held against each other by, once the run is over (`ddp.core.events.Sums`)."""
+"""`sums`: what states of a model can be held against each other by, once the run is over (`ddp.core.events.Sums`).
+
+Where replicas meet often, not of every round: of the same ones on all ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,14 @@ from torch import Tensor
 
 from ddp.core.events import Sums
 from ddp.runtime.flat import Section
+
+FIRST, THEN = 100, 10
+"""Rounds of which sums are taken: so many at first, then every so many."""
+
+
+def due(round: int) -> bool:
+    """Whether sums are taken of this round."""
+    return round < FIRST or round % THEN == 0
 
 
 def sums(sections: Sequence[Section], values: Sequence[Tensor] | None = None) -> Sums:

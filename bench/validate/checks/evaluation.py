@@ -61,7 +61,8 @@ def _amiss(case: Case, run: Run, known: Records) -> str:
 
 
 def _models(known: Records) -> str:
-    averages = [event.average for event in known.averaged if event.average]
+    averages = [event.average for event in known.averaged]
+    averages = averages if all(averages) else []  # else it may be one of those that were not recorded
     by_epoch: dict[int, list[Evaluated]] = defaultdict(list)
     for event in known.evaluated:
         by_epoch[event.epoch].append(event)

@@ -51,7 +51,7 @@ def _still(known: Records, rank: int) -> tuple[int, int]:
         event = parts.get(rank)
         if event is None or not event.brought or number not in answers:
             continue
-        if before is not None and event.steps:
+        if before is not None and before.round == number - 1 and event.steps:
             # What was trained while the last average was under way moved the replica before that was applied.
             rounds += 1
             still += event.brought == before.became and laid == before.brought

@@ -80,11 +80,11 @@ class Backend(Protocol):
         """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
         ...
 
-    def snapshot(self) -> Sums:
-        """Lay down this replica for the round; what it was."""
+    def snapshot(self, round: int) -> Sums:
+        """Lay down this replica for the round; what it was, where that is to be known."""
         ...
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
         ...
 

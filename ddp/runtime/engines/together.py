@@ -93,10 +93,10 @@ class Together:
         """Never asked for: ranks are one after every step."""
         raise AssertionError("ranks are one after every step")
 
-    def snapshot(self) -> Sums:
+    def snapshot(self, round: int) -> Sums:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")
