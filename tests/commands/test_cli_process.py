@@ -57,6 +57,7 @@ def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
     assert "Traceback" not in err
     (run,), problems = find_runs(tmp_path / "runs")
     assert (run.metrics.status, problems) == ("killed", [])
+    assert {"timeline.json", "timeline.html", "timeline.csv"} <= {path.name for path in run.path.iterdir()}
     assert not list((tmp_path / "runs").rglob(".*"))
 
 
