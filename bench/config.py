@@ -123,6 +123,8 @@ class Config:
     """Run the cells of a sweep that are finished already, too."""
     report: bool = True
     """Write a report after the run or sweep."""
+    dashboard: bool = False
+    """Serve a live page over `output` while the command lasts."""
     validate: bool = True
     """Compare with the committed baseline after the run or sweep."""
 

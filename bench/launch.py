@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from rich.console import Console
 from bench import environment, interrupts
 from bench.analyze import analyze
 from bench.journal import Journal
+from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
 from bench.resume import Source, earlier
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunWriter, write_text
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, SLICES, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.usage import UsageError, usage
@@ -66,6 +68,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
     job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
         write_text(writer.path / CONFIG, _config_text(spec))
+        if (graph := described(plan)) is not None:
+            write_text(writer.path / GRAPH, json.dumps(graph) + "\n")
         if source is not None:
             job = replace(job, resume=_take_over(source, writer.path, launched))
         with (
@@ -75,6 +79,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             Monitor(spec, console, log) as monitor,
         ):
             _announce(spec, monitor, source)
+            with suppress(OSError):  # a file system without links
+                (writer.path / SLICES).symlink_to(private.absolute())
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = None
@@ -82,6 +88,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                 disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
+                (writer.path / SLICES).unlink(missing_ok=True)
                 records = journal.merge(private)
                 metrics = analyze(
                     spec,

@@ -38,6 +38,7 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
+    from bench.dashboard.beside import Beside
     from bench.machines import Machines
     from bench.resume import Source
 
@@ -47,6 +48,13 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
 
     `machines`: who has processes for ranks; None: ranks are forked."""
     session = Session(Patient(highlight=False), machines)
+    try:
+        return _run(session, arguments, verbs, baseline)
+    finally:
+        session.close()
+
+
+def _run(session: Session, arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
     if _is_experiment(arguments):
         from bench.planning import announce
 
@@ -120,6 +128,8 @@ class Session:
     """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
     experiment: str | None = None
+    beside: Beside | None = None
+    """The live page, if one was asked for: the same for all cells."""
 
     def job(self, composed: DictConfig) -> None:
         """Run one cell; Hydra calls this. Raises KeyboardInterrupt when the cell was killed."""
@@ -163,6 +173,8 @@ class Session:
                 return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
             source = found
             config = self.config = _resumed(config, composed, source)
+        if config.dashboard and self.beside is None:
+            self._open_dashboard(Path(config.output))
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
@@ -181,6 +193,21 @@ class Session:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
         outcome = launch(run_plan, self.console, source)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+
+    def _open_dashboard(self, output: Path) -> None:
+        from bench.dashboard.beside import Beside
+
+        try:
+            self.beside = Beside(output)
+        except OSError as error:  # a run without a page is a run
+            self.console.print(f"note: no dashboard: {error}", style="yellow", markup=False, soft_wrap=True)
+        else:
+            self.console.print(f"dashboard {self.beside.address}", markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """End what was started for the command as a whole."""
+        if self.beside is not None:
+            self.beside.close()
 
     def conclude(self, baseline: Path) -> Exit:
         """Print what came out, write the report, compare with the baseline; the exit code of the command.
