@@ -118,6 +118,33 @@ def _replay(arguments: list[str]) -> int:
     return replay(asked.path)
 
 
+def _timeline(arguments: list[str]) -> int:
+    parser = _parser(
+        "timeline",
+        "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too; "
+        "or open one in Perfetto.",
+    )
+    opens = arguments[:1] == ["open"]
+    parser.add_argument("path", type=Path, metavar="[open] RUN", help="run folder")
+    if opens:
+        parser.prog += " open"
+        parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
+    asked = parser.read(arguments[opens:])
+    from bench.timeline import FILES
+    from bench.timeline.rewrite import locate, rewrite
+
+    with usage():
+        if opens:
+            from bench.timeline.serve import serve
+
+            folder = locate(asked.path)
+            serve(folder if (folder / "timeline.html").is_file() else rewrite(folder), not asked.no_browser)
+        else:
+            folder = rewrite(asked.path)
+            print(*(folder / name for name in FILES if (folder / name).is_file()), sep="\n")
+    return Exit.OK
+
+
 def _list(arguments: list[str]) -> int:
     from bench.listing import GROUPS, show
 
@@ -178,6 +205,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "rerun": _rerun,
     "replay": _replay,
     "dashboard": _dashboard,
+    "timeline": _timeline,
     "list": _list,
     "doctor": _doctor,
 }

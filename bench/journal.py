@@ -1,12 +1,18 @@
-"""`events.jsonl` in the making: written line by line while the run lasts, merged with the ranks' slices at its end."""
+"""`events.jsonl` in the making: written line by line while the run lasts, merged with the ranks' slices at its end.
+
+Until then the slices lie beside it, in the run folder: whatever ends the run, they are there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
 from bench.runfolder import write_text
 from ddp.runtime.codec import Record, decode, encode, stamp
+
+SLICES = "slices-*.jsonl"
 
 
 class Journal:
@@ -34,16 +40,27 @@ class Journal:
         self._file.write(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
         self._count += 1
 
-    def merge(self, scratch: Path) -> list[Record]:
-        """Weave the ranks' `slices-<rank>.jsonl` in `scratch` into the file, in the order of time; all records."""
-        lines = _whole(self._path)
-        for part in sorted(scratch.glob("slices-*.jsonl")):
-            lines += _whole(part)
-        lines.sort(key=stamp)
+    def keep_slices(self, scratch: Path, ranks: int) -> None:
+        """Have what ranks write as `slices-<rank>.jsonl` in `scratch`, which may be memory, land beside the file."""
+        for rank in range(ranks):
+            (scratch / f"slices-{rank}.jsonl").symlink_to(self._path.absolute().with_name(f"slices-{rank}.jsonl"))
+
+    def merge(self) -> list[Record]:
+        """Weave the ranks' slices into the file, in the order of time, and remove them; all records."""
+        parts = sorted(self._path.parent.glob(SLICES))
+        lines = woven(self._path, parts)
         write_text(self._path, "".join(f"{line}\n" for line in lines))
+        for part in parts:
+            part.unlink()
         return [decode(line) for line in lines]
+
+
+def woven(path: Path, parts: Iterable[Path]) -> list[str]:
+    """The whole lines of a file of records and of others, in the order of time. Raises OSError."""
+    return sorted((line for each in (path, *parts) for line in _whole(each)), key=stamp)
 
 
 def _whole(path: Path) -> list[str]:
     """The lines of a file, without a last one that a killed process left unfinished."""
-    return path.read_text(encoding="utf-8").split("\n")[:-1]
+    body, _, _ = path.read_bytes().rpartition(b"\n")
+    return body.decode("utf-8").split("\n") if body else []

@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,9 +21,10 @@ from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
 from bench.resume import Source, earlier
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, SLICES, RunWriter, write_text
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
+from bench.timeline import begin_timeline, write_timeline
 from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.runtime.checkpoint import Torn
@@ -72,6 +72,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             write_text(writer.path / GRAPH, json.dumps(graph) + "\n")
         if source is not None:
             job = replace(job, resume=_take_over(source, writer.path, launched))
+        begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
@@ -79,8 +80,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             Monitor(spec, console, log) as monitor,
         ):
             _announce(spec, monitor, source)
-            with suppress(OSError):  # a file system without links
-                (writer.path / SLICES).symlink_to(private.absolute())
+            journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = None
@@ -88,8 +88,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                 disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred():
-                (writer.path / SLICES).unlink(missing_ok=True)
-                records = journal.merge(private)
+                records = journal.merge()
                 metrics = analyze(
                     spec,
                     records,
@@ -122,10 +121,8 @@ def _take_over(source: Source, folder: Path, at: float) -> Path:
 
 def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
     """Write the rest of the folder, `metrics.json` last, and put it into place."""
-    if metrics.status != "killed":  # whoever interrupts does not wait for pictures
-        from bench.timeline import write_timeline  # matplotlib: not before the ranks are gone
-
-        write_timeline(writer.path, records, spec, launched)
+    # Whoever interrupts does not wait for pictures.
+    write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     with usage():
         return writer.commit(metrics.status)

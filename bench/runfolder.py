@@ -22,8 +22,6 @@ from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
-SLICES = "slices"
-"""In the folder of a run in progress: a link to where its ranks write what they measure themselves."""
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
 FAILED = ".failed"

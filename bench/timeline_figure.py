@@ -11,16 +11,16 @@ from matplotlib.patches import Patch
 
 from bench.analysis.breakdown import CATEGORIES, CATEGORY
 from bench.analysis.stream import Floats, Stream
-from bench.spec import RunSpec
 from bench.style import CATEGORIES as COLOURS
 from bench.style import save, styled
+from bench.timeline.about import Named
 
 BINS = 400
 ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
 
 
-def draw(stream: Stream, spec: RunSpec, launched: float, path: Path) -> None:
+def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
     """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
     ranks = sorted(set(stream.slices.rank.tolist()))
     if not ranks:
@@ -44,7 +44,7 @@ def draw(stream: Stream, spec: RunSpec, launched: float, path: Path) -> None:
         save(figure, path)
 
 
-def _name(rank: int, spec: RunSpec) -> str:
+def _name(rank: int, spec: Named) -> str:
     speed = spec.speeds[rank] if rank < len(spec.speeds) else 1.0
     return f"rank {rank}" + (f"\n(speed {speed:g})" if speed != 1.0 else "")
 

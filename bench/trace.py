@@ -13,13 +13,15 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from bench.trace_rules import Json, violations
 
 __all__ = ["Json", "Lane", "Span", "Trace", "nest", "violations"]
-Span = tuple[int, int, str, Json | None]
-"""Begin and end in nanoseconds, name, further facts."""
+Span = tuple[int, int, str, str, Json | None]
+"""Begin and end in nanoseconds, name, category, further facts."""
 Lane = tuple[int, int]
 """(pid, tid)."""
 MOST_NS = 1 << 53
@@ -38,6 +40,7 @@ class Trace:
         self.marks: list[tuple[int, int, int, str, Json]] = []
         """(nanoseconds, pid, tid, name, further facts)."""
         self._slices: dict[Lane, list[Span]] = defaultdict(list)
+        self._nested: dict[Lane, list[Span]] | None = None
         self._flows: list[tuple[int, str, int, list[tuple[int, int]]]] = []
 
     def ns(self, time: float) -> int:
@@ -51,13 +54,16 @@ class Trace:
         """Name a process, sorted by its number, and its lanes."""
         self.processes[pid] = (name, dict(lanes))
 
-    def slice(self, pid: int, tid: int, name: str, start: float, stop: float, args: Json | None = None) -> None:
+    def slice(
+        self, pid: int, tid: int, name: str, start: float, stop: float, args: Json | None = None, cat: str = ""
+    ) -> None:
         """A stretch of time on a lane, seconds."""
-        self._slices[pid, tid].append((self.ns(start), self.ns(stop), name, args))
+        self.add(pid, tid, [(self.ns(start), self.ns(stop), name, cat, args)])
 
     def add(self, pid: int, tid: int, spans: Iterable[Span]) -> None:
         """Many stretches of time on a lane, already in nanoseconds since zero."""
         self._slices[pid, tid].extend(spans)
+        self._nested = None
 
     def counter(self, pid: int, name: str, at: float, value: float) -> None:
         """A value that holds from `at`; left out if it is not finite."""
@@ -74,48 +80,46 @@ class Trace:
 
     def lanes(self) -> dict[Lane, list[Span]]:
         """The slices of each lane, nested: by begin, what encloses before what it holds."""
-        return {lane: nest(spans) for lane, spans in sorted(self._slices.items())}
+        if self._nested is None:
+            self._nested = {lane: nest(spans) for lane, spans in sorted(self._slices.items())}
+        return self._nested
 
-    def to_json(self) -> str:
-        """The trace as text, one event a line: names first, then events by time."""
+    def to_json(self) -> bytes:
+        """The trace as text, one event a line: what it is about, names, then events by time."""
         lanes = self.lanes()
-        timed: list[tuple[int, int, str]] = []
-        quote = _Quoted()
+        timed: list[tuple[int, int, _Event]] = []
         for (pid, tid), spans in lanes.items():
-            head = f'{{"ph":"X","pid":{pid},"tid":{tid},"name":'
-            for begin, end, name, args in spans:
-                more = f',"args":{quote.object(args)}}}' if args else "}"
-                line = f'{head}{quote[name]},"ts":{begin / 1e3:.3f},"dur":{(end - begin) / 1e3:.3f}{more}'
-                timed.append((begin, begin - end, line))
-        timed += self._points(lanes, quote)
+            timed += [
+                (begin, begin - end, _Slice(pid, tid, name, begin / 1e3, (end - begin) / 1e3, cat, args))
+                for begin, end, name, cat, args in spans
+            ]
+        timed += self._points(lanes)
         timed.sort(key=_when)
-        lines = [*self._names(lanes), *(line for _, _, line in timed)]
-        body = ",\n".join(lines)
-        about = json.dumps(self.about, allow_nan=False)
-        return f'{{"traceEvents":[\n{body}\n],\n"displayTimeUnit":"ms","otherData":{about}}}\n'
+        lines = _ENCODER.encode_lines([*self._names(lanes), *(event for _, _, event in timed)])
+        about = json.dumps(self.about, allow_nan=False).encode()
+        # What it is about comes first: whoever wants that alone reads one line, and it is there in a torn file.
+        head = b'{"displayTimeUnit":"ms","otherData":%b,\n"traceEvents":[\n' % about
+        return head + lines[:-1].replace(b"\n", b",\n") + b"\n]}\n"
 
     def to_dict(self) -> Json:
         """What `to_json` writes, as read."""
         body: Json = json.loads(self.to_json())
         return body
 
-    def _points(self, lanes: Mapping[Lane, list[Span]], quote: _Quoted) -> list[tuple[int, int, str]]:
+    def _points(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, int, _Event]]:
         """Counters, marks and flows, behind the slices that begin with them."""
-        found = []
+        found: list[tuple[int, int, _Event]] = []
         for (pid, name), values in self.counters.items():
-            for at, value in values:
-                body = {"ph": "C", "pid": pid, "name": name, "ts": at / 1e3, "args": {name: value}}
-                found.append((at, 1, json.dumps(body, allow_nan=False)))
-        for at, pid, tid, name, args in self.marks:
-            head = f'{{"ph":"i","pid":{pid},"tid":{tid},"s":"p","name":{quote[name]},"ts":{at / 1e3:.3f}'
-            found.append((at, 1, f'{head},"args":{quote.object(args)}}}'))
+            found += [(at, 1, _Counter(pid, name, at / 1e3, {name: value})) for at, value in values]
+        found += [(at, 1, _Mark(pid, tid, name, at / 1e3, args)) for at, pid, tid, name, args in self.marks]
         order = 1
         for tid, name, number, points in self.flows(lanes):
             for index, (at, pid) in enumerate(points):
-                phase = "s" if index == 0 else 'f","bp":"e' if index == len(points) - 1 else "t"
+                phase: Literal["s", "t", "f"] = "s" if index == 0 else "f" if index == len(points) - 1 else "t"
                 order += 1  # points of equal time keep their order
-                head = f'{{"ph":"{phase}","pid":{pid},"tid":{tid},"name":{quote[name]},"cat":"flow"'
-                found.append((at, order, f'{head},"id":{number},"ts":{at / 1e3:.3f}}}'))
+                found.append(
+                    (at, order, _Flow(phase, pid, tid, name, "flow", number, at / 1e3, "e" if phase == "f" else None))
+                )
         return found
 
     def flows(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, str, int, list[tuple[int, int]]]]:
@@ -132,7 +136,7 @@ class Trace:
                 found.append((tid, name, number, inside))
         return found
 
-    def _names(self, lanes: Mapping[Lane, list[Span]]) -> list[str]:
+    def _names(self, lanes: Mapping[Lane, list[Span]]) -> list[Json]:
         named = {pid: (name, dict(tids)) for pid, (name, tids) in self.processes.items()}
         used = [*lanes, *((pid, tid) for _, pid, tid, _, _ in self.marks), *((pid, None) for pid, _ in self.counters)]
         for pid, tid in used:
@@ -147,24 +151,52 @@ class Trace:
                 rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
                 order = {"sort_index": tid}
                 rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": order})
-        return [json.dumps(row, allow_nan=False) for row in rows]
+        return rows
 
 
-class _Quoted(dict[str, str]):
-    """Texts as JSON, each made once: a run has few names and very many slices."""
-
-    def __missing__(self, text: str) -> str:
-        self[text] = json.dumps(text)
-        return self[text]
-
-    def object(self, args: Mapping[str, Any]) -> str:
-        """An object; of whole numbers, the usual one, without the detour."""
-        if all(type(value) is int for value in args.values()):
-            return f"{{{','.join(f'{self[key]}:{value}' for key, value in args.items())}}}"
-        return json.dumps(args, allow_nan=False)
+# The events, with their keys in the format. They are very many: made without dictionaries, encoded in one go.
+class _Slice(msgspec.Struct, tag_field="ph", tag="X", omit_defaults=True, gc=False):
+    pid: int
+    tid: int
+    name: str
+    ts: float
+    dur: float
+    cat: str = ""
+    args: Json | None = None
 
 
-def _when(event: tuple[int, int, str]) -> tuple[int, int]:
+class _Counter(msgspec.Struct, tag_field="ph", tag="C", gc=False):
+    pid: int
+    name: str
+    ts: float
+    args: dict[str, float]
+
+
+class _Mark(msgspec.Struct, tag_field="ph", tag="i", gc=False):
+    pid: int
+    tid: int
+    name: str
+    ts: float
+    args: Json
+    s: str = "p"
+
+
+class _Flow(msgspec.Struct, omit_defaults=True, gc=False):
+    ph: Literal["s", "t", "f"]
+    pid: int
+    tid: int
+    name: str
+    cat: str
+    id: int
+    ts: float
+    bp: str | None = None
+
+
+_Event = _Slice | _Counter | _Mark | _Flow
+_ENCODER = msgspec.json.Encoder()
+
+
+def _when(event: tuple[int, int, _Event]) -> tuple[int, int]:
     return event[0], event[1]
 
 
@@ -172,12 +204,13 @@ def nest(spans: Sequence[Span]) -> list[Span]:
     """Spans by begin, the longer first; one that would outlast what it begins in, by rounding or by fault, ends with it."""
     open_ends: list[int] = []
     nested: list[Span] = []
-    for begin, end, name, args in sorted(spans, key=_extent):
+    for span in sorted(spans, key=_extent):
+        begin, end = span[0], span[1]
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        end = max(begin, min(end, open_ends[-1]) if open_ends else end)
-        open_ends.append(end)
-        nested.append((begin, end, name, args))
+        held = max(begin, min(end, open_ends[-1]) if open_ends else end)
+        open_ends.append(held)
+        nested.append(span if held == end else (begin, held, *span[2:]))
     return nested
 
 
@@ -188,7 +221,7 @@ def _extent(span: Span) -> tuple[int, int]:
 def _outer(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
     """Begins and ends of the spans that lie in no other."""
     begins, ends, last = [], [], 0
-    for begin, end, _, _ in spans:
+    for begin, end, *_ in spans:
         if begin >= last and end > begin:
             begins.append(begin)
             ends.append(end)

@@ -17,6 +17,7 @@ from ddp.core.events import (
     Finished,
     GuardVerdict,
     Lost,
+    Memory,
     Merged,
     Progress,
     Ready,
@@ -25,6 +26,7 @@ from ddp.core.events import (
     RoundClosed,
     Saved,
     Slice,
+    Snapshot,
 )
 from ddp.runtime.codec import Record
 
@@ -84,6 +86,8 @@ class Stream:
     parts: dict[int, int] = field(default_factory=dict)
     """Epoch -> ranks that its evaluation was split over."""
     averaged: list[Averaged] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    memory: list[Memory] = field(default_factory=list)
     reduced: list[Reduced] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
@@ -162,6 +166,10 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.evaluated.append(event)
         case Averaged():
             stream.averaged.append(event)
+        case Snapshot():
+            stream.snapshots.append(event)
+        case Memory():
+            stream.memory.append(event)
         case Reduced():
             stream.reduced.append(event)
         case RoundClosed():

@@ -20,6 +20,7 @@ from ddp.core.events import (
     Finished,
     GuardVerdict,
     Lost,
+    Memory,
     Progress,
     Ready,
     Resumed,
@@ -63,6 +64,9 @@ class Rank:
     steps: int = 0
     samples: int = 0
     busy_s: float = 0.0
+    used: float | None = None
+    """When memory and processor were measured last, on the clock of the records; and the processor seconds by then."""
+    cpu_s: float = 0.0
     rss_bytes: int = 0
     """At last; and the most there was."""
     peak_rss_bytes: int = 0
@@ -133,11 +137,15 @@ def fold(state: State, record: Record, at: float) -> State:
 
 
 def _folded(state: State, record: Record, at: float) -> State:
+    if isinstance(record, Memory) and state.first is None:
+        return state  # time begins with what happened, whichever file is read first
     state = replace(state, first=at if state.first is None else state.first, now=max(at, state.now))
     match record:
         case Ready():
             state = _rank(state, record.rank, ready=record, reported=at)
             return replace(state, began=at if state.resumed is None or state.began is None else state.began)
+        case Memory():
+            return _used(state, record, at)
         case Resumed():
             return replace(state, began=at, before=state.samples, resumed=record)
         case Progress():
@@ -163,6 +171,17 @@ def _folded(state: State, record: Record, at: float) -> State:
 def _rank(state: State, rank: int, **changed: object) -> State:
     new = replace(state.ranks.get(rank, Rank()), **changed)  # type: ignore[arg-type]
     return replace(state, ranks={**state.ranks, rank: new})
+
+
+def _used(state: State, record: Memory, at: float) -> State:
+    known = state.ranks.get(record.rank, Rank())
+    peak = max(known.peak_rss_bytes, record.rss_bytes)
+    cpu = known.cpu_s if record.cpu_s is None else record.cpu_s
+    told = known.used is not None and record.cpu_s is not None and cpu >= known.cpu_s
+    start, stop = state.since(at if known.used is None else known.used), state.since(at)
+    what = Cell(rss=record.rss_bytes, cpu_s=cpu - known.cpu_s if told else 0.0, used_s=stop - start if told else 0.0)
+    state = _rank(state, record.rank, rss_bytes=record.rss_bytes, peak_rss_bytes=peak, used=at, cpu_s=cpu)
+    return replace(state, series=spread(state.series, record.rank, start, stop, what))
 
 
 def _scored(state: State, epoch: int, **changed: object) -> State:

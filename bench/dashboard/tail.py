@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.dashboard.state import State, fold
-from bench.runfolder import EVENTS, SLICES
+from bench.journal import SLICES
+from bench.runfolder import EVENTS
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import decode, stamp
 
@@ -56,6 +57,8 @@ class Tail:
     malformed: int = 0
     """Lines that are no records."""
     _files: dict[str, _File] = field(default_factory=dict)
+    _merged: bool = False
+    """What ranks measured is among the events by now."""
 
     def read(self) -> bool:
         """Take in what is new; whether there may be more at once."""
@@ -69,6 +72,7 @@ class Tail:
                 continue
             if lines is None:
                 self.restart()
+                self._merged = True
                 return True
             for line in lines:
                 self._take(line)
@@ -77,20 +81,20 @@ class Tail:
 
     def restart(self) -> None:
         """Read everything again."""
-        self.state, self.malformed, self._files = State(), 0, {}
+        self.state, self.malformed, self._files, self._merged = State(), 0, {}, False
 
     def move(self, folder: Path) -> None:
-        """The folder has another name now; its files are the same."""
+        """The run is in another folder now: the same one under another name, or that of another attempt."""
         self.folder = folder
+        known = self._files.get(EVENTS)
+        if known is None or known.identity != _identity(folder / EVENTS):
+            self.restart()
         for name, file in self._files.items():
             file.path = folder / name
 
     def _parts(self) -> list[str]:
         """What ranks measure themselves, while the run lasts: names in the folder."""
-        try:
-            return [f"{SLICES}/{name}" for name in sorted(os.listdir(self.folder / SLICES)) if name.endswith(".jsonl")]
-        except OSError:
-            return []
+        return [] if self._merged else sorted(path.name for path in self.folder.glob(SLICES))
 
     def _take(self, line: bytes) -> None:
         if _SLICE in line:
@@ -101,6 +105,14 @@ class Tail:
             self.malformed += 1
             return
         self.state = fold(self.state, record, at)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
 
 
 def _size(path: Path) -> int:

@@ -1,6 +1,7 @@
-"""The timeline of a run: `timeline.json` (Chrome trace, opens in Perfetto), with `.csv` and `.png` beside it.
+"""The timeline of a run: `timeline.json` (Chrome trace, opens in Perfetto), with `.html`, `.csv` and `.png` beside it.
 
-Owns which files there are. `lanes` says what a timeline holds, `bench.timeline_figure` draws.
+Owns which files there are. `lanes` says what a timeline holds, `html` and `bench.timeline_figure` show it, `rewrite` makes
+it again from a run folder, `serve` hands it to Perfetto.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,37 +18,65 @@ from typing import Any
 from bench.analysis.idle import gaps
 from bench.analysis.stream import Stream, sort
 from bench.runfolder import write_text
-from bench.spec import RunSpec
+from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
-from bench.timeline_figure import draw
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
 
-__all__ = ["draw", "make_trace", "write_timeline"]
+__all__ = ["begin_timeline", "draw", "launched_at", "make_trace", "write_timeline"]
+FILES = ("timeline.json", "timeline.html", "timeline.csv", "timeline.png")
+
+
+def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
+    """Write a `timeline.json` without events: from here on whatever becomes of the run leaves a trace that opens, and when
+    the run was launched is known. Raises OSError."""
+    trace = make_trace(sort((), launched), spec, launched, (), _started(folder, launched))
+    write_text(folder / "timeline.json", trace.to_json().decode())
 
 
 def write_timeline(
-    folder: Path, records: Sequence[Record], spec: RunSpec, launched: float, *, picture: bool = True
+    folder: Path, records: Sequence[Record], spec: Named, launched: float, *, picture: bool = True
 ) -> None:
-    """Write `timeline.json`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`
+    """Write `timeline.json`, `.html`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`
     is their zero, seconds on the clock of the records. Raises OSError."""
+    from bench.timeline.html import page
+
     stream = sort(records, launched)
     idle = gaps(stream)
     trace = make_trace(stream, spec, launched, idle, _started(folder, launched))
-    write_text(folder / "timeline.json", trace.to_json())
+    write_text(folder / "timeline.json", trace.to_json().decode())
+    write_text(folder / "timeline.html", page(trace, spec, idle))
     write_text(folder / "timeline.csv", _table(stream, launched))
     if picture:
         draw(stream, spec, launched, folder / "timeline.png")
 
 
-def _started(folder: Path, launched: float) -> str | None:
-    """The wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
+def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
+    """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib: not while a run is timed."""
+    from bench.timeline_figure import draw as drawn
+
+    drawn(stream, spec, launched, path)
+
+
+def launched_at(folder: Path) -> float | None:
+    """When the run was launched, on the clock of its records, by the timeline that it has; None if it has none."""
+    said = _about(folder).get("launched")
+    return float(said) if isinstance(said, (int, float)) and math.isfinite(said) else None
+
+
+def _about(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / "timeline.json").read_text(encoding="utf-8"))["otherData"]
-        if about["launched"] == launched:
-            return str(about["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _started(folder: Path, launched: float) -> str | None:
+    """The wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
+    about = _about(folder)
+    if about.get("launched") == launched and "started" in about:
+        return str(about["started"])
     ago = now() - launched
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 

@@ -5,6 +5,7 @@ One process per rank and one for the run. Times are since launch. `bench.trace` 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,25 +13,30 @@ import numpy as np
 
 from bench.analysis.breakdown import CATEGORY
 from bench.analysis.idle import LEAST_S, Gap
-from bench.analysis.stream import Stream
-from bench.spec import RunSpec
+from bench.analysis.steps import steps
+from bench.analysis.stream import Floats, Stream
+from bench.timeline.about import Named
 from bench.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE = range(6)
 LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy", IDLE: "idle"}
+CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint", "step", "phase", "idle")
+"""Of slices. The first six are those of the breakdown."""
 _LANE = {"compute": COMPUTE, "data": COMPUTE, "comm": COMM, "wait": WAIT, "eval": PHASE, "checkpoint": PHASE}
 """Category of a slice -> its lane."""
 
 
 def make_trace(
-    stream: Stream, spec: RunSpec, launched: float, idle: Sequence[Gap] = (), started: str | None = None
+    stream: Stream, spec: Named, launched: float, idle: Sequence[Gap] = (), started: str | None = None
 ) -> Trace:
     """The trace of a run, with its idle gaps; `started`: the wall clock at launch, if known."""
     about: dict[str, object] = {
         "run_id": spec.run_id,
         "cell_hash": spec.config_hash,
+        "model": spec.model,
+        "mode": spec.mode,
         "clock": "CLOCK_MONOTONIC, one host",
     }
     about |= {"clock_error_us": 0, "launched": launched, "started": started}
@@ -45,9 +51,9 @@ def make_trace(
     _slices(trace, stream)
     for gap in idle:
         if gap.seconds >= LEAST_S:
-            trace.slice(gap.rank, IDLE, told(gap), gap.start, gap.stop)
+            trace.slice(gap.rank, IDLE, told(gap), gap.start, gap.stop, cat="idle")
     for event in stream.reduced:
-        trace.slice(run, COMM, "reduce", event.at - event.seconds, event.at, {"bytes": event.bytes})
+        trace.slice(run, COMM, "reduce", event.at - event.seconds, event.at, {"bytes": event.bytes}, "comm")
     _flows(trace, stream)
     _counters(trace, stream, run)
     _marks(trace, stream, run)
@@ -66,7 +72,7 @@ def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
     if rank not in stream.ready:
         return
     begin = stream.ready[rank].at
-    trace.slice(rank, PHASE, "startup", launched, begin)
+    trace.slice(rank, PHASE, "startup", launched, begin, cat="phase")
     last: dict[int, float] = {}
     for event in stream.progress:
         if event.rank == rank:
@@ -74,40 +80,33 @@ def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
     for epoch, end in sorted(last.items(), key=lambda item: item[1]):
         evaluated = [e.at for e in stream.evaluated if e.rank == rank and begin < e.at <= end]
         begin = max([begin, *evaluated])
-        trace.slice(rank, PHASE, f"epoch {epoch}", begin, end)
+        trace.slice(rank, PHASE, f"epoch {epoch}", begin, end, cat="phase")
         begin = max(begin, end)
 
 
 def _slices(trace: Trace, stream: Stream) -> None:
     """The measured slices on their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
-    s, spans = stream.slices, dict[tuple[int, int], list[Span]]()
+    s = stream.slices
     begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start(), s.stop))
-    steps: dict[int, tuple[int, int]] = {}
-    lane_of = {kind: _LANE[CATEGORY[kind]] for kind in set(s.kind.tolist())}
+    spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    place = {kind: (_LANE[CATEGORY[kind]], CATEGORY[kind]) for kind in set(s.kind.tolist())}
     columns = (s.rank.tolist(), s.kind.tolist(), begins, wires, ends, s.seq.tolist(), s.bytes.tolist())
     for rank, kind, start, wire, stop, seq, size in zip(*columns, strict=True):
-        lane = lane_of[kind]
+        lane, category = place[kind]
         if kind == "exchange":
             if wire > start:
-                spans.setdefault((rank, WAIT), []).append((start, wire, "wait for ranks", {"seq": seq}))
-            spans.setdefault((rank, COMM), []).append((wire, stop, kind, {"seq": seq, "bytes": size}))
-            continue
-        if lane == COMPUTE:
-            step = steps.get(rank)
-            if kind == "data" or step is None:
-                if step is not None:
-                    spans[rank, COMPUTE].append((*step, "step", None))
-                steps[rank] = (start, stop)
-            else:
-                steps[rank] = (min(step[0], start), max(step[1], stop))
-        spans.setdefault((rank, lane), []).append((start, stop, kind, {"bytes": size} if size else None))
-    for rank, step in steps.items():
-        spans[rank, COMPUTE].append((*step, "step", None))
-    for (rank, lane), each in spans.items():
-        trace.add(rank, lane, each)
+                spans[rank, WAIT].append((start, wire, "wait for ranks", "wait", {"seq": seq}))
+            spans[rank, lane].append((wire, stop, kind, category, {"seq": seq, "bytes": size}))
+        else:
+            spans[rank, lane].append((start, stop, kind, category, {"bytes": size} if size else None))
+    for rank, (firsts, lasts) in steps(s).items():
+        each = zip(_ns(trace, firsts), _ns(trace, lasts), strict=True)
+        spans[rank, COMPUTE] += [(first, last, "step", "step", None) for first, last in each]
+    for (rank, lane), found in spans.items():
+        trace.add(rank, lane, found)
 
 
-def _ns(trace: Trace, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[int]:
+def _ns(trace: Trace, times: Floats) -> list[int]:
     since: list[int] = np.rint(np.maximum(times - trace.zero, 0.0) * 1e9).astype(np.int64).tolist()
     return since
 
@@ -136,6 +135,8 @@ def _counters(trace: Trace, stream: Stream, run: int) -> None:
         if elapsed > 0:
             trace.counter(event.rank, "samples/s", event.at, event.samples / elapsed)
         reported[event.rank] = event.at
+    for held in stream.memory:
+        trace.counter(held.rank, "memory MB", held.at, held.rss_bytes / 1e6)
     for closed in stream.closed:
         if closed.divergence:
             trace.counter(run, "divergence", closed.at, max(closed.divergence))
@@ -159,4 +160,4 @@ def _marks(trace: Trace, stream: Stream, run: int) -> None:
     begun = stream.begun
     if begun is not None:
         for (start, _), (end, number) in pairwise([(begun, -1), *windows]):
-            trace.slice(run, PHASE, f"window {number}", start, end)
+            trace.slice(run, PHASE, f"window {number}", start, end, cat="phase")

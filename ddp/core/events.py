@@ -205,6 +205,17 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """Resident memory of a rank's process, measured by the rank now and then. For the record, as slices are."""
+
+    at: float
+    rank: int
+    rss_bytes: int
+    cpu_s: float | None = None
+    """Processor seconds that the process has used, all its threads together; None: it does not say."""
+
+
+@dataclass(frozen=True)
 class RoundClosed:
     """For policies: every rank holds the average of a round. Tuples are by rank; zero for one that brought in nothing."""
 

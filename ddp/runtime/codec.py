@@ -17,6 +17,7 @@ Record = (
     | events.PolicyEvent
     | events.PolicyRecord
     | events.Slice
+    | events.Memory
     | events.Merged
     | events.Resumed
     | commands.Command
@@ -40,6 +41,7 @@ EVENTS: dict[str, type[Any]] = {
         events.Lost,
         events.Tick,
         events.Slice,
+        events.Memory,
         events.RoundClosed,
         events.Merged,
         events.GuardVerdict,

@@ -1,4 +1,4 @@
-"""A rank's measurements: slices of its time, and the progress since its last report.
+"""A rank's measurements: slices of its time, and its memory now and then.
 
 Owns the file `slices-<rank>.jsonl` in the run's scratch folder, written in pieces, so that a killed rank leaves what it
 had. Knows nothing of what the slices mean.
@@ -6,7 +6,9 @@ had. Knows nothing of what the slices mean.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING
 
 from ddp.runtime.clock import now
@@ -14,6 +16,7 @@ from ddp.runtime.clock import now
 if TYPE_CHECKING:
     import torch
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 KEEP_S = 0.1
 """Slices are written out at least this often, seconds: what a killed rank did since is not known."""
 
@@ -73,4 +76,18 @@ class Meter:
                 f'"seq":{seq},"bytes":{size}}}\n'
                 for at, kind, seconds, seq, size in self._slices
             )
+            if (held := _resident()) is not None:
+                used = process_time()
+                file.write(
+                    f'{{"type":"Memory","at":{self._written!r},"rank":{rank},"rss_bytes":{held},"cpu_s":{used!r}}}\n'
+                )
         self._slices.clear()
+
+
+def _resident() -> int | None:
+    """Resident memory of this process, bytes; some ten microseconds. None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None

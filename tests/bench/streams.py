@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -180,7 +181,15 @@ def write_run(root: Path, spec: RunSpec, metrics: Metrics | None = None) -> Path
     records = make_records(spec)
     metrics = metrics or make_metrics(spec, records)
     writer = RunWriter(root, spec.model, spec.mode, spec.run_id)
-    (writer.path / EVENTS).write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    (writer.path / EVENTS).write_bytes(b"".join(line + b"\n" for line in _lines(records)))
     (writer.path / CONFIG).write_text("{}")
     (writer.path / METRICS).write_text(metrics.model_dump_json())
     return writer.commit(metrics.status)
+
+
+def _lines(records: list[Record]) -> Iterator[bytes]:
+    """As a journal has them: a command bears the time of what was before it."""
+    at = LAUNCHED
+    for record in records:
+        at = getattr(record, "at", at)
+        yield encode(record, at)

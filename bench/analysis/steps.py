@@ -1,0 +1,28 @@
+"""The steps of a rank, told from its slices. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.analysis.breakdown import CATEGORY
+from bench.analysis.stream import Floats, Slices
+
+Steps = dict[int, tuple[Floats, Floats]]
+"""Rank -> begins and ends of its steps, seconds on the clock of the records, ascending."""
+
+
+def steps(slices: Slices) -> Steps:
+    """A step begins with a batch (`data`) and ends with the last computing before the next one; what is exchanged in between
+    lies in it, what is done behind it does not. Computing before the first batch on record is a step as well."""
+    work = np.array(
+        [kind for kind in np.unique(slices.kind).tolist() if CATEGORY[kind] in ("data", "compute")], np.str_
+    )
+    busy = np.flatnonzero(np.isin(slices.kind, work))
+    busy = busy[np.lexsort((slices.start[busy], slices.rank[busy]))]
+    rank, data = slices.rank[busy], slices.kind[busy] == "data"
+    first = np.flatnonzero(data | (np.diff(rank, prepend=-1) != 0))
+    if not first.size:
+        return {}
+    begins, ends = slices.start[busy[first]], np.maximum.reduceat(slices.stop[busy], first)
+    owner = rank[first]
+    return {number: (begins[owner == number], ends[owner == number]) for number in np.unique(owner).tolist()}

@@ -1,0 +1,95 @@
+"""The spans of a trace, packed: columns of small numbers, a byte or two each, as text that a page can hold.
+
+A column is a run of LEB128 varints; differences are zigzagged where they can be negative. Begins are differences from the
+span before. `bench/timeline/page/data.js` reads it back.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.trace import Lane, Span
+
+Numbers = NDArray[np.int64]
+FINE = 50_000
+"""Up to so many spans, a tick is 100 ns; beyond, a microsecond."""
+MOST = 130_000
+"""Spans that a page holds; of more, the longest."""
+
+
+def tick_ns(spans: int) -> int:
+    """Nanoseconds that the numbers of a page of so many spans count in."""
+    return 100 if spans <= FINE else 1000
+
+
+def varints(values: Numbers) -> bytes:
+    """Numbers of 0 or more as LEB128: seven bits a byte, the lowest first, the top bit set on all but the last."""
+    left = values.astype(np.uint64)
+    sizes = np.maximum(np.ceil(np.log2(left.astype(np.float64) + 1) / 7).astype(np.int64), 1)
+    ends = np.cumsum(sizes)
+    out = np.zeros(int(ends[-1]) if ends.size else 0, np.uint8)
+    at, here = ends - sizes, np.arange(left.size)
+    while here.size:
+        more = left[here] > 127
+        out[at[here]] = (left[here] & np.uint64(127)).astype(np.uint8) | (more.astype(np.uint8) << 7)
+        left[here] >>= np.uint64(7)
+        at[here] += 1
+        here = here[more]
+    return out.tobytes()
+
+
+def zigzag(values: Numbers) -> Numbers:
+    """0, -1, 1, -2, ... as 0, 1, 2, 3, ..."""
+    return np.where(values < 0, -2 * values - 1, 2 * values)
+
+
+class Table:
+    """Different things, numbered in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, int] = {}
+
+    def number(self, row: Any) -> int:
+        """Of `row`, which is entered if it is new."""
+        return self.rows.setdefault(row, len(self.rows))
+
+
+def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane, list[Span]], int]:
+    """The lanes with the longest `most` spans, and how many were left out."""
+    lengths = np.array([span[1] - span[0] for spans in lanes.values() for span in spans], np.int64)
+    over = lengths.size - most
+    if over <= 0:
+        return lanes, 0
+    least = int(np.partition(lengths, over)[over])
+    kept = {lane: [span for span in spans if span[1] - span[0] >= least] for lane, spans in lanes.items()}
+    return kept, lengths.size - sum(map(len, kept.values()))
+
+
+def pack(spans: Sequence[Span], names: Table, facts: Table, tick: int) -> dict[str, Any]:
+    """The spans of a lane. `names` gets (name, category) pairs; `facts` what is known of them but their `seq`, as JSON."""
+    begins = np.array([span[0] for span in spans], np.int64) // tick
+    ends = np.array([span[1] for span in spans], np.int64) // tick
+    named = np.array([names.number((span[2], span[3])) for span in spans], np.int64)
+    known = np.array([facts.number(_facts(span[4])) for span in spans], np.int64)
+    # A number plus one, as a difference from the last span that has one; 0: it has none.
+    seqs = np.array([-1 if span[4] is None else span[4].get("seq", -1) for span in spans], np.int64)
+    columns = [np.diff(begins, prepend=0), ends - begins, named, known, zigzag(np.diff(seqs, prepend=-1))]
+    return {"n": len(spans), "columns": [text(varints(column)) for column in columns]}
+
+
+def _facts(args: dict[str, Any] | None) -> str:
+    if not args:
+        return ""
+    rest = {key: value for key, value in args.items() if key != "seq"}
+    return json.dumps(rest) if rest else ""
+
+
+def text(data: bytes) -> str:
+    """As base64."""
+    return base64.b64encode(data).decode("ascii")

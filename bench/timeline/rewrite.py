@@ -1,0 +1,65 @@
+"""`bench timeline RUN`: the timeline of a run folder, made again from its records; of a run that was killed, too.
+
+A run that is not finished lies in a hidden folder beside its place: `events.jsonl` as far as it was written, and the slices
+of each rank. Reads whole lines only: what comes behind the last one was torn by the end of the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.journal import SLICES, woven
+from bench.runfolder import EVENTS
+from bench.timeline import launched_at, write_timeline
+from bench.timeline.about import about
+from ddp.core.errors import ProtocolError
+from ddp.runtime.codec import Record, decode, stamp
+
+
+def rewrite(path: Path) -> Path:
+    """Write the timeline's files into the run folder that `path` means; that folder. Raises ValueError: one line."""
+    folder = locate(path)
+    spec, found = about(folder), records(folder)
+    launched = launched_at(folder)
+    if launched is None:
+        launched = min((at for at, _ in found), default=0.0)
+    try:
+        write_timeline(folder, [record for _, record in found], spec, launched)
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot write the timeline: {error.strerror}") from error
+    except (AssertionError, IndexError, KeyError) as error:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run ({type(error).__name__}: {error})") from error
+    return folder
+
+
+def locate(path: Path) -> Path:
+    """The run folder at `path`, or, if none is there, the one of a run that goes on or was killed. Raises ValueError."""
+    path = Path(path).absolute()
+    places = [path, *sorted(path.parent.glob(f".tmp-{path.name}-*"), key=_age, reverse=True)]
+    places.append(path.with_name(path.name + ".failed"))
+    for place in places:
+        if (place / EVENTS).is_file():
+            return place
+    raise ValueError(f"{path}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
+
+
+def _age(folder: Path) -> float:
+    try:
+        return (folder / EVENTS).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def records(folder: Path) -> list[tuple[float, Record]]:
+    """(time, record) of every whole line, in the order of time. Raises ValueError that shows the line."""
+    try:
+        return list(_decoded(woven(folder / EVENTS, sorted(folder.glob(SLICES)))))
+    except OSError as error:
+        raise ValueError(f"{error.filename or folder}: {error.strerror}") from None
+    except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / EVENTS}: not the records of a run ({error})") from None
+
+
+def _decoded(lines: Iterable[str]) -> Iterable[tuple[float, Record]]:
+    return ((stamp(line), decode(line)) for line in lines)

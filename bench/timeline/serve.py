@@ -1,0 +1,88 @@
+"""`bench timeline open RUN`: the run folder on this machine's loopback, as Perfetto's page wants it.
+
+The page (https://ui.perfetto.dev) may fetch traces from 127.0.0.1:9001 and from nowhere else, and only if the answer allows
+it; the browser reads the file, nothing is sent anywhere. Answers only those who ask for this very address, so that no other
+site can have a name of its own lead here.
+"""
+
+from __future__ import annotations
+
+import webbrowser
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+HOST, PORT = "127.0.0.1", 9001
+UI = "https://ui.perfetto.dev"
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """The files of one folder, without what lies deeper; quiet."""
+
+    def end_headers(self) -> None:
+        """Add what Perfetto's page needs."""
+        self.send_header("Access-Control-Allow-Origin", UI)
+        self.send_header("Access-Control-Allow-Private-Network", "true")
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
+
+    def do_OPTIONS(self) -> None:
+        """A browser asks before it lets a public page read from this machine."""
+        self.send_response(204)
+        self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
+        self.end_headers()
+
+    def send_head(self) -> Any:
+        """Refuse what is not for this folder, then as ever."""
+        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+            self.send_error(403, "ask for 127.0.0.1")
+            return None
+        name = self.path.partition("?")[0].removeprefix("/")
+        if name in ("", "index.html"):
+            self.path = "/timeline.html"
+        elif "/" in name or "%2f" in name.lower() or not Path(self.translate_path(self.path)).is_file():
+            self.send_error(404)
+            return None
+        return super().send_head()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: the command has said where everything is."""
+
+
+class Server(ThreadingHTTPServer):
+    """Bound to loopback; its threads end with it."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no error."""
+
+
+def server(folder: Path, port: int = PORT) -> Server:
+    """Raises ValueError with the remedy if the port is taken."""
+    try:
+        return Server((HOST, port), partial(Handler, directory=str(folder)))
+    except OSError as error:
+        raise ValueError(
+            f"port {port} of this machine cannot be had ({error.strerror}), and Perfetto's page reads from no other than "
+            f"{PORT}: end what uses it, or open {folder / 'timeline.html'} instead"
+        ) from None
+
+
+def link(port: int = PORT) -> str:
+    """Opens the trace in Perfetto while the server runs."""
+    return f"{UI}/#!/?url=http://{HOST}:{port}/timeline.json"
+
+
+def serve(folder: Path, browser: bool) -> None:
+    """Serve until Ctrl-C. Raises ValueError if the port is taken."""
+    with server(folder) as serving:
+        print(f"Perfetto  {link()}\npage      http://{HOST}:{PORT}/timeline.html\nCtrl-C ends it", flush=True)
+        if browser:
+            webbrowser.open(link())
+        try:
+            serving.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            return
