@@ -26,7 +26,7 @@ def described(plan: RunPlan) -> Json | None:
         with torch.random.fork_rng(devices=[]):
             model = plan.job.task().model().eval()
             sample = torch.zeros(1, *data.shape, dtype=torch.int64 if data.is_text else torch.float32)
-            return {"input": list(data.shape), **follow(model, sample)}
+            return {"metric": plan.spec.metric, "input": list(data.shape), **follow(model, sample)}
     except Exception:  # whatever a model of a user's own may do
         return None
 

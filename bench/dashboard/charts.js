@@ -74,7 +74,7 @@ class Chart {
       return;
     }
     const room = { left: 54, right: 10, top: 8, bottom: 22 };
-    let [x0, x1] = extent(points.map((p) => p[0])), [y0, y1] = extent(points.map((p) => p[1]));
+    let [x0, x1] = extent([...points.map((p) => p[0]), ...series.map((line) => line.until).filter((x) => x !== undefined)]), [y0, y1] = extent(points.map((p) => p[1]));
     if (x1 === x0) { x0 -= 0.5; x1 += 0.5; }
     if (zero) y0 = Math.min(0, y0);
     if (y1 === y0) { const pad = Math.abs(y1) * 0.1 || 1; y0 -= zero ? 0 : pad; y1 += pad; }
@@ -94,7 +94,7 @@ class Chart {
       columns.map((x) => s("text", { x: px(x), y: this.height - 6, "text-anchor": "middle" }, number(x))),
       s("text", { x: width - room.right, y: this.height - 6, "text-anchor": "end" }, this.x),
       series.map((line) => this.line(line, px, py, good)),
-      marks.filter((m) => m.x >= x0 && m.x <= x1).map((m) => [
+      apart(marks.filter((m) => m.x >= x0 && m.x <= x1), px).map((m) => [
         s("line", { class: "mark", x1: px(m.x), x2: px(m.x), y1: room.top, y2: this.height - room.bottom }),
         s("text", { class: "marked", x: px(m.x) + (px(m.x) > width - 90 ? -4 : 4), y: room.top + 10, "text-anchor": px(m.x) > width - 90 ? "end" : "start" }, m.label),
       ]),
@@ -135,6 +135,16 @@ class Chart {
         h("i", { class: "swatch", style: { background: line.color } }), `${line.name} `, h("b", {}, this.format(nearest(line, x))))),
       place === null ? "" : h("span", {}, `at ${number(x, 3)} ${this.x}`));
   }
+}
+
+/** Marks, without the labels of those that stand too close to the one before. */
+function apart(marks, px) {
+  let last = -Infinity;
+  return [...marks].sort((a, b) => a.x - b.x).map((mark) => {
+    const near = px(mark.x) - last < 70;
+    if (!near) last = px(mark.x);
+    return near ? { ...mark, label: "" } : mark;
+  });
 }
 
 function extent(values) {

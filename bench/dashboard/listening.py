@@ -7,6 +7,8 @@ import socket
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that connections queue at from now on. Raises OSError, also for a host or port that cannot be."""
+    if not 0 <= port < 1 << 16:
+        raise OSError("ports are 0 to 65535")
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server((place[0], place[1]), family=family)
