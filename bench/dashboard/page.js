@@ -119,7 +119,7 @@ function start() {
   if (text) {
     state.fixed = JSON.parse(text);
     byId("root").textContent = state.fixed.root;
-    byId("export").remove();
+    byId("export").hidden = true;
     say("", "exported");
     for (const { kind, key, body } of state.fixed.pieces) take(kind, key, body);
   }
