@@ -29,6 +29,7 @@ from bench.complaints import complain
 from bench.config import Config, register, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.listing import CONF
+from bench.loggers import chosen, write
 from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, place
 from bench.summary import Cell
@@ -175,6 +176,8 @@ class Session:
             config = self.config = _resumed(config, composed, source)
         if config.dashboard and self.beside is None:
             self._open_dashboard(Path(config.output))
+        with usage():
+            loggers = chosen(config.logger)
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
@@ -192,6 +195,8 @@ class Session:
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
         outcome = launch(run_plan, self.console, source)
+        for problem in write(loggers, outcome.folder, Path(spec.output)):
+            self.console.print(f"note: {problem}", style="yellow", markup=False, soft_wrap=True)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def _open_dashboard(self, output: Path) -> None:

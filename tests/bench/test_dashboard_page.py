@@ -26,7 +26,7 @@ JOB = (
 PATHS = "[...document.querySelectorAll('#detail .chart path')].map((path) => path.getAttribute('d').length)"
 
 
-def watch(tab: Page) -> tuple[list[str], list[str]]:
+def watch(tab: Page) -> tuple[list[str], list[str]]:  # noqa: F811
     """What goes wrong on the page, and where its requests go."""
     wrong: list[str] = []
     asked: list[str] = []
