@@ -10,6 +10,7 @@ from bench.analysis.breakdown import breakdown, seconds_in, walls
 from bench.analysis.ledger import ledger
 from bench.analysis.stream import Stream, sort
 from bench.analysis.syncing import elche, sync
+from bench.analysis.timeline import timeline
 from bench.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
 from bench.schema import SCHEMA_VERSION, Epoch, Final, Memory, Metrics, Resumed, Time
 from bench.spec import RunSpec
@@ -41,7 +42,7 @@ def analyze(
     found = [row for part in stream.parts_in_turn for row in faults.faults(part, origin, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream)]
     said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
-    return Metrics.model_validate(
+    metrics = Metrics.model_validate(
         _identity(spec, stream)
         | said
         | _measured(spec, stream, launched, ended)
@@ -54,6 +55,7 @@ def analyze(
             "nonfinite": finite.lost,
         }
     )
+    return metrics.model_copy(update={"timeline": timeline(stream, metrics, spec.config)})
 
 
 def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> dict[str, Any]:

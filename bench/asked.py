@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from bench.config import Config, DataConfig, ModelConfig
+from bench.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
 from ddp.settings import check_transport, known
@@ -18,6 +18,7 @@ from models.data import DATA, DataOptions, check
 from models.setup import Recipe, Setup
 
 MAX_WORLD = 64
+MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
 
@@ -147,6 +148,18 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             raise ValueError(f"cluster.speeds: {speed} is not in [0.01, 1]; 0.5 makes a rank half as fast")
 
 
+def check_profile(said: ProfileConfig, engine: str, world_size: int, machine: Machine) -> None:
+    """Whether torch.profiler can be had in each rank."""
+    if not 0 <= said.steps <= MAX_PROFILED:
+        raise ValueError(f"profile.steps={said.steps} is not between 0 and {MAX_PROFILED}")
+    if said.steps and facts(engine).one_process and world_size > 1:
+        raise ValueError(
+            f"profile.steps with engine={engine}, whose ranks are threads of one process: profile mode=nccl_sync"
+        )
+    if said.steps and machine.hosts > 1:
+        raise ValueError(f"profile.steps on {machine.hosts} hosts: what ranks record stays on theirs; use one host")
+
+
 def checkpoint_of(said: Checkpointing, engine: str) -> Checkpointing:
     """An engine that makes none is silent about the default, and refuses what was asked for."""
     if facts(engine).checkpoints:
@@ -174,6 +187,8 @@ def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str,
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
         said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    if config.profile.steps:
+        said.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
     if config.cluster.faults:
         said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
     return tuple(said)

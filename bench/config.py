@@ -96,6 +96,15 @@ class ClusterConfig:
 
 
 @dataclass
+class ProfileConfig:
+    """What is looked at more closely."""
+
+    steps: int = 0
+    """Steps of each rank, after its first ten, whose operations torch.profiler records for the timeline; 0: none. They are
+    slower for it."""
+
+
+@dataclass
 class Config:
     """One run, as the user asked for it."""
 
@@ -115,6 +124,7 @@ class Config:
     loader: Loading = field(default_factory=Loading)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
     resume: str | None = None
     """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
     output: str = "runs"

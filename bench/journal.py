@@ -11,6 +11,7 @@ from types import TracebackType
 
 from bench.runfolder import write_text
 from ddp.runtime.codec import Record, decode, encode, stamp
+from ddp.runtime.operations import file_of
 
 SLICES = "slices-*.jsonl"
 
@@ -41,9 +42,10 @@ class Journal:
         self._count += 1
 
     def keep_slices(self, scratch: Path, ranks: int) -> None:
-        """Have what ranks write as `slices-<rank>.jsonl` in `scratch`, which may be memory, land beside the file."""
+        """Have what ranks measure land beside the file, not in `scratch`, which may be memory."""
         for rank in range(ranks):
-            (scratch / f"slices-{rank}.jsonl").symlink_to(self._path.absolute().with_name(f"slices-{rank}.jsonl"))
+            for name in (f"slices-{rank}.jsonl", file_of(scratch, rank).name):
+                (scratch / name).symlink_to(self._path.absolute().with_name(name))
 
     def merge(self) -> list[Record]:
         """Weave the ranks' slices into the file, in the order of time, and remove them; all records."""

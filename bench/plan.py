@@ -18,6 +18,7 @@ from bench.asked import (
     Machine,
     check_cluster,
     check_engine,
+    check_profile,
     checkpoint_of,
     recipe_of,
     speeds_of,
@@ -66,6 +67,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     recipe = recipe_of(config, setup, data_names, world_size)
     check_engine(config, engine)
     check_cluster(config, world_size, machine)
+    check_profile(config.profile, engine, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
     config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine))
@@ -124,7 +126,9 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
-    } | ({"depth": recipe.depth} if recipe.depth is not None else {})
+        **({"depth": recipe.depth} if recipe.depth is not None else {}),
+        **({"profile": asdict(config.profile)} if config.profile.steps else {}),
+    }
 
 
 def _beyond(config: Config) -> dict[str, float]:
@@ -183,5 +187,6 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         deadline_s=cluster["deadline_s"],
         tolerate_loss=cluster["tolerate_loss"],
         faults=spec.faults,
+        profile_steps=config.profile.steps,
         preload=(models.MODELS[spec.model],),
     )

@@ -28,6 +28,7 @@ def command(runs: Sequence[Run]) -> str:
     if m.emulated_speeds:
         words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
     words += _faults(run)
+    words += [f"profile.steps={run.config['profile']['steps']}"] if run.config.get("profile") else []
     words += _policy(run.config.get("policy"))
     words += _changed("averaging", run.config.get("averaging"), Averaging())
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])

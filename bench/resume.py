@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, TrainConfig
+from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.plan import RunPlan, mode_name
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status
 from ddp.core.averaging import Averaging
@@ -180,6 +180,7 @@ def _config(saved: dict[str, Any], folder: Path) -> Config:
             loader=_typed(saved.get("loader", {}), Loading),
             cluster=_typed(saved["cluster"], ClusterConfig),
             checkpoint=_typed(saved["checkpoint"], Checkpointing),
+            profile=_typed(saved.get("profile", {}), ProfileConfig),
         )
     except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         raise ValueError(

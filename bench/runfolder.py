@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
-from bench.schema import SCHEMA_VERSION, Metrics
+from bench.schema import READABLE, Metrics
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
@@ -171,8 +171,10 @@ def _read_metrics(folder: Path) -> Metrics:
     path = folder / METRICS
     body = read_object(path)
     version = body.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"{path}: schema_version is {version!r}, this version reads {SCHEMA_VERSION}")
+    if version not in READABLE:
+        raise ValueError(
+            f"{path}: schema_version is {version!r}, this version reads {' and '.join(map(str, READABLE))}"
+        )
     try:
         return Metrics.model_validate(body)
     except ValidationError as error:

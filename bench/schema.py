@@ -11,17 +11,17 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
-SCHEMA_VERSION = 1
+from bench.schema_speed import RankTime, Steady, Strict, Sync, Throughput, Time, Timeline
+
+__all__ = ["RankTime", "Steady", "Strict", "Sync", "Throughput", "Time", "Timeline"]
+
+SCHEMA_VERSION = 2
+"""1 had no `timeline`."""
+READABLE = (1, 2)
 SCHEMA_FILE = Path(__file__).with_name("metrics.schema.json")
 Status = Literal["ok", "diverged", "failed", "killed"]
-
-
-class Strict(BaseModel):
-    """A model that refuses unknown fields, NaN and infinity."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class Epoch(Strict):
@@ -65,97 +65,6 @@ class Target(Strict):
     reached: bool = Field(description="whether any evaluation reached it")
     samples: int | None = Field(description="samples trained by all ranks at the first evaluation that reached it")
     seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")
-
-
-class Time(Strict):
-    """Where the wall time of the run went; total = startup + train + eval + shutdown."""
-
-    total: float = Field(description="from launch to end of the run, seconds")
-    startup: float = Field(description="from launch until the last rank was ready, seconds")
-    train: float = Field(
-        description="from the last rank ready to the last rank finished, less `eval`: the stopped clock, seconds"
-    )
-    eval: float = Field(description="evaluation, mean over ranks, seconds")
-    checkpoint: float = Field(description="writing checkpoints, mean over ranks, seconds; part of `train`")
-    shutdown: float = Field(description="from the last rank finished to the end, seconds")
-    rank_wall: list[float] = Field(
-        description="by rank, from ready to finished (or its last record, if cut short; of a lost rank, its last measured "
-        "slice), which `breakdown` divides, seconds"
-    )
-
-
-class Steady(Strict):
-    """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
-
-    The stretch begins with the end of the first epoch and of the fifth round (averaging inside steps: of the first epoch;
-    after a lost rank: of the fifth round, or of the first report of each rank, that follows) and ends when the first rank
-    has trained its last sample, with the last round before. Each rank is measured between its own reports nearest to it.
-    """
-
-    seconds: float = Field(description="length of the stretch, mean over ranks, seconds")
-    samples_per_s: float = Field(description="sum over ranks of samples / seconds of its stretch, samples per second")
-    bound: float = Field(
-        description="sum over ranks of samples / busy seconds, in the same stretch: what the ranks would do alone, samples "
-        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these (or of "
-        "evaluation) where nothing lies between: the loop's own bookkeeping, which a rank alone has as well. What lies "
-        "around a collective, a snapshot or a wait it would not have: not busy"
-    )
-    efficiency: float = Field(description="samples_per_s / bound, fraction")
-    waiting_or_communicating: list[float | None] = Field(
-        description="by rank, fraction of its stretch spent waiting for others or for orders, on the wire, and copying "
-        "snapshots; null: the rank was lost"
-    )
-
-
-class Throughput(Strict):
-    """Training speed over `time_s.train`. What a lost rank trained and others trained again counts once."""
-
-    samples_per_s: float | None = Field(description="samples trained by all ranks / training time, samples per second")
-    per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
-    efficiency: float | None = Field(
-        description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
-        "speed that the same ranks would have in this run if they never waited nor communicated; a lost rank enters the "
-        "sum with the part of the training time until its last record; null: nobody trained, or collectives hide in compute"
-    )
-    steady: Steady | None = Field(
-        default=None,
-        description="the same at steady state; null: the run is too short to have one, or collectives hide in compute",
-    )
-
-    @property
-    def steady_efficiency(self) -> float | None:
-        """Efficiency at steady state, where there is one."""
-        return None if self.steady is None else self.steady.efficiency
-
-
-class RankTime(Strict):
-    """How one rank spent its wall time, from ready to finished. The fractions sum to 1."""
-
-    compute: float = Field(description="forward, backward, optimizer and the emulated slowness, fraction of wall time")
-    data: float = Field(description="making batches, fraction of wall time")
-    comm: float = Field(
-        description="on the wire (from the last arrival at a collective to its end) and copying snapshots, fraction of "
-        "wall time"
-    )
-    wait: float = Field(description="waiting for other ranks at a collective, or for orders, fraction of wall time")
-    eval: float = Field(description="evaluation, fraction of wall time")
-    checkpoint: float = Field(description="writing checkpoints, fraction of wall time")
-    other: float = Field(description="the remainder: bookkeeping between the slices, fraction of wall time")
-
-
-class Sync(Strict):
-    """Bringing replicas together: rounds of averaging, or collectives inside the steps where gradients are averaged."""
-
-    kind: Literal["none", "gradients", "parameters"] = Field(description="what is averaged")
-    count: int = Field(description="rounds (parameters) or collectives (gradients)")
-    bytes: int = Field(description="payload handed over by all ranks, over all rounds, bytes")
-    ms_p50: float | None = Field(
-        description="median cost of one: time on the wire, or of averaging snapshots, milliseconds"
-    )
-    ms_p95: float | None = Field(description="95th percentile of the same, milliseconds")
-    divergence_p50: float | None = Field(
-        description="median over rounds and ranks of ||own - average|| / ||average|| before averaging"
-    )
 
 
 class Plan(Strict):
@@ -257,7 +166,7 @@ class Resumed(Strict):
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1] = Field(description="version of this schema")
+    schema_version: Literal[1, 2] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
@@ -299,6 +208,7 @@ class Metrics(Strict):
     throughput: Throughput
     breakdown: list[RankTime] = Field(description="by rank; empty if not all ranks became ready")
     sync: Sync
+    timeline: Timeline | None = Field(default=None, description="null: the result is from before it was kept")
     elche: Elche | None = Field(description="null: the run had no schedule")
     memory: Memory
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")

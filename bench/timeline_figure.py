@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +16,9 @@ from bench.style import CATEGORIES as COLOURS
 from bench.style import save, styled
 from bench.timeline.about import Named
 
+WIDTH, LEFT, TOP, ROW, BETWEEN, BELOW = 10.0, 0.95, 0.35, 0.42, 0.85, 0.5
+"""Inches: of the figure, left of and above the pictures, of a rank's row, between the pictures, below one."""
+LEGEND: dict[str, Any] = {"loc": "upper right", "fontsize": 8.5, "borderaxespad": 0.0, "handlelength": 1.4}
 BINS = 400
 ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
@@ -26,10 +30,9 @@ def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
     if not ranks:
         return
     bars = _bars(stream)
-    height = 0.42 * len(ranks) + 0.75
     with styled():
-        figure = Figure(figsize=(10, 2 * height + 1.1), layout="constrained")
-        whole, close = figure.subplots(2, 1)
+        figure = Figure(figsize=(WIDTH, _height(len(ranks))))
+        whole, close = _two(figure, len(ranks))
         shown = _whole(whole, bars, ranks, stream, launched)
         shown |= _close(close, bars, ranks, launched, _focus(stream))
         for axes in (whole, close):
@@ -39,9 +42,27 @@ def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
         handles = [Patch(color=COLOURS[name], label=name) for name in COLOURS if name in shown]
-        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), fontsize=8.5)
-        figure.suptitle(f"{spec.model} · {spec.mode} · {spec.run_id}", x=0.01, ha="left", fontsize=10.5, weight="bold")
+        top = 1 - 0.08 / _height(len(ranks))
+        corner = (0.995, top)
+        figure.legend(handles=handles, **LEGEND, bbox_to_anchor=corner, ncols=len(handles))
+        title = f"{spec.model} · {spec.mode} · {spec.run_id}"
+        figure.text(0.01, top - 0.05 / _height(len(ranks)), title, va="top", fontsize=10.5, weight="bold")
         save(figure, path)
+
+
+def _height(ranks: int) -> float:
+    """Of the figure, inches."""
+    return TOP + 2 * (ROW * ranks + BETWEEN)
+
+
+def _two(figure: Figure, ranks: int) -> tuple[Axes, Axes]:
+    """The places of the two pictures, one above the other. By hand: a layout engine draws everything twice to find them."""
+    height, tall = _height(ranks), ROW * ranks
+    bottoms = (BETWEEN + tall + BELOW, BELOW)
+    first, second = (
+        figure.add_axes((LEFT / WIDTH, bottom / height, 1 - (LEFT + 0.15) / WIDTH, tall / height)) for bottom in bottoms
+    )
+    return first, second
 
 
 def _name(rank: int, spec: Named) -> str:

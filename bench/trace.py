@@ -13,6 +13,7 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
@@ -94,7 +95,7 @@ class Trace:
                 for begin, end, name, cat, args in spans
             ]
         timed += self._points(lanes)
-        timed.sort(key=_when)
+        timed.sort(key=itemgetter(0, 1))
         lines = _ENCODER.encode_lines([*self._names(lanes), *(event for _, _, event in timed)])
         about = json.dumps(self.about, allow_nan=False).encode()
         # What it is about comes first: whoever wants that alone reads one line, and it is there in a torn file.
@@ -124,7 +125,8 @@ class Trace:
 
     def flows(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, str, int, list[tuple[int, int]]]]:
         """(lane, name, number, points) of the flows that can be drawn, each under another number."""
-        outer = {lane: _outer(spans) for lane, spans in lanes.items()}
+        crossed = {tid for tid, *_ in self._flows}
+        outer = {lane: _outer(spans) for lane, spans in lanes.items() if lane[1] in crossed}
         taken: set[int] = set()
         found = []
         for tid, name, number, points in self._flows:
@@ -196,26 +198,18 @@ _Event = _Slice | _Counter | _Mark | _Flow
 _ENCODER = msgspec.json.Encoder()
 
 
-def _when(event: tuple[int, int, _Event]) -> tuple[int, int]:
-    return event[0], event[1]
-
-
 def nest(spans: Sequence[Span]) -> list[Span]:
     """Spans by begin, the longer first; one that would outlast what it begins in, by rounding or by fault, ends with it."""
     open_ends: list[int] = []
     nested: list[Span] = []
-    for span in sorted(spans, key=_extent):
+    for span in sorted(sorted(spans, key=itemgetter(1), reverse=True), key=itemgetter(0)):
         begin, end = span[0], span[1]
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        held = max(begin, min(end, open_ends[-1]) if open_ends else end)
+        held = open_ends[-1] if open_ends and open_ends[-1] < end else end if end > begin else begin
         open_ends.append(held)
         nested.append(span if held == end else (begin, held, *span[2:]))
     return nested
-
-
-def _extent(span: Span) -> tuple[int, int]:
-    return span[0], -span[1]
 
 
 def _outer(spans: Sequence[Span]) -> tuple[list[int], list[int]]:

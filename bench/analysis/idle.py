@@ -7,7 +7,7 @@ stretch between ready and its end in which it is none of these. So the gaps of a
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +80,8 @@ class _Rank:
         self.begin, self.end = stream.ready[rank].at, wall_end(stream, rank)
         self.start, self.wire, self.stop = s.start[mine], wire[mine], s.stop[mine]
         self.kind, self.seq = s.kind[mine], s.seq[mine]
+        # Looked at one by one, for which lists are faster than arrays.
+        self._starts, self._stops, self._kinds = self.start.tolist(), self.stop.tolist(), self.kind.tolist()
 
     def gaps(self, ranks: dict[int, _Rank], late: dict[int, int], troubles: list[tuple[float, int]]) -> Iterator[Gap]:
         """In the order of time."""
@@ -88,11 +90,13 @@ class _Rank:
         ends = np.maximum.accumulate(np.insert(self.stop[busy], 0, self.begin).clip(self.begin, self.end))
         waits = np.flatnonzero(self.kind == "wait")
         waited = np.concatenate([[0.0], np.cumsum(self.stop[waits] - self.start[waits])])
-        for index in np.flatnonzero(begins > ends).tolist():
-            start, stop = float(ends[index]), float(begins[index])
-            after = int(busy[index]) if index < len(busy) else None
-            held = np.searchsorted(self.start[waits], [start, stop])
-            orders = float(waited[held[1]] - waited[held[0]])
+        found = np.flatnonzero(begins > ends)
+        starts, stops = ends[found], begins[found]
+        held = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
+        followed = np.append(busy, -1)[found]
+        columns = (array.tolist() for array in (found, starts, stops, held, followed))
+        for index, start, stop, orders, follows in zip(*columns, strict=True):
+            after = None if follows < 0 else follows
             yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
 
     def _cause(
@@ -102,19 +106,19 @@ class _Rank:
         first = bisect_left(troubles, (start, -1))
         if first < len(troubles) and troubles[first][0] <= stop:
             return "fault", troubles[first][1], ""
-        met = 0.0 if after is None else float(self.wire[after] - max(self.start[after], start))
+        met = 0.0 if after is None else float(self.wire[after] - max(self._starts[after], start))
         own = stop - start - met - orders
-        if after is not None and met >= max(orders, own) and self.kind[after] == "exchange":
+        if after is not None and met >= max(orders, own) and self._kinds[after] == "exchange":
             by = late[int(self.seq[after])]
             return "late rank", by, ranks[by].doing(stop - met / 2) if by in ranks else "other"
         if orders >= own:
-            return ("orders: end" if after is None else _NEXT.get(str(self.kind[after]), "orders: work")), None, ""
+            return ("orders: end" if after is None else _NEXT.get(self._kinds[after], "orders: work")), None, ""
         return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
 
     def doing(self, at: float) -> str:
         """Category of the slice that holds this moment."""
-        index = int(np.searchsorted(self.start, at, side="right")) - 1
-        return CATEGORY[str(self.kind[index])] if index >= 0 and at <= self.stop[index] else "other"
+        index = bisect_right(self._starts, at) - 1
+        return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
 
 
 def by_cause(found: list[Gap]) -> list[dict[str, Any]]:

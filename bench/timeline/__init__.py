@@ -11,6 +11,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
+from ddp.runtime.operations import Operation, file_of, read
 
 __all__ = ["begin_timeline", "draw", "launched_at", "make_trace", "write_timeline"]
 FILES = ("timeline.json", "timeline.html", "timeline.csv", "timeline.png")
@@ -43,12 +45,21 @@ def write_timeline(
 
     stream = sort(records, launched)
     idle = gaps(stream)
-    trace = make_trace(stream, spec, launched, idle, _started(folder, launched))
+    trace = make_trace(stream, spec, launched, idle, _started(folder, launched), _operations(folder, spec))
     write_text(folder / "timeline.json", trace.to_json().decode())
     write_text(folder / "timeline.html", page(trace, spec, idle))
     write_text(folder / "timeline.csv", _table(stream, launched))
     if picture:
         draw(stream, spec, launched, folder / "timeline.png")
+
+
+def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
+    """What torch.profiler recorded in each rank, where it did. What a rank left torn is not shown."""
+    found = {}
+    for rank in range(spec.world_size):
+        with suppress(FileNotFoundError, ValueError):
+            found[rank] = read(file_of(folder, rank))
+    return found
 
 
 def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:

@@ -6,7 +6,7 @@ One process per rank and one for the run. Times are since launch. `bench.trace` 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,19 +19,26 @@ from bench.timeline.about import Named
 from bench.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed
+from ddp.runtime.operations import Operation
 
-PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE = range(6)
+PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
 LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy", IDLE: "idle"}
-CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint", "step", "phase", "idle")
+CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint", "step", "phase", "idle", "torch")
 """Of slices. The first six are those of the breakdown."""
 _LANE = {"compute": COMPUTE, "data": COMPUTE, "comm": COMM, "wait": WAIT, "eval": PHASE, "checkpoint": PHASE}
 """Category of a slice -> its lane."""
 
 
 def make_trace(
-    stream: Stream, spec: Named, launched: float, idle: Sequence[Gap] = (), started: str | None = None
+    stream: Stream,
+    spec: Named,
+    launched: float,
+    idle: Sequence[Gap] = (),
+    started: str | None = None,
+    operations: Mapping[int, Sequence[Operation]] | None = None,
 ) -> Trace:
-    """The trace of a run, with its idle gaps; `started`: the wall clock at launch, if known."""
+    """The trace of a run, with its idle gaps; `started`: the wall clock at launch, if known; `operations`: torch's, by rank,
+    where they were recorded."""
     about: dict[str, object] = {
         "run_id": spec.run_id,
         "cell_hash": spec.config_hash,
@@ -45,7 +52,8 @@ def make_trace(
     for rank in range(spec.world_size):
         device = stream.ready[rank].device if rank in stream.ready else "never ready"
         speed = f" · emulated speed {spec.speeds[rank]:g}" if rank < len(spec.speeds) else ""
-        trace.process(rank, f"rank {rank} · {device}{speed}", LANES)
+        threads = _operations(trace, rank, (operations or {}).get(rank, ()))
+        trace.process(rank, f"rank {rank} · {device}{speed}", LANES | threads)
         _phases(trace, stream, rank, launched)
     trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
     _slices(trace, stream)
@@ -58,6 +66,18 @@ def make_trace(
     _counters(trace, stream, run)
     _marks(trace, stream, run)
     return trace
+
+
+def _operations(trace: Trace, rank: int, operations: Sequence[Operation]) -> dict[int, str]:
+    """Torch's operations, a lane for each thread that has some, the busiest first; the names of these lanes."""
+    threads: dict[int, list[Operation]] = defaultdict(list)
+    for each in operations:
+        threads[each.thread].append(each)
+    busiest = sorted(threads.values(), key=len, reverse=True)
+    for lane, held in enumerate(busiest, TORCH):
+        for each in held:
+            trace.slice(rank, lane, each.name, each.at, each.at + each.seconds, cat="torch")
+    return {TORCH + number: "torch" + (f" {number + 1}" if number else "") for number in range(len(busiest))}
 
 
 def told(gap: Gap) -> str:

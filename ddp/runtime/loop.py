@@ -26,6 +26,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.heart import Heart
 from ddp.runtime.meter import Meter
+from ddp.runtime.profiling import Profiler
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
@@ -80,6 +81,7 @@ class Loop:
         """When the last step ended; None: something else was done since."""
         self._pending = _Pending(-1)
         self._reported = now()
+        self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._held = checkpoint.resume(job)
         if self._held is not None:
             held = checkpoint.load(self._held.path / checkpoint.MODEL)
@@ -102,6 +104,8 @@ class Loop:
             self.report()
             self._pending = _Pending(step.batch.epoch)
             self._begin(step)
+            self.pause()
+        if self._profiler is not None and self._profiler.step():
             self.pause()
         # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
         between = 0.0 if self._stepped is None else now() - self._stepped
@@ -234,6 +238,8 @@ class Loop:
     def finish(self) -> None:
         """Say the last words; leave the final state where it is wanted."""
         self.meter.flush()
+        if self._profiler is not None:
+            self._profiler.close()
         if self.job.keep_state:
             torch.save(self.replica.model.state_dict(keep_vars=True), self.job.scratch / f"state-{self.rank}.pt")
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0

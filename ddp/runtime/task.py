@@ -117,6 +117,8 @@ class Job:
     """Where they are laid down; made when the first one is."""
     resume: Path | None = None
     """The checkpoint (a folder in such a folder) to go on from."""
+    profile_steps: int = 0
+    """Steps of each rank, after its first ones, of which torch's operations are recorded (`ddp.runtime.profiling`)."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once for all ranks."""
     elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.asked import Machine
-from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, TrainConfig
+from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.plan import plan
 from ddp.core.policies import POLICIES
 from models.data import DATA, DataOptions
@@ -133,6 +133,7 @@ def test_where_results_go_does_not_change_what_they_are(output, flags, folder):
         {"cluster": ClusterConfig(transport="gloo")},
         {"cluster": ClusterConfig(faults=["1@40:crash"])},
         {"cluster": ClusterConfig(tolerate_loss=False)},
+        {"profile": ProfileConfig(steps=10)},
     ],
     ids=str,
 )
@@ -201,6 +202,9 @@ def test_saying_the_default_is_saying_nothing():
         ({"cluster": ClusterConfig(faults=["1@40"])}, "of the form RANK@STEP:KIND"),
         ({"cluster": ClusterConfig(faults=["1@40:vanish"])}, "is not one of crash, raise"),
         ({"cluster": ClusterConfig(faults=["0@4:crash"]), "world_size": 1}, "use world_size=2 or more"),
+        ({"profile": ProfileConfig(steps=-1)}, "not between 0 and 100"),
+        ({"profile": ProfileConfig(steps=101)}, "not between 0 and 100"),
+        ({"profile": ProfileConfig(steps=5), "engine": Choice("graph")}, "threads of one process"),
     ],
     ids=str,
 )
@@ -208,6 +212,16 @@ def test_what_cannot_be_is_refused_in_one_line(change, remedy):
     with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
         planned(**change)
     assert "\n" not in str(caught.value)
+
+
+def test_profiling_is_of_one_host_and_said():
+    run = planned(profile=ProfileConfig(steps=10))
+    assert run.job.profile_steps == 10
+    assert run.spec.config["profile"] == {"steps": 10}
+    assert "profile" not in planned().spec.config
+    assert "torch.profiler slows 10 steps" in run.spec.warnings[0]
+    with pytest.raises(ValueError, match=r"profile\.steps on 2 hosts"):
+        plan(replace(BASE, profile=ProfileConfig(steps=1)), SETUP, ("digits",), Machine(cores=2, hosts=2))
 
 
 def test_a_reader_is_told_of_what_distorts():

@@ -82,6 +82,24 @@ def test_a_time_that_is_no_number_is_refused() -> None:
         Trace(0.0, {}).slice(0, 0, "x", float("nan"), 1.0)
 
 
+def test_operations_of_torch_are_lanes_beneath_their_rank(tmp_path: Path) -> None:
+    spec = make_spec("nccl_cadence")
+    rows = [["aten::linear", 101.5, 0.01, 1], ["aten::addmm", 101.502, 0.005, 1], ["AddmmBackward0", 101.51, 0.01, 7]]
+    (tmp_path / "torch-1.json").write_text(json.dumps(rows))
+    (tmp_path / "torch-0.json").write_text(json.dumps(rows)[:-9])
+    write_timeline(tmp_path, make_records(spec), spec, LAUNCHED, picture=False)
+    body = json.loads((tmp_path / "timeline.json").read_text())
+    assert violations(body) == []
+    found = [event for event in body["traceEvents"] if event.get("cat") == "torch"]
+    assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in found] == [
+        (1, "aten::linear", 1.5e6, 10_000.0),
+        (1, "aten::addmm", 1.502e6, 5000.0),
+        (1, "AddmmBackward0", 1.51e6, 10_000.0),
+    ]
+    lanes = {e["args"]["name"]: e["tid"] for e in body["traceEvents"] if e["name"] == "thread_name" and e["pid"] == 1}
+    assert lanes["torch"] == found[0]["tid"] != found[2]["tid"] == lanes["torch 2"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_idle_gaps_add_up_to_what_is_neither_work_nor_communication(mode: str) -> None:
     spec = make_spec(mode)

@@ -50,6 +50,7 @@ class Travelling:
     checkpoints: Checkpointing | None
     meet: str
     host_ranks: int
+    profile_steps: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+"""What `ddp.runtime.profiling` leaves of a rank, as data: for those who have no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class Operation(msgspec.Struct, array_like=True):
+    """One operation on the processor."""
+
+    name: str
+    at: float
+    """Seconds on the clock of the records."""
+    seconds: float
+    thread: int
+    """As the profiler numbers them."""
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Where those of a rank lie."""
+    return folder / f"torch-{rank}.json"
+
+
+def read(path: Path) -> list[Operation]:
+    """The operations in a file that a rank has left. Raises ValueError for what is none, OSError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Operation])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: not the operations of a rank ({error})") from None
