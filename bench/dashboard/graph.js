@@ -19,11 +19,18 @@ function drawGraph(graph) {
     nodes.map((node, i) => s("g", { transform: `translate(0 ${top(i)})` },
       s("title", {}, `${node.name} ${node.type}(${node.detail})\n${number(node.parameters)} parameters, ${percent(node.parameters / total)} of all`),
       s("rect", { width: NODE.width, height: NODE.height, rx: 7, class: node.parameters ? "held" : null }),
-      s("text", { x: 12, y: 16 }, cut(node.type === node.name ? node.type : `${node.type} ${node.name}`, 30)),
+      s("text", { x: 12, y: 16 }, label(node)),
       s("text", { x: 12, y: 31, class: "small" }, cut(node.detail || "", node.parameters ? 36 : 46)),
       s("text", { x: NODE.width - 12, y: 16, "text-anchor": "end", class: "small" }, shape(node.out)),
       node.parameters ? s("text", { x: NODE.width - 12, y: 31, "text-anchor": "end" }, number(node.parameters)) : null)));
   return svg;
+}
+
+/** Type and the end of the name, which is what tells layers apart. */
+function label({ type, name }) {
+  if (type === name) return type;
+  const room = 29 - type.length;
+  return `${type} ${name.length > room ? `…${name.slice(1 - room)}` : name}`;
 }
 
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);

@@ -10,7 +10,7 @@ from bench.dashboard.state import Rank, State
 
 Json = dict[str, Any]
 DIGITS = 4
-ALIKE = 0.02
+ALIKE = 0.05
 """Ranks whose speeds differ by less are as fast as each other."""
 
 

@@ -215,8 +215,8 @@ class Comparison {
       h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: color(i) } }), title(run)), h("td", { class: "text" }, status(run.row)),
         [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), number(run.row.samples_per_s)].map((text) => h("td", {}, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
-    const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => new Set(configs.map((config) => config.get(key))).size > 1);
+    const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
     this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: color(i) } }), run.row.mode)))),
-      h("tbody", {}, keys.map((key) => h("tr", {}, h("td", { class: "text" }, key), configs.map((config) => h("td", {}, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
+      h("tbody", {}, keys.map((key) => h("tr", {}, h("td", {}, key), configs.map((config) => h("td", { class: "value" }, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
   }
 }
