@@ -49,6 +49,7 @@ def serve(path: Path, host: str, port: int) -> Exit:
 
 def attend(path: Path, descriptor: int) -> Exit:
     """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends."""
+    os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
     run(path, listening.getsockname()[0], listening, until=_closed)
     return Exit.OK

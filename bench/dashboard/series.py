@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FIRST_WIDTH_S = 0.25
@@ -69,7 +69,7 @@ def spread(series: Series, rank: int, start: float, stop: float, what: Cell) -> 
     if not (math.isfinite(start) and math.isfinite(stop)):
         return series
     start = min(start, stop)
-    series = replace(series, ranks={**series.ranks, rank: series.ranks.get(rank, ())})
+    series = Series(series.width, {**series.ranks, rank: series.ranks.get(rank, ())})
     while stop / series.width >= series.limit or series.length > series.limit:
         series = halved(series)
     width, cells = series.width, series.ranks[rank]
@@ -82,7 +82,7 @@ def spread(series: Series, rank: int, start: float, stop: float, what: Cell) -> 
         inside = min(stop, (index + 1) * width) - max(start, index * width)
         part = inside / (stop - start) if last > first else 1.0
         changed.append(cells[index].plus(what.times(part)))
-    return replace(series, ranks={**series.ranks, rank: (*cells[:first], *changed, *cells[last + 1 :])})
+    return Series(width, {**series.ranks, rank: (*cells[:first], *changed, *cells[last + 1 :])})
 
 
 def halved(series: Series) -> Series:

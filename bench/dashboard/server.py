@@ -11,6 +11,7 @@ import ipaddress
 import json
 import secrets
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +30,7 @@ from bench.dashboard.board import Board, Piece, whole
 
 POLL_S = 0.2
 """Between two looks at the folders, while anybody is watching, seconds."""
+MOST_POLL_S = 1.0
 MOST_KEYS = 32
 """Runs that one page may ask for."""
 
@@ -90,11 +92,13 @@ class Stream:
         while True:
             await self._awake.wait()
             keys = {key for keys in self._watching for key in keys}
+            began = time.monotonic()
             more = await asyncio.to_thread(self.board.refresh, keys)
             if not self._watching:
                 self._awake.clear()
             elif not more:
-                await asyncio.sleep(self._poll_s)
+                # With very many runs or ranks a look takes longer; it is not to take a core from who trains.
+                await asyncio.sleep(min(max(self._poll_s, 4 * (time.monotonic() - began)), MOST_POLL_S))
 
     async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
         """What a page is sent."""

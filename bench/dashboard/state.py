@@ -197,26 +197,24 @@ def _trained(state: State, record: Progress, at: float) -> State:
     start, stop = state.since(known.reported), state.since(at)
     what = Cell(stop - start, record.steps, record.samples, record.busy_s, loss)
     score = state.epochs.get(record.epoch, Score())
-    state = _rank(
-        state,
-        record.rank,
+    rank = replace(
+        known,
         reported=at,
         epoch=record.epoch,
         steps=known.steps + record.steps,
         samples=known.samples + record.samples,
         busy_s=known.busy_s + record.busy_s,
     )
-    state = replace(
-        state, samples=state.samples + record.samples, series=spread(state.series, record.rank, start, stop, what)
+    samples = state.samples + record.samples
+    score = score._replace(
+        samples=score.samples + record.samples, loss=score.loss + loss, lr=record.lr, seconds=stop, seen=samples
     )
-    return _scored(
+    return replace(  # most of the records come here: one new state, not one for each field
         state,
-        record.epoch,
-        samples=score.samples + record.samples,
-        loss=score.loss + loss,
-        lr=record.lr,
-        seconds=stop,
-        seen=state.samples,
+        samples=samples,
+        ranks={**state.ranks, record.rank: rank},
+        series=spread(state.series, record.rank, start, stop, what),
+        epochs={**state.epochs, record.epoch: score},
     )
 
 

@@ -6,6 +6,7 @@ A file that was put in another's place, or became shorter, is read from its begi
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +20,10 @@ CHUNK = 4 << 20
 """Bytes read in one go, so that one long file does not keep the others waiting."""
 LONGEST = 16 << 20
 """A line that is longer is no record."""
-_SLICE = b'"type":"Slice"'
+_UNSEEN = re.compile(
+    rb'\{(?:"n":\d+,)?"type":"(?:Slice|Train|Average|Averaged|Merged|Snapshot|Reduced|Reduce|Apply|Save|Saved|Publish|Alive)"'
+)
+"""Records of which nothing is shown: most of the lines."""
 
 
 @dataclass
@@ -97,8 +101,8 @@ class Tail:
         return [] if self._merged else sorted(path.name for path in self.folder.glob(SLICES))
 
     def _take(self, line: bytes) -> None:
-        if _SLICE in line:
-            return  # most of the lines, and nothing of them is shown
+        if _UNSEEN.match(line):
+            return
         try:
             record, at = decode(line), stamp(line)
         except (ProtocolError, ValueError, KeyError, TypeError, RecursionError):
