@@ -164,6 +164,34 @@ def _doctor(arguments: list[str]) -> int:
     return Exit.OK
 
 
+def _dashboard(arguments: list[str]) -> int:
+    if arguments[:1] == ["export"]:
+        parser = _parser(
+            "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
+        )
+        parser.add_argument("path", type=Path, help="run folder or tree")
+        parser.add_argument("--out", type=Path, default=Path("dashboard.html"), help="default: dashboard.html")
+        asked = parser.read(arguments[1:])
+        from bench.dashboard.command import export
+
+        return export(asked.path, asked.out)
+    parser = _parser(
+        "dashboard", "Serve a page over runs, those in progress too (`dashboard export`: write it to a file)."
+    )
+    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument(
+        "--socket", type=int, help=argparse.SUPPRESS
+    )  # beside a run: serve on this, as long as it lasts
+    asked = parser.read(arguments)
+    from bench.dashboard import command
+
+    if asked.socket is not None:
+        return command.attend(asked.path, asked.socket)
+    return command.serve(asked.path, asked.host, asked.port)
+
+
 def _parser(verb: str, description: str) -> Parser:
     return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
 
@@ -176,6 +204,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "baseline": _baseline,
     "rerun": _rerun,
     "replay": _replay,
+    "dashboard": _dashboard,
     "timeline": _timeline,
     "list": _list,
     "doctor": _doctor,

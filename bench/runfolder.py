@@ -21,7 +21,7 @@ from bench.schema import READABLE, Metrics
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
-METRICS, CONFIG, EVENTS = "metrics.json", "config.json", "events.jsonl"
+METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
 FAILED = ".failed"
