@@ -23,7 +23,10 @@ from bench.validate.verdict import Name
 ASSETS = Path(__file__).with_name("assets")
 FILTER_FROM = 6
 """Rows from which on a table has a box to filter it."""
-_INLINE = re.compile(r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|\[([^\]]+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)")
+_INLINE = re.compile(
+    r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
+    r"\[((?:[^\]\\]|\\.)+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)"
+)
 _WORDS = frozenset(get_args(Name))
 
 

@@ -15,7 +15,7 @@ def section(page: Page) -> list[Block]:
     if not page.cells:
         return []
     runs = sum(len(cell.runs) for cell in page.cells)
-    commands = "\n".join(" ".join(command(cell.runs).split("\n")) for cell in page.cells[:COMMANDS])
+    commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in page.cells[:COMMANDS])
     return told(
         Heading("Reproduce"),
         Text(f"One line for each cell, with all its seeds ({plural(runs, 'run')} in all):"),
