@@ -12,8 +12,8 @@ from bench.analysis.stream import sort
 from bench.cells import Cell
 from bench.runfolder import EVENTS, Run, read_records
 
-BUDGET = 100_000_000
-"""Bytes of records that a report reads; cells beyond it are left out, and counted."""
+BUDGET, LITTLE = 150_000_000, 15_000_000
+"""Bytes of records that a report reads, little if there are many runs; cells beyond it are left out, and counted."""
 KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
 """What causes are summed up to, in the order in which they are stacked."""
 
@@ -39,8 +39,9 @@ class Idle:
         return sum(self.shares.values())
 
 
-def idle(cells: Sequence[Cell]) -> tuple[dict[str, list[Idle]], int]:
-    """Name of a cell -> its ranks, of its first finished run that has records; and how many cells the budget left out.
+def idle(cells: Sequence[Cell], budget: int) -> tuple[dict[str, list[Idle]], int]:
+    """Name of a cell -> its ranks, of its first finished run that has records; and how many cells the `budget`, bytes of
+    records, left out.
     One rank waits for nobody: such cells are not looked at."""
     found: dict[str, list[Idle]] = {}
     spent = left_out = 0
@@ -49,7 +50,7 @@ def idle(cells: Sequence[Cell]) -> tuple[dict[str, list[Idle]], int]:
         if run is None:
             continue
         size = (run.path / EVENTS).stat().st_size
-        if spent + size > BUDGET:
+        if spent + size > budget:
             left_out += 1
             continue
         spent += size

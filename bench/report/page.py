@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
 from bench.report.blocks import Picture, Table, Text
-from bench.report.idleness import Idle, idle
+from bench.report.idleness import BUDGET, LITTLE, Idle, idle
 from bench.report.planned import Planned
 from bench.style import mode_styles, save
 from bench.validate import Verdict
@@ -22,8 +22,8 @@ from bench.validate.library import Library
 
 NONE = "–"
 """Stands in tables for what was not measured."""
-FIGURES = 6
-"""A section draws so many figures; of more it says so. Tables have all."""
+FIGURES, FEW, MANY_RUNS = 12, 2, 300
+"""A section draws so many figures, few of them if there are many runs; of more it says so. Tables have all."""
 SERIES = 16
 """A figure shows so many cells; of more it says so. Its data file has all."""
 LINES = 40
@@ -54,6 +54,16 @@ class Page:
         """Cells by workload."""
         return by_workload(self.cells)
 
+    @property
+    def pen(self) -> Pen:
+        """A new one, for a section."""
+        return Pen(FEW if self.many else FIGURES)
+
+    @cached_property
+    def many(self) -> bool:
+        """Whether there are so many runs that not all can be drawn and read."""
+        return sum(len(cell.runs) for cell in self.cells) > MANY_RUNS
+
     @cached_property
     def styles(self) -> dict[str, tuple[str, str]]:
         """Mode -> (colour, marker), the same in all figures."""
@@ -62,7 +72,7 @@ class Page:
     @cached_property
     def idle(self) -> tuple[dict[str, list[Idle]], int]:
         """As `idleness.idle`, read once and only if a section asks."""
-        return idle(self.cells)
+        return idle(self.cells, LITTLE if self.many else BUDGET)
 
     def title(self, workload: Workload) -> str:
         """The shortest name that tells this workload from the others on the page. Not `plain`: figures take it as it is."""
@@ -100,14 +110,15 @@ class Page:
 
 @dataclass
 class Pen:
-    """Draws the figures of a section, the first `FIGURES` of them, and says what it left out."""
+    """Draws the figures of a section, the first `most` of them, and says what it left out."""
 
+    most: int
     drawn: int = 0
     left_out: int = 0
 
     def draw(self, make: Callable[[], Picture | None]) -> Picture | None:
         """The figure that `make` makes, or None."""
-        if self.drawn == FIGURES:
+        if self.drawn == self.most:
             self.left_out += 1
             return None
         picture = make()

@@ -71,12 +71,9 @@ def _read(file: Path, conf: Path) -> Planned:
     modes = _choices(said.get("mode"), sorted(path.stem for path in (conf / "mode").glob("*.yaml")))
     sizes = [int(size) for size in _choices(said.get("world_size"), ())] or [DEFAULT_WORLD]
     seeds = [int(seed) for seed in _choices(said.get("seed", "0"), ())]
-    points = dict.fromkeys(
-        Point(model, mode, size, seed)
-        for seed, model, mode in product(seeds, models, modes)
-        for size in _sizes(mode, sizes, "world_size" in said, conf)
-    )
-    return Planned(file.stem, tuple(points))
+    ranks = {mode: list(_sizes(mode, sizes, "world_size" in said, conf)) for mode in modes}
+    points = [Point(m, mode, n, seed) for seed, m, mode in product(seeds, models, modes) for n in ranks[mode]]
+    return Planned(file.stem, tuple(dict.fromkeys(points)))
 
 
 def _sizes(mode: str, sizes: list[int], said: bool, conf: Path) -> Iterator[int]:

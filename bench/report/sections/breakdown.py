@@ -12,17 +12,19 @@ from matplotlib.patches import Patch
 
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
-from bench.report.page import SERIES, Page, Pen, more, table
+from bench.report.page import SERIES, Page, more, table
 from bench.style import CATEGORIES
 
 LABEL_FROM = 0.06
 """Shares from here on carry their number."""
+LABELLED = 48
+"""Of more rows they do not: nobody could read them."""
 
 
 def section(page: Page) -> list[Block]:
     """A figure by rank and a table by cell, for each workload."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         rows = pd.DataFrame([row for cell in found for row in _rows(cell)])
         if len(rows):
@@ -72,7 +74,7 @@ def _figure(page: Page, workload: Workload, whole: pd.DataFrame) -> Picture:
         axes.barh(places, share, 0.92, left=left, color=colour)
         dark = name in ("compute", "eval", "checkpoint")
         for place, value, start in zip(places, share, left, strict=True):
-            if value >= LABEL_FROM:
+            if value >= LABEL_FROM and len(rows) <= LABELLED:
                 text = f"{100 * value:.0f}"
                 colour_of_text = "white" if dark else "black"
                 axes.text(start + value / 2, place, text, ha="center", va="center", fontsize=7.5, color=colour_of_text)

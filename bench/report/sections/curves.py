@@ -14,13 +14,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Text, told
 from bench.report.compare import is_fraction
-from bench.report.page import SERIES, Page, Pen, level, more, plural
+from bench.report.page import SERIES, Page, level, more, plural
 
 
 def section(page: Page) -> list[Block]:
     """One figure for each workload and world size, solo in all of them."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         solo = [cell for cell in found if cell.is_solo]
         others = [cell for cell in found if not cell.is_solo]

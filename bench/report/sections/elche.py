@@ -11,17 +11,17 @@ from matplotlib.ticker import MaxNLocator
 
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.page import NONE, SERIES, Page, Pen, more, table
+from bench.report.page import NONE, Page, more, table
 from bench.schema import Elche, Metrics, WindowRow
 
-COLUMNS = 3
+COLUMNS, PANELS = 3, 9
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
 
 
 def section(page: Page) -> list[Block]:
     """A table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         planned = [(cell, m, m.elche) for cell in found for m in cell.ok[:1] if m.elche is not None]
         if planned:
@@ -31,7 +31,7 @@ def section(page: Page) -> list[Block]:
                 Heading(plain(page.title(workload)), 3),
                 table([_row(cell, m, plan) for cell, m, plan in planned]),
                 picture,
-                more(len(moved) - SERIES, "cell", "not in the figure") if picture else None,
+                more(len(moved) - PANELS, "cell", "not in the figure") if picture else None,
                 None if moved else Text("No schedule changed in the course of its run."),
             )
     intro = (
@@ -71,7 +71,7 @@ def _counts(counts: list[int]) -> str:
 
 
 def _figure(page: Page, workload: Workload, whole: list[tuple[Cell, Elche]]) -> Picture:
-    moved = whole[:SERIES]
+    moved = whole[:PANELS]
     rows = math.ceil(len(moved) / COLUMNS)
     columns = min(len(moved), COLUMNS)
     figure = Figure(figsize=(3.1 * columns + 1.2 + 1.5 * (columns == 1), 2.3 * rows + 0.5), layout="constrained")

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.idleness import KINDS, Idle
-from bench.report.page import NONE, SERIES, Page, Pen, more, number, table
+from bench.report.page import NONE, SERIES, Page, more, number, table
 
 COLOURS = {
     "late rank": "#cc3311",
@@ -24,7 +24,7 @@ COLOURS = {
 def section(page: Page) -> list[Block]:
     """A figure and a table for each workload with more than one rank."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     found, left_out = page.idle
     for workload, cells in page.workloads.items():
         rows = [row for cell in cells for row in found.get(cell.name, ())]

@@ -10,7 +10,7 @@ from bench.cells import Workload, solo_of
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
-from bench.report.page import NONE, SERIES, Page, Pen, levels, more, table
+from bench.report.page import NONE, SERIES, Page, levels, more, table
 
 VERDICTS = {
     "within": "as good: the interval is above −margin",
@@ -23,7 +23,7 @@ VERDICTS = {
 def section(page: Page) -> list[Block]:
     """A forest plot and a table for each workload with solo runs."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         rows = qualities(page, found, solo_of(found))
         if rows:

@@ -6,14 +6,14 @@ from __future__ import annotations
 from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, dagger, ideal, rivals
-from bench.report.page import NONE, Page, Pen, fixed, percent, table
+from bench.report.page import NONE, Page, fixed, percent, table
 from bench.report.sections.speedup import Point, draw, serial
 
 
 def section(page: Page) -> list[Block]:
     """A table and a figure for each workload that was run on more than one rank."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         shown = [rival for rival in rivals(found) if rival.cell.speed.mean is not None]
         if any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in shown):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, gap
-from bench.report.page import NONE, Page, Pen, fixed, table
+from bench.report.page import NONE, Page, fixed, table
 from bench.report.sections.speedup import Point, draw, serial
 
 
@@ -31,7 +31,7 @@ class Task(NamedTuple):
 def section(page: Page) -> list[Block]:
     """A figure and a table for each task that one rank and several ranks were given."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for number, (task, found) in enumerate(tasks(page.cells).items(), 1):
         rows = [Rival(cell, found[0]) for cell in found]
         title = f"{task.model} on {task.data}, global batch {task.global_batch}, {task.epochs} epochs"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
-from bench.report.page import NONE, SERIES, Page, Pen, more, number, table
+from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.report.reaching import Axis, Reach, reach
 
 NEVER = "not reached"
@@ -18,7 +18,7 @@ NEVER = "not reached"
 def section(page: Page) -> list[Block]:
     """A figure and a table for each workload."""
     parts: list[Block] = []
-    pen = Pen()
+    pen = page.pen
     for workload, found in page.workloads.items():
         rows = [row for row in map(reach, found) if row.n]
         if rows:
