@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -58,8 +59,9 @@ def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
             raise ValueError(f"no experiment {name!r}; there are {', '.join(file.stem for file in files)}")
         return _read(chosen[0], conf)
     for file in files:
-        if (output := _body(file).get("output")) and Path(str(output)).resolve() == root.resolve():
-            return _read(file, conf)
+        with suppress(ValueError):  # an experiment that nobody asked for may be anything
+            if (output := _body(file).get("output")) and Path(str(output)).resolve() == root.resolve():
+                return _read(file, conf)
     return None
 
 

@@ -240,3 +240,11 @@ def test_many_runs_are_cut_short_and_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert "their records were not read" in part(path, "Idle time by cause")
     assert len([line for line in part(path, "Comparison").splitlines() if "5 ok" in line]) == 16
     assert len(list(path.parent.glob("breakdown-*.png"))) == 1
+
+
+def test_a_broken_experiment_is_told_only_to_who_asked_for_it(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "bad.yaml").write_text("a: b: c")
+    assert planned(tmp_path, None, tmp_path) is None
+    with pytest.raises(ValueError, match="not an experiment"):
+        planned(tmp_path, "bad", tmp_path)

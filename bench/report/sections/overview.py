@@ -13,6 +13,7 @@ from bench.report.compare import Rival, gap, ideal, rivals
 from bench.report.differences import Quality, qualities
 from bench.report.page import Page, level, listed, more, number, plural
 from bench.report.reaching import reach
+from bench.report.sections.environment import crowding
 from bench.schema import Metrics, RankTime
 from bench.style import CATEGORIES
 
@@ -37,6 +38,8 @@ def section(page: Page) -> list[Block]:
         said = [(page.title(workload), answer(page, workload, found)) for workload, found in shown]
         items = tuple(f"**{plain(title)}**: {text}" for title, text in said if text)
         blocks += told(Text(f"**{question}**"), Bullets(items)) if items else []
+        if items and answer is _worth:
+            blocks += told(Text(crowding([run.metrics for cell in page.cells for run in cell.runs])))
     return [*blocks, *told(more(len(page.workloads) - WORKLOADS, "workload", "see the sections below"))]
 
 
@@ -111,7 +114,8 @@ def _speedup(rival: Rival) -> float:
 
 
 def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
-    several = [cell for cell in found if cell.about.world_size > 1 and _ranks(cell)]
+    whole = [cell for cell in found if cell.about.world_size > 1 and _ranks(cell)]
+    several = [cell for cell in whole if any(m.throughput.efficiency is not None for m in cell.ok)]
     chosen = several or [cell for cell in found if _ranks(cell)]
     if not chosen:
         return ""
@@ -125,6 +129,9 @@ def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
         lost = sorted(several, key=lambda cell: _lost(cell))
         text += f"; waiting and communication take least in {plain(lost[0].label)} ({_lost(lost[0]):.0%}) "
         text += f"and most in {plain(lost[-1].label)} ({_lost(lost[-1]):.0%})"
+    hidden = len(whole) - len(several)
+    if several and hidden:
+        text += f"; left out: {plural(hidden, 'cell')} whose collectives hide in compute"
     return f"{text}."
 
 

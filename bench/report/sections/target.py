@@ -29,7 +29,8 @@ def section(page: Page) -> list[Block]:
     intro = (
         "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
         "Medians over the n runs of a cell; a run that never came there counts as infinitely long, so a median may be "
-        f"*{NEVER}*. Runs that were interrupted by hand are left out."
+        f"*{NEVER}*. Runs that were interrupted by hand are left out. Every rank has a batch of "
+        "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
     )
     return told(Heading("Time to target"), Text(intro), parts, pen.rest) if parts else []
 
