@@ -65,19 +65,25 @@ def _plan(arguments: list[str]) -> int:
 
 
 def _report(arguments: list[str]) -> int:
-    parser = _parser("report", "Write the report (Markdown and PNG) over a run folder or a tree of them.")
+    parser = _parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=Path, help="folder to write into (default: reports/<name of path>)")
     parser.add_argument("--baseline", type=Path, default=BASELINES, help="what the verdicts at its head compare with")
+    parser.add_argument("--previous", type=Path, metavar="TREE", help="an earlier tree: what is new, gone and changed")
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="what was planned (default: the experiment that writes there)"
+    )
     asked = parser.read(arguments)
     from bench.judging import some_runs
     from bench.report import write_report
 
     with usage():
-        for problem in some_runs(asked.path):
+        found = some_runs(asked.path)
+        for problem in found[1]:
             print(f"bench: left out: {problem}", file=sys.stderr)
         out = asked.out or Path("reports") / asked.path.resolve().name
-        print(write_report(asked.path, out, baseline=asked.baseline))
+        beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
+        print(write_report(asked.path, out, found=found, **beside))
     return Exit.OK
 
 
