@@ -66,14 +66,14 @@ def _verdicts(page: Page) -> list[Block]:
         names = {verdict.check: verdict.name for verdict in group}
         # What did not pass is explained; of a cell that passed, the last check: it is about the result itself.
         why = "; ".join([_reason(verdict) for verdict in group if verdict.exit_code] or [_reason(group[-1])])
-        rows.append({"cell": plain(cell), **{check: names.get(check, NONE) for check in checks}, "why": plain(why)})
+        rows.append({"cell": plain(cell), "why": plain(why)} | {check: names.get(check, NONE) for check in checks})
     return told(
         Heading("Verdicts"),
         Text(f"Against the baselines: **{summary}**."),
         Text(
             "A row for each cell, those that did not pass first, a column for each check. *PASS*: shown to be no worse "
             "than the baseline by more than its margin. *INCONCLUSIVE*: too few seeds to say; *REFUSED*, *NO_BASELINE*: "
-            "there is nothing comparable. The last column has the reason; *Reproduce* has the commands."
+            "there is nothing comparable. *Why* says more of what did not pass; *Reproduce* has the commands."
         ),
         Verdicts(tuple(rows), left=len(rows[0])),
         more(len(ordered) - ROWS, "cell", "`bench validate` prints them all"),
