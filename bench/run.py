@@ -76,8 +76,7 @@ def compose(arguments: list[str], verbs: tuple[str, ...], job: Callable[[DictCon
     register()
     version.setbase("1.3")
     parser = get_args_parser()
-    # The group is in the defaults, so `+experiment=ci` would append a second one.
-    arguments = [word.removeprefix("+") if word.startswith("+experiment=") else word for word in arguments]
+    arguments = [in_our_words(word) for word in arguments]
     asked = _read_flags(parser, arguments)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
     with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
@@ -89,6 +88,16 @@ def compose(arguments: list[str], verbs: tuple[str, ...], job: Callable[[DictCon
             _run_hydra(asked, parser, job, str(CONF), "config")
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(error, verbs)) from error
+
+
+ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
+"""Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
+
+
+def in_our_words(override: str) -> str:
+    """An override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
+    key, equals, value = override.partition("=")
+    return f"{ALSO_SAID.get(key, key)}{equals}{value}"
 
 
 def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:

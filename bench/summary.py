@@ -129,9 +129,9 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _best(m: Metrics) -> str:
-    if m.final.best is None or m.final.best == m.final.eval:
+    if m.final.best is None or m.final.best_epoch is None or m.final.best == m.final.eval:
         return ""
-    return f"best {m.final.best:.4f} in epoch {m.final.best_epoch}, "
+    return f"best {m.final.best:.4f} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
 
 
 def _target(m: Metrics) -> str:

@@ -1,4 +1,4 @@
-"""Does averaging cost accuracy? A Markdown table of final accuracy against solo with the same seeds, from run folders.
+"""Does averaging cost accuracy? A Markdown table of the final value against solo with the same seeds, from run folders.
 
     python -m benchmarks.convergence runs/convergence    # after: make convergence DATA=FOLDER
 
@@ -20,10 +20,27 @@ from tabulate import tabulate
 from bench.cells import Cell, by_workload, cells, solo_of
 from bench.runfolder import find_runs
 
-MARGIN = 0.2
-"""Points of accuracy that a mode's mean may lie below solo's."""
+
+@dataclass(frozen=True)
+class Scale:
+    """How differences of a metric are told."""
+
+    unit: str
+    factor: float
+    """From the metric to the unit. Negative where lower is better, so that a difference below 0 is always worse."""
+    margin: float
+    """How much worse than solo's a mode's mean may be, in the unit."""
+    digits: int
+
+
+SCALES = {
+    "accuracy": Scale("points", 100.0, 0.2, 2),
+    "cross-entropy": Scale("nats, worse below 0", -1.0, 0.03, 4),
+    "mse": Scale("thousandths, worse below 0", -1000.0, 0.5, 3),
+}
 CONFIDENCE = 0.95
 NONE = "–"
+THEIRS = "floDl ddp-bench (less its solo)"
 PUBLISHED: dict[str, dict[str, float]] = {
     "lenet": {
         "solo": 0.9870,
@@ -47,7 +64,7 @@ PUBLISHED: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """A mode less solo over the seeds that both finished, points of accuracy."""
+    """A mode less solo over the seeds that both finished, in the unit of the metric's scale; below 0: worse."""
 
     n: int
     mean: float
@@ -55,9 +72,9 @@ class Difference:
     """Half the width of the confidence interval of the mean; None below two seeds."""
 
 
-def paired(mode: Mapping[int, float], solo: Mapping[int, float]) -> Difference | None:
-    """The mean over common seeds of accuracies (fractions, by seed) less solo's, by Student's t; None without any."""
-    points = [100 * (mode[seed] - solo[seed]) for seed in sorted(mode.keys() & solo.keys())]
+def paired(mode: Mapping[int, float], solo: Mapping[int, float], scale: Scale) -> Difference | None:
+    """The mean over common seeds of final values (by seed) less solo's, by Student's t; None without any."""
+    points = [scale.factor * (mode[seed] - solo[seed]) for seed in sorted(mode.keys() & solo.keys())]
     if not points:
         return None
     n = len(points)
@@ -66,7 +83,7 @@ def paired(mode: Mapping[int, float], solo: Mapping[int, float]) -> Difference |
 
 
 def by_seed(cell: Cell) -> dict[int, float]:
-    """Final accuracy of the runs that finished."""
+    """Final value of the runs that finished."""
     return {m.seed: m.final.eval for m in cell.ok if m.final.eval is not None}
 
 
@@ -78,43 +95,48 @@ def table(found: Sequence[Cell]) -> str:
 def _section(group: list[Cell]) -> str:
     solo = solo_of(group)
     reference = by_seed(solo) if solo else {}
-    differences = {cell.label: paired(by_seed(cell), reference) for cell in group if not cell.is_solo}
-    rows = [_row(cell, differences.get(cell.label)) for cell in group]
+    scale = SCALES[group[0].about.final.eval_metric]
+    differences = {cell.label: paired(by_seed(cell), reference, scale) for cell in group if not cell.is_solo}
     workload = group[0].workload
+    rows = [_row(cell, differences.get(cell.label), scale) for cell in group]
+    if workload.model not in PUBLISHED:
+        rows = [{name: value for name, value in row.items() if name != THEIRS} for row in rows]
     return (
         f"### {workload.model} ({workload.detail})\n\n{tabulate(rows, 'keys', 'pipe', disable_numparse=True)}\n\n"
-        + (_verdict(differences))
+        + (_verdict(differences, scale))
     )
 
 
-def _row(cell: Cell, difference: Difference | None) -> dict[str, str]:
+def _row(cell: Cell, difference: Difference | None, scale: Scale) -> dict[str, str]:
+    digits = 6 if cell.about.final.eval_metric == "mse" else 4
     sample, published = cell.eval, PUBLISHED.get(cell.workload.model, {})
     theirs, base = published.get(cell.about.mode), published.get("solo")
     gap = f" ({100 * (theirs - base):+.2f})" if theirs and base and not cell.is_solo else ""
     return {
         "mode": cell.label,
         "n": str(sample.n),
-        "accuracy": NONE if sample.mean is None else f"{sample.mean:.4f}",
-        "sd": NONE if sample.sd is None else f"{sample.sd:.4f}",
-        "less solo, points": _shown(difference),
-        "floDl ddp-bench (less its solo)": f"{theirs:.4f}{gap}" if theirs else NONE,
+        cell.about.final.eval_metric: NONE if sample.mean is None else f"{sample.mean:.{digits}f}",
+        "sd": NONE if sample.sd is None else f"{sample.sd:.{digits}f}",
+        f"less solo, {scale.unit}": _shown(difference, scale),
+        THEIRS: f"{theirs:.4f}{gap}" if theirs else NONE,
         "not finished": str(len(cell.runs) - len(cell.ok)),
     }
 
 
-def _shown(difference: Difference | None) -> str:
+def _shown(difference: Difference | None, scale: Scale) -> str:
     if difference is None:
         return NONE
-    interval = f" ± {difference.half:.2f}" if difference.half is not None else ""
-    return f"{difference.mean:+.2f}{interval} (n={difference.n})"
+    interval = f" ± {difference.half:.{scale.digits}f}" if difference.half is not None else ""
+    return f"{difference.mean:+.{scale.digits}f}{interval} (n={difference.n})"
 
 
-def _verdict(differences: Mapping[str, Difference | None]) -> str:
+def _verdict(differences: Mapping[str, Difference | None], scale: Scale) -> str:
     known = {label: d for label, d in differences.items() if d is not None}
-    below = [label for label, d in known.items() if d.mean < -MARGIN]
+    below = [label for label, d in known.items() if d.mean < -scale.margin]
     unknown = [label for label in differences if label not in known]
-    text = f"{len(known) - len(below)} of {len(differences)} modes lie at most {MARGIN} points below solo"
-    text += f"; further below: {', '.join(below)}" if below else ""
+    unit = scale.unit.partition(",")[0]
+    text = f"{len(known) - len(below)} of {len(differences)} modes are at most {scale.margin:g} {unit} worse than solo"
+    text += f"; further: {', '.join(below)}" if below else ""
     return text + (f"; not comparable: {', '.join(unknown)}." if unknown else ".")
 
 
@@ -124,7 +146,8 @@ def main(root: Path) -> str:
     if problems:
         raise ValueError(f"{problems[0]}; a table is not made from a tree with unreadable runs")
     about = (
-        f"*Accuracy*: mean over the n finished runs, sd over seeds. *Less solo*: mean over the seeds that both finished, "
+        f"*Accuracy* (or the set-up's own metric): mean over the n finished runs, sd over seeds. "
+        f"*Less solo*: mean over the seeds that both finished, "
         f"with the {CONFIDENCE:.0%} interval of Student's t. floDl ddp-bench: one run a cell, three GPUs, another order "
         "of data for its solo."
     )

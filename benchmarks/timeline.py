@@ -1,7 +1,7 @@
 """What the timeline costs a step: `python -m benchmarks.timeline`.
 
-Two replicas of a model take turns in one process, block by block: one with the engine's meter, which reads the clock, keeps
-slices and writes them out; one whose meter does nothing. Prints, for each model, the median of the ratios of neighbouring
+A replica of a model trains block by block, in turns with the engine's meter, which reads the clock, keeps slices and writes
+them out, and with one that does nothing. Prints, for each model, the median of the ratios of neighbouring
 blocks less one, the 95 % interval of this median, and the quartiles of the ratios: of processor time, which other programs
 disturb less, and of time.
 """
@@ -41,6 +41,7 @@ class Silent(Meter):
 
 def block(replica: Replica, meter: Meter, size: int, first: int, steps: int) -> tuple[float, float]:
     """Seconds of the processor, and seconds, of so many steps, and of writing out what they left, as a report does."""
+    replica._meter = meter
     began, worked = time.perf_counter(), time.process_time()
     for step in range(first, first + steps):
         start = step % (replica.samples // size) * size
@@ -54,13 +55,13 @@ def ratios(model: str, pairs: int, folder: Path) -> np.ndarray:
     recipe = models.load(model).recipes["quick"]
     job = Job(partial(models.make_task, model, recipe, ""), 1, recipe.batch_size, 0, 1, Sync(), "nccl", folder)
     meters = Meter(0, folder, CPU), Silent(1, folder, CPU)
-    ways = [(Replica(job, CPU, meter, Slowdown(1.0)), meter) for meter in meters]
+    replica = Replica(job, CPU, meters[0], Slowdown(1.0))
     size = recipe.batch_size
-    steps = max(round(9 * BLOCK_S / min(block(*way, size, 0, 9)[1] for way in ways)), 1)
+    steps = max(round(9 * BLOCK_S / min(block(replica, meter, size, 0, 9)[1] for meter in meters)), 1)
     rows = []
     for turn in range(pairs + 3):  # the first ones warm up
         order = (0, 1) if turn % 2 else (1, 0)
-        taken = {way: block(*ways[way], size, turn * steps, steps) for way in order}
+        taken = {way: block(replica, meters[way], size, turn * steps, steps) for way in order}
         rows.append([a / b - 1 for a, b in zip(taken[0], taken[1], strict=True)])
     return np.array(rows[3:])
 

@@ -19,8 +19,9 @@ from bench.validate import expected
 from bench.validate.checks import CHECKS, OPTIONAL
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import beyond
-from bench.validate.library import Library, Match, load
+from bench.validate.fingerprint import Difference, beyond
+from bench.validate.library import Library, load
+from bench.validate.records import records
 from bench.validate.verdict import EXITS, Verdict
 from ddp.suggest import unknown
 
@@ -74,6 +75,10 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
     findings: list[Finding] = []
     grouped = cells([run for runs, _ in found for run in runs])
     for cell in grouped:
+        cell, broken = _legible(cell)
+        problems += broken
+        if not cell.runs:
+            continue
         case, said = _case(cell, library, terms)
         findings += [result for check in checks if (result := check(case)) is not None]
         findings += said
@@ -109,9 +114,10 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
     match = library.match(cell)
     if match is None:
         return Case(cell, None), [_none(cell)]
-    match = replace(match, differing=beyond(match.differing, terms.allowed))
+    every = match.differing
+    match = replace(match, differing=beyond(every, terms.allowed))
     if match.differing:
-        line = f"not comparable with {match.reference.name}: {_fields(match)}"
+        line = f"not comparable with {match.reference.name}: {_fields(match.differing)}"
         told = Verdict(
             "REFUSED", "baseline", cell.name, line, EXITS["REFUSED"], command(cell.runs), tuple(match.differing)
         )
@@ -120,11 +126,29 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         name, until = match.reference.name, match.reference.expires
         line = f"the baseline of {name} expired after {until}: make it anew, or --allow-expired"
         return Case(cell, None), [Verdict("EXPIRED", "baseline", cell.name, line, EXITS["EXPIRED"])]
+    if every:  # said to be allowed: it is compared, but no gate opens for it
+        line = (
+            f"compared with {match.reference.name} though they differ, as was allowed: {_fields(every)}; proves nothing"
+        )
+        told = Verdict("INCONCLUSIVE", "baseline", cell.name, line, EXITS["INCONCLUSIVE"], fields=tuple(every))
+        return Case(cell, match), [told]
     return Case(cell, match), []
 
 
-def _fields(match: Match) -> str:
-    return "; ".join(f"{one.field}: {one.baseline} in the baseline | {one.run} here" for one in match.differing)
+def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:
+    """The cell without runs whose records cannot be read, and what is wrong with these."""
+    kept, broken = [], []
+    for run in cell.runs:
+        try:
+            records(run)
+            kept.append(run)
+        except ValueError as error:
+            broken.append(_refused("readable", run.path.name, str(error)))
+    return replace(cell, runs=tuple(kept)), broken
+
+
+def _fields(found: Sequence[Difference]) -> str:
+    return "; ".join(f"{one.field}: {one.baseline} in the baseline | {one.run} here" for one in found)
 
 
 def _none(cell: Cell) -> Verdict:

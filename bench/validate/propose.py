@@ -1,4 +1,5 @@
-"""From the runs of a cell to its reference: what is kept of them, and how margins, target and bands come about. Pure.
+"""From the runs of a cell to its reference: what is kept of them, and how margins, target and bands come about. Reads
+the first seed's records; writes nothing.
 
 Refuses what makes no reference: too few seeds, runs that did not finish, devices slowed down or faults made on purpose,
 seeds far off without a word on why, a source tree that was changed.
@@ -19,8 +20,10 @@ from pydantic import JsonValue
 from bench.cells import Cell
 from bench.runfolder import Run
 from bench.schema import Metrics
+from bench.validate.checks import evaluation, rate
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
+from bench.validate.records import records
 from bench.validate.reference import MIN_SEEDS, Reference, sealed
 from bench.validate.statistics import DEVIATIONS, Moments
 
@@ -64,6 +67,7 @@ def propose(
         "metrics": compared,
         "target": target,
         "curves": _curves(metrics),
+        **_recorded(runs),
         "params_sha256": {str(m.seed): m.params_sha256 for m in metrics if m.params_sha256},
         "environment": Fingerprint.of(about).model_dump(mode="json"),
         "git": _unique(m.git for m in metrics),
@@ -206,6 +210,17 @@ def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
             **{key: column.tolist() for key, column in (("q10", q10), ("q50", q50), ("q90", q90), ("margin", margin))},
         }
     return curves
+
+
+def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
+    """From the records of the first seed: its rates, and what it was trained and evaluated on. Nothing where it has none."""
+    known = records(runs[0])
+    if known is None or not known.ready or any(event.content is None for event in known.evaluated):
+        return {}
+    samples, content = evaluation.evaluated(known).get(0, (0, 0.0))
+    sets: JsonValue = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
+    rates: JsonValue = [list(point) for point in rate.points(runs[0].metrics, known)]
+    return {"rates": rates, "sets": sets} if samples else {"rates": rates}
 
 
 def _far(quality: Mapping[str, Any]) -> list[int]:

@@ -82,6 +82,14 @@ class Curve(Strict):
     margin: list[float] = Field(description="added to both sides of the band from q10 to q90, at each epoch")
 
 
+class Sets(Strict):
+    """What its runs trained and were evaluated on."""
+
+    training: int = Field(description="samples of an epoch")
+    evaluated: int = Field(description="samples of an evaluation")
+    content: float = Field(description="sum over the values of these, as the model was shown them")
+
+
 class Reference(Strict):
     """The file."""
 
@@ -101,6 +109,12 @@ class Reference(Strict):
     metrics: dict[str, Metric]
     target: Target
     curves: dict[str, Curve]
+    rates: list[tuple[float, float]] = Field(
+        default_factory=list,
+        description="(fraction of all samples trained, factor on the learning rate) in the course of the first seed; empty: "
+        "not recorded",
+    )
+    sets: Sets | None = Field(default=None, description="null: not recorded")
     params_sha256: dict[str, str] = Field(description="seed -> digest of the final parameters")
     environment: Fingerprint
     git: list[dict[str, JsonValue]] = Field(description="states of the source that the runs were made with")

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from ddp.core.spans import Spans
 
+Sums = tuple[float | None, ...]
+"""What can be held against each other of two states of a model: the sum of its parameters and of their magnitudes, then both
+of its floating-point buffers. None: not finite. An average is linear, so these are averaged with the same weights."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -28,6 +32,18 @@ class Ready:
     """How the rank gets at its data: `resident` or `streaming`; nothing where it does not say."""
     note: str = ""
     """What a reader of the results must know about that."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a collective inside a step did, as one rank saw it; `Sums` of its gradients in place of parameters."""
+
+    samples: int
+    """Of the rank's slice."""
+    total: int
+    """Of the global batch."""
+    brought: Sums
+    became: Sums
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,10 @@ class Progress:
     after: int | None = None
     """The last round that the rank brought its training into before these steps (-1: none yet; None: it does not say).
     Tells the coordinator of a contribution that it never heard of."""
+    visited: int | None = None
+    """`ddp.tally.tally` of the samples that the data set was asked for since the last report, as asked; None: not known."""
+    probes: tuple[Probe, ...] = ()
+    """Of the first step of an epoch, and of steps whose global batch has another size than the one before."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +82,8 @@ class Snapshot:
     round: int
     steps: int
     samples: int
+    brought: Sums = ()
+    """Of the replica that was to be laid down; empty: not taken in this round."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +112,12 @@ class Averaged:
     bytes: int
     divergence: float | None
     """||own - average|| / ||average||, L2 over all parameters; None: it was not finite."""
+    brought: Sums = ()
+    """Of the replica just before. Empty, like the others: not taken in this round."""
+    became: Sums = ()
+    """Of the replica just after."""
+    average: Sums = ()
+    """Of what it took for the average."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +156,10 @@ class Evaluated:
     metric_sum: float | None
     seconds: float
     part: int = 0
+    content: float | None = None
+    """Sum over the values of the test samples that the model was shown: the same samples give the same, however split."""
+    model: Sums = ()
+    """Of the model that was evaluated."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ class Feed(Protocol):
         """The samples at the positions of a batch that is not empty, augmented, on the device. Raises what the data set and
         the augmentation raise, DataError."""
 
+    def visited(self) -> int:
+        """Tally (`ddp.tally`) of all samples that the data set was asked for so far, those that were read ahead too."""
+
     def close(self) -> None:
         """End; memory of the data is let go of with the feed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.source import TensorSource, every, move
 from ddp.data.visits import Visits
+from ddp.tally import MODULUS, tally
+
+AT_ONCE = 256
+"""Batches whose indices are kept before they are tallied, which takes as long for one batch as for all of these."""
 
 
 class Gather:
@@ -30,6 +35,8 @@ class Gather:
         self.sample_bytes = [tensor.nbytes // max(len(tensor), 1) for tensor in tensors]
         """Of each tensor of a source that has them."""
         self._drawn = isinstance(source, MapSource)
+        self._asked: list[torch.Tensor] = []
+        self._tallied, self._lock = 0, Lock()
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -49,9 +56,24 @@ class Gather:
 
     def read(self, batch: Batch, indices: torch.Tensor) -> Any:
         """What the data set gives for `indices`."""
+        with self._lock:
+            self._asked.append(indices)
+            if len(self._asked) == AT_ONCE:
+                self._tally()
         if self._drawn:
             return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
         return self._source.batch(indices)
+
+    def visited(self) -> int:
+        """Tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
+        with self._lock:
+            self._tally()
+            return self._tallied % MODULUS
+
+    def _tally(self) -> None:
+        if self._asked:
+            self._tallied += tally(torch.cat(self._asked).numpy(force=True))
+            self._asked = []
 
     def finished(self, batch: Batch, read: Any, indices: torch.Tensor | None = None) -> Any:
         """What was read of a batch as the model is to see it."""

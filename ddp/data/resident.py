@@ -47,6 +47,10 @@ class Resident:
             return self._gather(batch)
         return self._gather.finished(batch, self._block(batch))
 
+    def visited(self) -> int:
+        """See `Feed`."""
+        return self._gather.visited()
+
     def close(self) -> None:
         """Nothing runs."""
 

@@ -36,6 +36,10 @@ class Reader(Protocol):
         """Of its samples."""
         ...
 
+    def visited(self) -> int:
+        """Tally of all that was read."""
+        ...
+
 
 class _Slot:
     """A batch on the shelf."""
@@ -170,6 +174,10 @@ class Streaming:
         if not self._bytes:
             self._bytes = size(value)
         return value
+
+    def visited(self) -> int:
+        """See `Feed`."""
+        return self._read.visited()
 
     def close(self) -> None:
         """See `Feed`. A data set that does not come back from a sample is left to itself after `END_S` seconds."""

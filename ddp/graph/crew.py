@@ -32,9 +32,9 @@ class Watch(Meter):
 
     def flush(self) -> None:
         """Hand the slices on."""
-        for at, kind, seconds, seq, size in self._slices if self._timeline else ():
+        for each in self._slices if self._timeline else ():
             assert self._timeline is not None
-            self._timeline(Slice(at, self.rank, kind, seconds, seq, size), at)
+            self._timeline(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
         self._slices.clear()
 
 

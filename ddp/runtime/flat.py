@@ -183,6 +183,8 @@ class FlatGradients:
         living = parameters if gradients else []
         moved = {section.values.dtype: section.values.numel() for section in state.sections if _moves(section)}
         self.flats: list[Tensor] = []
+        self.gradients: list[Tensor] = []
+        """Of each of these the gradients alone."""
         self._used = torch.zeros(0)
         views: dict[int, Tensor] = {}
         changes: dict[torch.dtype, Tensor] = {}
@@ -192,6 +194,7 @@ class FlatGradients:
             sizes = [*(p.numel() for p in group), moved.get(dtype, 0), 0 if self.flats else len(parameters)]
             flat = (empty or state.ordinary)(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
             *parts, change, used = torch.split(flat, sizes)
+            self.gradients.append(flat[: sum(sizes[:-2])])
             if not self.flats:
                 self._used = used
             self.flats.append(flat)

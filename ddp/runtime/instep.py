@@ -11,11 +11,13 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from ddp.core.events import Probe, Sums
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatGradients, FlatState
 from ddp.runtime.meter import Meter
+from ddp.runtime.sums import sums_of
 from ddp.runtime.transports.base import MAX
 
 
@@ -61,6 +63,10 @@ class GradientAverage:
     def __init__(self, module: nn.Module, state: FlatState, collectives: Collectives, meter: Meter) -> None:
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._gradients = FlatGradients(state, collectives.transport.empty)
+        self._probed = (-1, 0)
+        """Epoch and size of the global batch of the last probe."""
+        self.probes: list[Probe] = []
+        """Not reported yet."""
 
     def begin(self, batch: Batch) -> float:
         """The mean of a slice is weighted when it is exchanged."""
@@ -74,15 +80,24 @@ class GradientAverage:
         """In one reduction for each data type."""
         gradients, meter = self._gradients, self._meter
         began = now()
+        brought = self._sums() if (due := self._probed != (batch.epoch, batch.total)) else ()
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
         self._collectives.all_reduce(gradients.flats)
         began = now()
         gradients.unpack()
+        if due:
+            self._probed = (batch.epoch, batch.total)
+            self.probes.append(Probe(batch.samples, batch.total, brought, self._sums()))
         meter.add("copy", began)
         if batch.total < len(self._collectives.members):
             # A rank without a sample did not count this batch in its buffers.
             self._collectives.all_reduce(self._state.counters, MAX)
+
+    def _sums(self) -> Sums:
+        self._state.gather()
+        buffers = (section.values for section in self._state.sections if section.kind == "buffers")
+        return sums_of(self._gradients.gradients, buffers)
 
     def clip(self, limit: float) -> None:
         """Every rank has all gradients."""

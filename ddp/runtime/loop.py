@@ -29,7 +29,9 @@ from ddp.runtime.meter import Meter
 from ddp.runtime.profiling import Profiler
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.sums import sums
 from ddp.runtime.task import Job
+from ddp.tally import MODULUS
 
 REPORT_S = 0.02
 """Progress is reported at most this often, seconds, unless the rank runs out of work."""
@@ -79,6 +81,8 @@ class Loop:
         """The last epoch that the callback was called for."""
         self._stepped: float | None = None
         """When the last step ended; None: something else was done since."""
+        self._tallied = 0
+        """What had been read of the training data when the last report was made."""
         self._pending = _Pending(-1)
         self._reported = now()
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
@@ -156,10 +160,17 @@ class Loop:
                 self.replica.lr,
                 self.replica.scalars.drain(),
                 self.after,
+                self._visited(),
+                self.replica.probes(),
             )
         )
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
+
+    def _visited(self) -> int:
+        """Tally of what was read of the training data since the last report."""
+        before, self._tallied = self._tallied, self.replica.feed.visited()
+        return (self._tallied - before) % MODULUS
 
     def contribute(self, round: int) -> tuple[int, int]:
         """(steps, samples) since the last contribution, which begins anew after `round`."""
@@ -173,11 +184,11 @@ class Loop:
         self.pause()
         began = now()
         with consensus or nullcontext():
-            samples, loss, metric = self.replica.evaluate(order.part, order.parts, self._heartbeat)
+            samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
+            model = sums(self.replica.state.sections)
         seconds = self.meter.add("evaluate", began) - began
-        self._send(
-            Evaluated(now(), self.rank, order.epoch, samples, _finite(loss), _finite(metric), seconds, order.part)
-        )
+        figures = samples, _finite(loss), _finite(metric), seconds, order.part, _finite(content), model
+        self._send(Evaluated(now(), self.rank, order.epoch, *figures))
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None

@@ -29,7 +29,7 @@ class Meter:
     def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
         self.rank = rank
         self._path = scratch / f"slices-{rank}.jsonl"
-        self._slices: list[tuple[float, str, float, int, int]] = []
+        self._slices: list[_Slice] = []
         self._written = now()
         self._last = 0.0
         """When the last slice ended."""
@@ -49,20 +49,20 @@ class Meter:
         if self._last > since:
             self._cut(since, kind)
             since = self._last
-        self._slices.append((since, kind, at - since, seq, size))
+        self._slices.append(_Slice(since, self.rank, kind, at - since, seq, size))
         self._last = at
         return at
 
     def _cut(self, since: float, kind: str) -> None:
         """Slices of `kind` between those that began after `since`; the rest, behind the last one, is the caller's."""
         first = len(self._slices)
-        while first and self._slices[first - 1][0] >= since:
+        while first and self._slices[first - 1].at >= since:
             first -= 1
         at = since
-        for start, _, seconds, _, _ in sorted(self._slices[first:]):
-            if start > at:
-                self._slices.append((at, kind, start - at, 0, 0))
-            at = start + seconds
+        for inner in sorted(self._slices[first:], key=lambda each: each.at):
+            if inner.at > at:
+                self._slices.append(_Slice(at, self.rank, kind, inner.at - at))
+            at = inner.at + inner.seconds
 
     def tick(self) -> None:
         """Write slices out if it is time."""
@@ -72,9 +72,8 @@ class Meter:
     def flush(self) -> None:
         """Write all slices out."""
         rank, self._written = self.rank, now()
-        lines = [_Slice(at, rank, kind, seconds, seq, size) for at, kind, seconds, seq, size in self._slices]
         with self._path.open("ab") as file:
-            file.write(_ENCODER.encode_lines(lines))
+            file.write(_ENCODER.encode_lines(self._slices))
             if (held := _resident()) is not None:
                 used = (self._written, rank, held, process_time())
                 file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r}\n' % used)
@@ -89,8 +88,8 @@ class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
     rank: int
     kind: str
     seconds: float
-    seq: int
-    bytes: int
+    seq: int = 0
+    bytes: int = 0
 
 
 _ENCODER = msgspec.json.Encoder()

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from ddp.runtime.clock import now
 from ddp.runtime.operations import Operation, file_of
 
 WARM = 10
 """Steps of a rank before its window."""
-_MARK = "bench clock"
+_MARK, _MARKS = "bench clock", 5
+"""Name and number of the marks by which the profiler's clock is told from ours: the first ones take their time."""
 
 
 class Profiler:
@@ -29,21 +29,18 @@ class Profiler:
         self._first, self._stop = WARM, WARM + steps
         self._done = 0
         self._running: Any = None
-        self._began = 0.0
-        # The first start takes a second and more, and has things to say that concern nobody.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        with _profile():
-            torch.ones(1).sum()
+        self._marks: list[tuple[float, float]] = []
+        """Before and within each mark, seconds."""
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it has things to say that concern nobody
 
     def step(self) -> bool:
         """A step follows. Returns whether the window began or ended, which takes time that is no training."""
         before, self._done = self._done, self._done + 1
         if before == self._first:
-            self._running = _profile()
-            self._running.start()
-            self._began = now()
-            with record_function(_MARK):
-                pass
+            # What lies beneath `torch.profiler.profile`, which takes seconds to import what it needs.
+            self._running = profile(use_kineto=True)
+            self._running.__enter__()
+            self._marks = [_mark() for _ in range(_MARKS)]
             return True
         return before == self._stop and self.close()
 
@@ -52,23 +49,28 @@ class Profiler:
         if self._running is None:
             return False
         running, self._running = self._running, None
-        running.stop()
-        self._path.write_bytes(msgspec.json.encode(operations(running, self._began)))
+        running.__exit__(None, None, None)
+        self._path.write_bytes(msgspec.json.encode(operations(running, self._marks)))
         return True
 
 
-def _profile() -> Any:
-    return profile(activities=[ProfilerActivity.CPU])
+def _mark() -> tuple[float, float]:
+    before = now()
+    with record_function(_MARK):
+        return before, now()
 
 
-def operations(stopped: Any, began: float) -> list[Operation]:
-    """What was recorded since the mark, which was set at `began`: the profiler has a clock of its own."""
-    events = stopped.profiler.kineto_results.events()
-    zero = next(event.start_ns() for event in events if event.name() == _MARK)
+def operations(stopped: Any, marks: list[tuple[float, float]]) -> list[Operation]:
+    """What was recorded behind the marks. The profiler has a clock of its own: a mark's begin on it lies between two moments
+    of ours, and that of the quickest one is taken."""
+    events = stopped.kineto_results.events()
+    begins = sorted(event.start_ns() for event in events if event.name() == _MARK)
+    (before, within), zero = min(zip(marks, begins, strict=True), key=lambda pair: pair[0][1] - pair[0][0])
+    began, last = (before + within) / 2, begins[-1]
     return [
         Operation(
             event.name(), began + (event.start_ns() - zero) / 1e9, event.duration_ns() / 1e9, event.start_thread_id()
         )
         for event in events
-        if event.name() != _MARK and event.start_ns() >= zero
+        if event.name() != _MARK and event.start_ns() >= last
     ]

@@ -99,10 +99,9 @@ class Rank:
             case Average():
                 self._average(action)
             case Apply():
-                change = backend.apply(exact=loop.steps == 0)
+                change = backend.apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
-                done = Averaged(now(), rank, action.round, 0, 0, change.seconds, change.bytes, change.divergence)
-                self._channel.send(done)
+                self._averaged(action.round, 0, 0, change)
             case Join():
                 backend.join(action)
                 self._channel.send(Alive(now(), rank))
@@ -141,9 +140,9 @@ class Rank:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
         if not backend.facts.blocking:
-            backend.snapshot()
+            brought = backend.snapshot(order.round)
             steps, samples = loop.contribute(order.round)
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples))
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, brought))
             return
         change = backend.average(order, loop.samples)
         self._contributed(order.round, change)
@@ -151,8 +150,11 @@ class Rank:
     def _contributed(self, round: int, change: Change) -> None:
         steps, samples = self._loop.contribute(round)
         self._loop.version += 1
-        done = Averaged(now(), self._rank, round, steps, samples, change.seconds, change.bytes, change.divergence)
-        self._channel.send(done)
+        self._averaged(round, steps, samples, change)
+
+    def _averaged(self, round: int, steps: int, samples: int, change: Change) -> None:
+        figures = steps, samples, change.seconds, change.bytes, change.divergence
+        self._channel.send(Averaged(now(), self._rank, round, *figures, change.brought, change.became, change.average))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """A collective broke: undo the step that it was part of, say so and stand still."""

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp.core.events import Probe
 from ddp.core.spans import Batch
 from ddp.data.feed import feed
 from ddp.data.order import derive
-from ddp.data.source import move
+from ddp.data.source import every, move
 from ddp.data.visits import Visits
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
@@ -139,13 +140,20 @@ class Replica:
         else:
             team.clip(limit)
 
+    def probes(self) -> tuple[Probe, ...]:
+        """What collectives inside the steps did since the last call."""
+        found: list[Probe] = getattr(self.in_step, "probes", [])
+        told = tuple(found)
+        found.clear()
+        return told
+
     def fraction(self, seen: float) -> float:
         """The fraction of all training samples that `seen` samples are, at most 1."""
         return min(seen / (self._job.epochs * self.samples), 1.0)
 
     @torch.no_grad()
-    def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float]:
-        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, sum of the metric).
+    def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float, float]:
+        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, of the metric, of all values shown).
 
         `heartbeat` is called after every batch.
         """
@@ -155,12 +163,26 @@ class Replica:
         self._eval.expect(batches)
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
-        loss_sum = metric_sum = 0.0
+        loss_sum = metric_sum = content = 0.0
         for batch in batches:
-            loss, metric = self.task.evaluate(self.model, self._eval.get(batch))
+            tensors: Tensors = self._eval.get(batch)
+            loss, metric = self.task.evaluate(self.model, tensors)
             loss_sum += float(loss)
             metric_sum += float(metric)
+            content += _content(tensors)
             heartbeat()
         for module in training:
             module.training = True
-        return last - first, loss_sum, metric_sum
+        return last - first, loss_sum, metric_sum, content
+
+
+def _content(batch: Any) -> float:
+    """Sum over all values of all tensors of a batch."""
+    found: list[float] = []
+
+    def add(tensor: Tensor) -> Tensor:
+        found.append(float(tensor.sum(dtype=torch.float64)))
+        return tensor
+
+    every(add, batch)
+    return sum(found)

@@ -63,6 +63,31 @@ def test_metrics_of_every_mode_fit_the_schema_and_sum_to_one(mode: str) -> None:
     assert Metrics.model_validate_json(metrics.model_dump_json()) == metrics
 
 
+@pytest.mark.parametrize(("higher", "best", "epoch"), [(True, 0.9, 1), (False, 0.2, 0)])
+def test_the_best_value_and_the_first_epoch_that_had_it(higher: bool, best: float, epoch: int) -> None:
+    values = (0.2, 0.9, 0.9, 0.5)
+    spec = replace(make_spec("solo", epochs=len(values)), higher_is_better=higher)
+    records = [
+        replace(record, metric_sum=values[record.epoch] * record.samples)
+        if isinstance(record, events.Evaluated)
+        else record
+        for record in make_records(spec)
+    ]
+    final = make_metrics(spec, records).final
+    assert (final.best, final.best_epoch, final.eval) == (pytest.approx(best), epoch, pytest.approx(0.5))
+
+
+def test_how_each_rank_got_at_its_data_is_told() -> None:
+    spec = make_spec("nccl_sync", epochs=1)
+    kinds = ("resident", "streaming")
+    records = [
+        replace(record, loader=kinds[record.rank]) if isinstance(record, events.Ready) else record
+        for record in make_records(spec)
+    ]
+    assert make_metrics(spec, records).loader == ["resident", "streaming"]
+    assert make_metrics(spec).loader == [], "a recording older than the field"
+
+
 def test_schema_refuses_nan_and_strangers() -> None:
     body = make_metrics(make_spec()).model_dump()
     with pytest.raises(ValueError, match="finite"):

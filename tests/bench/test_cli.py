@@ -71,8 +71,8 @@ def test_a_single_run_runs_again_and_a_sweep_does_not(quiet, capsys):
 
 
 def test_a_sweep_is_a_cell_each(bench, capsys, tmp_path):
-    assert bench("-m", "model=glob(*)", "mode=solo,nccl_sync", "train.epochs=2") == 0
-    assert len(folders()) == 2 * len(MODELS)
+    assert bench("-m", "model=glob(l*)", "mode=solo,nccl_sync", "train.epochs=2") == 0
+    assert len(folders()) == 2 * sum(name.startswith("l") for name in MODELS) >= 4
     said = capsys.readouterr().out
     assert said.count("verdict") == 1
     assert "reports/runs/report.md" in said

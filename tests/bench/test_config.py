@@ -13,6 +13,7 @@ from bench.complaints import complain, known_keys
 from bench.config import Config, register, typed
 from bench.listing import CONF, presets
 from bench.plan import mode_name
+from bench.run import in_our_words
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -94,3 +95,11 @@ def test_what_hydra_lets_through_is_refused(said):
 def test_known_keys_are_what_can_be_said():
     assert known_keys() >= {"seed", "model", "mode", "train.epochs", "cluster.speeds", "policy.anchor", "data.dir"}
     assert not known_keys() & {"train", "policy.name", "model.name"}
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("data_dir=a=b", "data.dir=a=b"), ("+experiment=ci", "experiment=ci"), ("+seed=1", "+seed=1"), ("-m", "-m")],
+)
+def test_other_words_for_our_keys(said, meant):
+    assert in_our_words(said) == meant

@@ -6,9 +6,10 @@ import pytest
 
 from bench.cells import cells
 from bench.runfolder import Run
-from benchmarks.convergence import main, paired, table
+from benchmarks.convergence import SCALES, main, paired, table
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
+POINTS = SCALES["accuracy"]
 SOLO = {0: 0.975, 1: 0.977, 2: 0.976}
 
 
@@ -23,7 +24,7 @@ def runs(mode: str, evals: dict[int, float]) -> list[Run]:
 
 
 def test_paired_difference_uses_common_seeds_and_students_t() -> None:
-    found = paired({0: 0.974, 1: 0.979, 7: 0.5}, SOLO)
+    found = paired({0: 0.974, 1: 0.979, 7: 0.5}, SOLO, POINTS)
     assert found is not None
     assert found.n == 2
     assert found.mean == pytest.approx(0.05)
@@ -32,11 +33,11 @@ def test_paired_difference_uses_common_seeds_and_students_t() -> None:
 
 
 def test_one_seed_has_no_interval_and_none_no_difference() -> None:
-    one = paired({1: 0.976}, SOLO)
+    one = paired({1: 0.976}, SOLO, POINTS)
     assert one is not None
     assert (one.n, one.half) == (1, None)
     assert one.mean == pytest.approx(-0.1)
-    assert paired({7: 0.9}, SOLO) is None
+    assert paired({7: 0.9}, SOLO, POINTS) is None
 
 
 def test_the_table_tells_who_falls_behind() -> None:
@@ -44,7 +45,7 @@ def test_the_table_tells_who_falls_behind() -> None:
     high = runs("nccl_sync", {seed: value + 0.001 for seed, value in SOLO.items()})
     alone = runs("cpu_sync", {9: 0.9})
     text = table(cells([*runs("solo", SOLO), *low, *high, *alone]))
-    assert "1 of 3 modes lie at most 0.2 points below solo; further below: cpu_async ×2" in text
+    assert "1 of 3 modes are at most 0.2 points worse than solo; further: cpu_async ×2" in text
     assert "not comparable: cpu_sync ×2." in text
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
     assert "0.9760" in rows["solo"]
@@ -59,3 +60,10 @@ def test_it_reads_run_folders(tmp_path: Path) -> None:
     assert "(n=1)" in main(tmp_path)
     with pytest.raises(ValueError, match="not a folder"):
         main(tmp_path / "nowhere")
+
+
+def test_where_lower_is_better_more_is_worse() -> None:
+    found = paired({0: 1.54, 1: 1.56}, {0: 1.50, 1: 1.52}, SCALES["cross-entropy"])
+    assert found is not None
+    assert found.mean == pytest.approx(-0.04)
+    assert found.mean < -SCALES["cross-entropy"].margin

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +11,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.runfolder import find_runs
-from bench.timeline.rewrite import locate, rewrite
+from bench.timeline.rewrite import rewrite
 from bench.timeline.serve import UI, link, serve, server
 from bench.trace import violations
 from ddp.core.events import Slice
 from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
-from tests.warm import PICTURES, Warm, wait_for
 
 CONFIG = {
     **{"run_id": "w2-s0-abc", "config_hash": "abcdef", "model": "mlp", "engine": "elche", "backend": "nccl"},
@@ -158,33 +154,3 @@ def test_opening_says_the_address_and_ends_with_an_interrupt(run: Path, capsys, 
     assert opened == []
     serve(run, browser=True)
     assert opened == [link()] == [f"{UI}/#!/?url=http://127.0.0.1:9001/timeline.json"]
-
-
-def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp_path: Path) -> None:
-    words = (
-        "model=mlp",
-        "mode=nccl_cadence",
-        "train.epochs=400",
-        "checkpoint.every=0",
-        "report=false",
-        "validate=false",
-    )
-    process = warm.start(tmp_path, "-m", "bench", *words, env={PICTURES: "none"})
-    try:
-        grown = wait_for(lambda: [p for p in tmp_path.rglob("slices-1.jsonl") if p.stat().st_size > 50_000], process)
-    finally:
-        process.kill_all()
-    assert process.returncode == -signal.SIGKILL
-    hidden = grown[0].parent
-    assert len(trace(hidden)) > 10, "what it had written of its own accord opens, too"
-    place = hidden.with_name(hidden.name.removeprefix(".tmp-").rpartition("-")[0])
-    assert locate(place) == hidden
-    shutil.rmtree(hidden / "checkpoints", ignore_errors=True)
-    assert rewrite(place) == hidden
-    events = trace(hidden)
-    assert {event["pid"] for event in events if event["name"] == "backward"} == {0, 1}
-    assert {"loss", "lr", "samples/s", "memory MB"} <= {event["name"] for event in events if event["ph"] == "C"}
-    begun = min(event["ts"] for event in events if event["name"] == "step")
-    assert 0 < begun < 60e6, "times are since launch"
-    assert (hidden / "timeline.html").stat().st_size > 20_000
-    assert find_runs(tmp_path)[0] == []

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from bench.runfolder import find_runs
 from bench.validate import validate
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
-from tests.warm import Warm
 
 
 def test_cells_of_one_label_and_different_workloads_are_told_apart(tmp_path: Path) -> None:
@@ -29,15 +27,3 @@ def test_a_nested_result_is_left_out(tmp_path: Path) -> None:
     runs, problems = find_runs(tmp_path)
     assert not runs
     assert len(problems) == 1
-
-
-def test_a_reader_that_leaves_does_not_end_a_run(warm: Warm, tmp_path: Path) -> None:
-    """`| head` ended it with exit code 1, which means a regression, and lost the results."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    words = ("-m", "bench", "model=mlp", "mode=solo", "train.epochs=2", "report=false", "validate=false")
-    code, _, err = warm.start(tmp_path, *words, stdout=writer).result()
-    os.close(writer)
-    assert code == 0, err
-    runs, _ = find_runs(tmp_path)
-    assert [run.metrics.status for run in runs] == ["ok"]

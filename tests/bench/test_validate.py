@@ -122,6 +122,20 @@ def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Pat
     judgement = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch",)))
     assert judgement.code is Exit.INCONCLUSIVE
     assert "allowed to differ: torch" in judgement.footer
+    (told,) = [v for v in judgement.verdicts if v.check == "baseline"]
+    assert (told.name, "env.torch: 2 in the baseline | 3.1 here" in told.line) == ("INCONCLUSIVE", True)
+
+
+def test_what_was_allowed_to_differ_passes_no_gate(tmp_path: Path) -> None:
+    """Against twenty seeds everything passes; but the exit code is not 0."""
+    base = baselines(tmp_path / "base", TWENTY)
+    for seed in range(3):
+        spec = make_spec(MODE, seed=seed)
+        metrics = with_eval(spec, 0.974 + seed / 1000)
+        write_run(tmp_path / "runs", spec, metrics.model_copy(update={"env": {"cores": 2, "torch": "3.1.0"}}))
+    judgement = judge([tmp_path / "runs"], base, Terms(today=TODAY, allowed=("env.torch",)))
+    assert {v.name for v in judgement.verdicts if v.check != "baseline"} == {"PASS"}
+    assert judgement.code is Exit.INCONCLUSIVE
 
 
 def test_the_same_cell_is_preferred_to_solo(tmp_path: Path, base: Path) -> None:

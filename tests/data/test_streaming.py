@@ -20,9 +20,11 @@ from ddp.core.spans import Batch, Chunk
 from ddp.data import Draws, MapSource, TensorSource, crop_and_flip
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.feed import Feed, Resident, feed
+from ddp.data.gather import AT_ONCE
 from ddp.data.source import move
 from ddp.data.streaming import NAME, Streaming, _Shelf, _Slot
 from ddp.data.visits import Visits
+from ddp.tally import tally
 
 CPU = torch.device("cpu")
 
@@ -384,3 +386,20 @@ def test_batches_of_any_shape_move() -> None:
     moved = move(batch, torch.device("meta"))
     assert moved["a"].device.type == moved["b"][0].device.type == "meta"
     assert moved["b"][1] == "text"
+
+
+@pytest.mark.parametrize("kind", ["resident", "streaming"])
+@pytest.mark.parametrize("size", [7, 2 * AT_ONCE + 3])
+def test_an_epoch_is_tallied_as_every_sample_once(kind: str, size: int) -> None:
+    """However often one asks, and whether the number of batches fits what is tallied at once or not."""
+    made = make(images(size), kind)
+    told = [made.visited()]
+    for number, batch in enumerate(batches(size, 1)):
+        made.get(batch)
+        if number % 5 == 0:
+            told.append(made.visited())
+    assert made.visited() == tally(range(size))
+    assert told[0] == 0
+    made.get(batches(size, 1)[0])
+    made.close()
+    assert made.visited() != tally(range(size)), "a sample that is there twice changes it"

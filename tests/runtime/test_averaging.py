@@ -93,11 +93,11 @@ def snapshots(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
         for index in range(rounds):
             samples = tuple(actor.train(index) for actor in actors)
             for actor in actors:
-                actor.backend.snapshot()
+                actor.backend.snapshot(0)
             reducer._reduce(Reduce(index, tuple(range(job.world_size)), samples, ""))  # type: ignore[attr-defined]
             assert isinstance(done[-1], Reduced), done[-1]
             for actor, saw in zip(actors, seen, strict=True):
-                saw.append(actor.see(actor.backend.apply(exact=True).divergence))
+                saw.append(actor.see(actor.backend.apply(0, exact=True).divergence))
     for actor, saw in zip(actors, seen, strict=True):
         actor.backend.settle()
         saw.append(actor.see(None))

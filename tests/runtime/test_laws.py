@@ -171,11 +171,11 @@ def test_training_done_while_an_average_was_in_flight_is_kept(tmp_path: Path) ->
     rigs = [Rig(tmp_path, rank) for rank in range(2)]
     laid = [rig.train(0.25 * (1 + rank)) for rank, rig in enumerate(rigs)]
     for rig in rigs:
-        rig.backend.snapshot()
+        rig.backend.snapshot(0)
     rigs[0].train(0.125)
     rigs[0].reducer._reduce(Reduce(0, (0, 1), (1, 3), ""))
     mean = (laid[0] + 3 * laid[1]) / 4
-    changes = [rig.backend.apply(exact=rank == 1) for rank, rig in enumerate(rigs)]
+    changes = [rig.backend.apply(0, exact=rank == 1) for rank, rig in enumerate(rigs)]
     assert all(change.divergence is not None and change.divergence > 0 for change in changes)
     torch.testing.assert_close(rigs[0].state.tensors[0], mean + 0.125)
     torch.testing.assert_close(rigs[1].state.tensors[0], mean)

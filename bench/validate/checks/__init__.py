@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.validate.checks import (
+    agreement,
+    average,
     breakdown,
     curve,
     determinism,
+    evaluation,
+    idle,
     ledger,
     quality,
+    rate,
     rcp,
     samples,
     speed,
     status,
     target,
     variance,
+    visits,
     volume,
 )
 from bench.validate.findings import Case, Finding
@@ -26,6 +32,12 @@ CHECKS: dict[str, Check] = {
     "status": status.check,
     "breakdown": breakdown.check,
     "ledger": ledger.check,
+    "visits": visits.check,
+    "average": average.check,
+    "agreement": agreement.check,
+    "idle": idle.check,
+    "rate": rate.check,
+    "evaluation": evaluation.check,
     "volume": volume.check,
     "determinism": determinism.check,
     "target": target.check,

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
@@ -45,6 +45,10 @@ class Change:
     """Sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
+    brought: Sums = ()
+    """Of the replica just before, just after, and of what was taken for the average."""
+    became: Sums = ()
+    average: Sums = ()
 
 
 class Backend(Protocol):
@@ -76,11 +80,11 @@ class Backend(Protocol):
         """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
         ...
 
-    def snapshot(self) -> None:
-        """Lay down this replica for the round."""
+    def snapshot(self, round: int) -> Sums:
+        """Lay down this replica for the round; what it was, where that is to be known."""
         ...
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
         ...
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
@@ -31,6 +31,7 @@ from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.mean import average, ratio
 from ddp.runtime.memory import shared
 from ddp.runtime.outer import Outer, outer, precise
+from ddp.runtime.sums import due, sums
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -101,22 +102,26 @@ class Backend:
         """Never asked for: this backend does not block."""
         raise AssertionError("a non-blocking backend has no collective")
 
-    def snapshot(self) -> None:
+    def snapshot(self, round: int) -> Sums:
         """Copy the replica to shared memory."""
         began = now()
         self._loop.replica.state.gather()
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
+        brought = sums(self._sections) if due(round) else ()
         self._loop.meter.add("copy", began, size=self._bytes)
+        return brought
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Add what the average changed; counters take the maximum.
 
         The state of the rank's own optimizer becomes the average: a difference could make a second moment negative.
         """
         began = now()
         self._loop.replica.state.gather()
+        told = due(round)
+        brought, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -127,9 +132,10 @@ class Backend:
                 own.sub_(excess.to(own.device))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        divergence = float(self._divergence)
+        divergence, became = float(self._divergence), sums(self._sections) if told else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
-        return Change(seconds, 2 * self._bytes, divergence if math.isfinite(divergence) else None)
+        known = divergence if math.isfinite(divergence) else None
+        return Change(seconds, 2 * self._bytes, known, brought, became, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation."""

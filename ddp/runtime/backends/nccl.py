@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced
+from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
@@ -25,6 +25,7 @@ from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.instep import GradientAverage, InStep
 from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
+from ddp.runtime.sums import due, sums
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import MAX, SUM, choose, site_of
 
@@ -97,6 +98,8 @@ class Backend:
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self._loop.replica, self._loop.meter
         replica.state.gather()
+        told = due(order.round)
+        brought = sums(replica.state.sections) if told else ()
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -122,8 +125,9 @@ class Backend:
             seconds, size = seconds + more, size + sent
         began = now()
         divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
+        became = sums(replica.state.sections) if told else ()
         meter.add("copy", began)
-        return Change(seconds, size, divergence)
+        return Change(seconds, size, divergence, brought, became, became)
 
     def _make_wire(self) -> None:
         """One tensor for all sections, and behind them the weight where it is exact there."""
@@ -170,11 +174,11 @@ class Backend:
         self._averaged = True
         return ratio(change, norm)
 
-    def snapshot(self) -> None:
+    def snapshot(self, round: int) -> Sums:
         """Never asked for: this backend blocks."""
         raise AssertionError("a blocking backend lays down no snapshots")
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Never asked for: this backend blocks."""
         raise AssertionError("a blocking backend applies its average at once")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ddp.core.commands import Average, Join
+from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
 from ddp.runtime.backends.base import Change, Facts
 from ddp.runtime.backends.nccl import Reducer
@@ -92,10 +93,10 @@ class Together:
         """Never asked for: ranks are one after every step."""
         raise AssertionError("ranks are one after every step")
 
-    def snapshot(self) -> None:
+    def snapshot(self, round: int) -> Sums:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")
 
-    def apply(self, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> Change:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.runfolder import find_runs
+from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKED = """
@@ -56,6 +57,7 @@ def test_an_interrupted_run_is_killed_within_3_seconds(tmp_path, number):
     assert "Traceback" not in err
     (run,), problems = find_runs(tmp_path / "runs")
     assert (run.metrics.status, problems) == ("killed", [])
+    assert {"timeline.json", "timeline.html", "timeline.csv"} <= {path.name for path in run.path.iterdir()}
     assert not list((tmp_path / "runs").rglob(".*"))
 
 
@@ -86,3 +88,15 @@ def test_looking_around_works_and_imports_no_torch(tmp_path, command, word):
     names = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
     assert not names & {"torch", "pandas", "matplotlib"}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_does_not_end_a_run(warm: Warm, tmp_path: Path) -> None:
+    """`| head` ended it with exit code 1, which means a regression, and lost the results."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = ("-m", "bench", "model=mlp", "mode=solo", "train.epochs=2", "report=false", "validate=false")
+    code, _, err = warm.start(tmp_path, *words, stdout=writer).result()
+    os.close(writer)
+    assert code == 0, err
+    runs, _ = find_runs(tmp_path)
+    assert [run.metrics.status for run in runs] == ["ok"]

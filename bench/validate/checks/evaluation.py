@@ -1,0 +1,81 @@
+"""What is evaluated is the test set, the whole of it, on the model that all ranks share.
+
+Ranks record how many samples they showed the model, a sum over what these hold, and sums of the model (`Sums`). The first
+two must be the baseline's; the model must be the same on all ranks, and an average that was made, where these are recorded.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from bench.runfolder import Run
+from bench.validate.findings import Case
+from bench.validate.records import Records, records
+from bench.validate.reference import Sets
+from bench.validate.verdict import Verdict, verdict
+from ddp.core.events import Evaluated, Sums
+
+NEAR = 1e-9
+"""Relative: sums in double precision, of parts."""
+
+
+def check(case: Case) -> Verdict | None:
+    """FAIL at the first evaluation that is of something else; None where it is not recorded."""
+    cell, seen = case.cell, 0
+    for run in cell.runs:
+        known = records(run)
+        if known is None or not known.evaluated or any(event.content is None for event in known.evaluated):
+            continue
+        if wrong := _amiss(case, run, known):
+            return verdict("FAIL", "evaluation", cell, f"seed {run.metrics.seed}, {wrong}")
+        seen += run.metrics.epochs_planned
+    if not seen:
+        return None
+    whose = "the baseline's test set" if case.match is not None and case.match.reference.sets else "one test set"
+    return verdict("PASS", "evaluation", cell, f"{seen} evaluations are of {whose}, on the model that all share")
+
+
+def evaluated(known: Records) -> dict[int, tuple[int, float]]:
+    """Epoch -> (samples, sum over what they hold) of its evaluation."""
+    found: dict[int, tuple[int, float]] = {}
+    for event in known.evaluated:
+        samples, content = found.get(event.epoch, (0, 0.0))
+        found[event.epoch] = samples + event.samples, content + (event.content or 0.0)
+    return found
+
+
+def _amiss(case: Case, run: Run, known: Records) -> str:
+    parts = evaluated(known)
+    data = case.match.reference.sets if case.match is not None else None
+    first = next(iter(parts.values()))
+    wanted = data or Sets(training=0, evaluated=first[0], content=first[1])
+    for epoch, (samples, content) in sorted(parts.items()):
+        if samples != wanted.evaluated:
+            return f"epoch {epoch}: {samples} samples were evaluated, {wanted.evaluated} are the test set"
+        if abs(content - wanted.content) > NEAR * max(abs(wanted.content), samples):
+            return (
+                f"epoch {epoch}: other samples were evaluated than the test set's (sum over their values {content:.9g} for "
+                f"{wanted.content:.9g})"
+            )
+    return _models(known) if run.metrics.world_size > 1 else ""
+
+
+def _models(known: Records) -> str:
+    averages = [event.average for event in known.averaged]
+    averages = averages if all(averages) else []  # else it may be one of those that were not recorded
+    by_epoch: dict[int, list[Evaluated]] = defaultdict(list)
+    for event in known.evaluated:
+        by_epoch[event.epoch].append(event)
+    for epoch, events in sorted(by_epoch.items()):
+        if any(not _same(event.model, events[0].model) for event in events):
+            return f"epoch {epoch}: the ranks evaluated different models"
+        if averages and not any(_same(events[0].model, average) for average in averages):
+            return f"epoch {epoch}: the model that was evaluated is no average that was made"
+    return ""
+
+
+def _same(one: Sums, other: Sums) -> bool:
+    return all(
+        a is None or b is None or abs(a - b) <= NEAR * max(abs(a), abs(b), 1.0)
+        for a, b in zip(one, other, strict=False)
+    )

@@ -1,0 +1,83 @@
+"""The learning rate is that of the baseline at as many samples seen by all ranks: law 5.
+
+The baseline holds the rate of one process over the fraction of all samples trained. Another way of training reads it off in
+steps as long as its windows, and ranks that run ahead are somewhat before the others: so its rates must lie in the range of
+the baseline's between one window earlier and one later.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.runfolder import Run
+from bench.schema import Metrics
+from bench.validate.findings import Case
+from bench.validate.records import Records, records
+from bench.validate.reference import Reference
+from bench.validate.verdict import Verdict, verdict
+
+NEAR = 0.01
+"""Of the rate at schedule 1: what reading off between two points of the baseline may be off by."""
+POINTS = 200
+"""Kept in a baseline, at most."""
+
+
+def check(case: Case) -> Verdict | None:
+    """FAIL if a rate lies outside; None without a baseline that has rates, or without records."""
+    cell, match = case.cell, case.match
+    if match is None or not match.reference.rates:
+        return None
+    worst, seen, where = 0.0, 0, ""
+    for run in cell.runs:
+        known = records(run)
+        if known is None or not known.progress:
+            continue
+        seen += 1
+        off, told = _farthest(run, known, match.reference)
+        if off > worst:
+            worst, where = off, f"; seed {run.metrics.seed}: {told}"
+    if not seen:
+        return None
+    line = f"learning rates within {worst:.2%} of the baseline's schedule (allowed: {NEAR:.0%})"
+    if worst > NEAR:
+        return verdict("FAIL", "rate", cell, f"{line}{where}")
+    return verdict("PASS", "rate", cell, line)
+
+
+def course(m: Metrics, known: Records) -> tuple[np.ndarray, np.ndarray]:
+    """(fraction of all samples trained by all ranks, factor on the run's own rate) at each report."""
+    total = m.epochs_planned * known.ready[0].samples
+    seen = np.cumsum([event.samples for event in known.progress]) / total
+    return seen, np.array([event.lr for event in known.progress]) / (m.lr * m.lr_scale)
+
+
+def points(m: Metrics, known: Records) -> list[tuple[float, float]]:
+    """What a baseline keeps of the course."""
+    seen, factor = course(m, known)
+    chosen = np.unique(np.linspace(0, len(seen) - 1, POINTS).round().astype(int))
+    return [(float(seen[k]), float(factor[k])) for k in chosen]
+
+
+def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, str]:
+    """How far the worst rate lies outside of its range, of the rate at schedule 1; and where."""
+    m = run.metrics
+    seen, factor = course(m, known)
+    at, wanted = np.array(reference.rates).T
+    reach = _reach(m, known) / (m.epochs_planned * known.ready[0].samples)
+    offsets = np.linspace(-reach, reach, 41)
+    ranged = np.interp(seen[:, None] + offsets[None, :], at, wanted)
+    inside = (at[None, :] >= seen[:, None] - reach) & (at[None, :] <= seen[:, None] + reach)
+    low = np.minimum(ranged.min(axis=1), np.where(inside, wanted, np.inf).min(axis=1))
+    high = np.maximum(ranged.max(axis=1), np.where(inside, wanted, -np.inf).max(axis=1))
+    outside = np.maximum(low - factor, factor - high)
+    k = int(outside.argmax())
+    rate, base = known.progress[k].lr, m.lr * m.lr_scale
+    told = f"{rate:.4g} after {seen[k]:.1%} of all samples, {low[k] * base:.4g} to {high[k] * base:.4g} in the baseline"
+    return float(max(outside[k], 0.0)), told
+
+
+def _reach(m: Metrics, known: Records) -> float:
+    """Samples by which a rate may be read off too early or too late."""
+    reports = max(event.samples for event in known.progress) * m.world_size
+    windows = max((sum(event.steps) * m.batch_size for event in known.closed), default=0)
+    return max(2 * windows, reports) + 2 * m.batch_size * m.world_size

@@ -1,0 +1,114 @@
+"""What checks want of a run's `events.jsonl`, read once. Knows what is recorded; judges nothing.
+
+Only runs that went as planned have `Records`: with a lost rank, or from a checkpoint on, samples are trained again and
+rounds are repeated, and what holds then is the business of the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from bench.runfolder import EVENTS, Run
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
+from ddp.runtime.codec import decode
+
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed)
+_KIND = re.compile(rb'"type":"(\w+)"')
+_NAMES = {cls.__name__.encode() for cls in WANTED}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Events of a run by kind, in the order recorded."""
+
+    ready: list[Ready] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    averaged: list[Averaged] = field(default_factory=list)
+    evaluated: list[Evaluated] = field(default_factory=list)
+    closed: list[RoundClosed] = field(default_factory=list)
+
+    def brought(self) -> dict[int, dict[int, Snapshot | Averaged]]:
+        """Round -> rank -> what says what it brought in: its snapshot where it laid one down, else its answer."""
+        found: dict[int, dict[int, Snapshot | Averaged]] = {}
+        for event in self.snapshots or self.averaged:
+            found.setdefault(event.round, {})[event.rank] = event
+        return found
+
+    def probes(self, world_size: int) -> Iterator[tuple[Probe, ...]]:
+        """Of one step after the other, by rank."""
+        by_rank: list[list[Probe]] = [[] for _ in range(world_size)]
+        for event in self.progress:
+            by_rank[event.rank] += event.probes
+        return zip(*by_rank, strict=False)
+
+
+def records(run: Run) -> Records | None:
+    """Of a finished run that went as planned; None for another one, or one without events. Raises ValueError that names the
+    file and line that cannot be read."""
+    m = run.metrics
+    path = run.path / EVENTS
+    if m.status != "ok" or m.faults or m.scripted_faults or m.resumed or not path.is_file():
+        return None
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=512)
+def _read(path: Path, written: int) -> Records:
+    found = Records()
+    places: dict[type[Any], list[Any]] = dict(
+        zip(
+            WANTED,
+            (found.ready, found.progress, found.snapshots, found.averaged, found.evaluated, found.closed),
+            strict=True,
+        )
+    )
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            kind = _KIND.search(line, 0, 60)
+            if kind is None or kind[1] in _NAMES:
+                try:
+                    record = decode(line)
+                except ProtocolError as error:
+                    raise ValueError(f"{path}:{number}: {error}") from None
+                if type(record) in places:
+                    places[type(record)].append(record)
+    return found
+
+
+ROUNDING = 2.0**-24
+"""Of a number in single precision, at most."""
+
+
+def apart(found: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
+    """How far sums are from what they should be, in roundings of all their values to one side: above `slack`, they differ.
+    `found` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
+    worst = 0.0
+    for value, wanted, size in zip(found[::2], expected, sizes, strict=True):
+        if value is None or wanted is None:
+            continue  # not finite: the run has diverged, which others say
+        difference = abs(value - wanted)
+        if difference > slack * ROUNDING * size:
+            worst = max(worst, difference / (ROUNDING * size) if size else float("inf"))
+    return worst
+
+
+def mean(parts: Sequence[tuple[float, Sums]]) -> tuple[list[float | None], list[float]]:
+    """(sums, largest sizes) that the average of `parts` must have, each with its weight. Weights of 0 bring nothing in."""
+    total = sum(weight for weight, _ in parts)
+    kinds = range(0, max(len(sums) for _, sums in parts), 2)
+    wanted: list[float | None] = []
+    sizes: list[float] = []
+    for kind in kinds:
+        pairs = [(weight, sums[kind], sums[kind + 1]) for weight, sums in parts if weight]
+        known = [(weight, value) for weight, value, _ in pairs if value is not None]
+        whole = len(known) == len(pairs) and total > 0
+        wanted.append(sum(weight * value for weight, value in known) / total if whole else None)
+        sizes.append(max((size or 0.0 for _, _, size in pairs), default=0.0))
+    return wanted, sizes

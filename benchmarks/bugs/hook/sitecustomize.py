@@ -1,0 +1,8 @@
+"""Python runs this at the start of every process that has this folder on PYTHONPATH: the command's, the fork server's."""
+
+import os
+
+if os.environ.get("SEEDED_BUG"):
+    from benchmarks.bugs.hooks import install
+
+    install(os.environ["SEEDED_BUG"], os.environ.get("SEEDED_BUG_SIGN", ""))

@@ -1,0 +1,55 @@
+"""The suite of seeded bugs itself: what it names is there, and its patches fit the modules that they break."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from bench.validate.checks import CHECKS
+from benchmarks.bugs.hooks import Finder
+from benchmarks.bugs.registry import BUGS
+
+CI = OmegaConf.load(Path(__file__).parents[2] / "conf" / "experiment" / "ci.yaml").hydra.sweeper.params
+
+
+def test_there_are_enough_and_they_name_what_is_there() -> None:
+    assert len(BUGS) >= 20
+    for name, bug in BUGS.items():
+        assert bug.check in CHECKS, name
+        assert bug.model in CI.model.split(","), name
+        assert bug.mode in CI.mode.split(","), name
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_patch_breaks_what_is_there(name: str) -> None:
+    """Fresh copies of the modules, which nobody else sees."""
+    for module, patch in BUGS[name].patches.items():
+        whole = importlib.import_module(module)
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.loader is not None
+        copy = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(copy)
+        names = {key: set(vars(value)) for key, value in vars(copy).items() if isinstance(value, type)}
+        patch(copy)
+        after = {key: set(vars(value)) for key, value in vars(copy).items() if isinstance(value, type)}
+        assert names == after, "it replaces something that is there, and adds nothing"
+        assert vars(whole).keys() == vars(copy).keys()
+
+
+def test_modules_are_broken_as_they_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_engine.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "some_user.py").write_text("from some_engine import one\nRESULT = one()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    sign = tmp_path / "sign"
+    finder = Finder({"some_engine": lambda module: setattr(module, "one", lambda: 2)}, str(sign))
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    assert importlib.import_module("some_user").RESULT == 2
+    assert sign.read_text() == "some_engine\n"
+    for name in ("some_user", "some_engine"):
+        monkeypatch.delitem(sys.modules, name)

@@ -1,0 +1,147 @@
+"""The checks that read a run's records: each passes what is true, and catches what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.runfolder import EVENTS
+from bench.validate import Terms, judge
+from bench.validate.library import load
+from ddp.core.events import Averaged, Evaluated, Progress, Ready, Snapshot
+from ddp.tally import MODULUS, tally
+from tests.bench.references import TODAY, one
+from tests.bench.streams import make_spec
+from tests.bench.told import Change, baseline, model, write
+
+RECORDED = ("visits", "average", "idle", "rate", "evaluation", "agreement")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return baseline(tmp_path_factory.mktemp("base"))
+
+
+def each(kind: type[Any], change: Callable[[Any], Any]) -> Change:
+    """The change of all records of a kind."""
+    return lambda records: [change(record) if isinstance(record, kind) else record for record in records]
+
+
+def second(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same for rank 1 alone."""
+    return lambda event: change(event) if event.rank else event
+
+
+def test_baselines_keep_rates_and_what_was_evaluated(base: Path) -> None:
+    (reference,) = load(base).references
+    assert reference.sets is not None
+    assert (reference.sets.training, reference.sets.evaluated, reference.sets.content) == (1920, 100, 50.0)
+    assert reference.rates[-1] == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "nccl_cadence", "cpu_async"])
+def test_what_is_true_passes(tmp_path: Path, base: Path, mode: str) -> None:
+    write(tmp_path, make_spec(mode))
+    judgement = judge([tmp_path], base, Terms(today=TODAY))
+    found = {v.check: v.name for v in judgement.verdicts if v.check in RECORDED}
+    assert set(found.values()) == {"PASS"}
+    alone = {"visits", "rate", "evaluation"}
+    assert set(found) == (alone if mode == "solo" else set(RECORDED))
+
+
+SHORT = each(Progress, lambda e: replace(e, visited=(e.visited - tally([7]) + tally([8])) % MODULUS))
+DEFECTS: dict[str, tuple[str, str, Change]] = {
+    "other samples": ("nccl_cadence", "visits", SHORT),
+    "fewer than the baseline": ("solo", "visits", each(Ready, lambda e: replace(e, samples=1900))),
+    "not the mean": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: replace(e, average=e.brought, became=e.brought)),
+    ),
+    "other weights": ("nccl_cadence", "average", each(Averaged, lambda e: replace(e, samples=e.samples + 40 * e.rank))),
+    "old snapshots": (
+        "cpu_async",
+        "average",
+        each(Snapshot, lambda e: replace(e, brought=model(e.rank, max(e.round - 1, 0)))),
+    ),
+    "buffers left out": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: replace(e, average=(*e.average[:2], *e.brought[2:]))),
+    ),
+    "thrown away": ("cpu_async", "average", each(Averaged, lambda e: replace(e, brought=(9.0, *e.brought[1:])))),
+    "summed": (
+        "nccl_sync",
+        "average",
+        each(
+            Progress,
+            lambda e: replace(e, probes=tuple(replace(p, became=(10.01, *p.became[1:])) for p in e.probes)),
+        ),
+    ),
+    "no gradients": (
+        "nccl_sync",
+        "idle",
+        each(
+            Progress,
+            second(lambda e: replace(e, probes=tuple(replace(p, brought=(0.0,) * 4) for p in e.probes))),
+        ),
+    ),
+    "stands still": (
+        "nccl_cadence",
+        "idle",
+        each(Averaged, second(lambda e: replace(e, brought=model(1, 0), became=model(1, 0)))),
+    ),
+    "another rate": ("nccl_cadence", "rate", each(Progress, lambda e: replace(e, lr=2 * e.lr))),
+    "other test samples": ("nccl_sync", "evaluation", each(Evaluated, lambda e: replace(e, content=26.0))),
+    "fewer test samples": ("solo", "evaluation", each(Evaluated, lambda e: replace(e, samples=99))),
+    "own model": ("cpu_async", "evaluation", each(Evaluated, lambda e: replace(e, model=model(e.rank, 5)))),
+    "no average": ("nccl_cadence", "evaluation", each(Evaluated, lambda e: replace(e, model=(1.0, 2.0, 3.0, 4.0)))),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_fails_its_check(tmp_path: Path, base: Path, defect: str) -> None:
+    mode, check, change = DEFECTS[defect]
+    write(tmp_path, make_spec(mode), change)
+    found = one(tmp_path, base, check)
+    assert (found.name, "seed 0" in found.line) == ("FAIL", True)
+
+
+def test_a_defect_in_one_seed_is_found(tmp_path: Path, base: Path) -> None:
+    write(tmp_path, make_spec("nccl_cadence", seed=0))
+    write(tmp_path, make_spec("nccl_cadence", seed=1), DEFECTS["not the mean"][2])
+    assert "seed 1, round 0" in one(tmp_path, base, "average").line
+
+
+def test_ranks_that_end_apart(tmp_path: Path, base: Path) -> None:
+    from ddp.core.events import Finished
+
+    write(tmp_path, make_spec("nccl_cadence"), each(Finished, lambda e: replace(e, digest=f"of {e.rank}")))
+    assert one(tmp_path, base, "agreement").name == "FAIL"
+
+
+def test_records_that_cannot_be_read_are_refused_by_name(tmp_path: Path, base: Path) -> None:
+    folder = write(tmp_path, make_spec("nccl_cadence"))
+    with (folder / EVENTS).open("ab") as file:
+        file.write(b'{"type":"Progress","at":1}\n')
+    (told,) = judge([tmp_path], base, Terms(today=TODAY)).verdicts
+    assert (told.name, told.check, f"{EVENTS}:" in told.line) == ("REFUSED", "readable", True)
+
+
+def test_runs_without_such_records_are_not_judged_by_them(tmp_path: Path, base: Path) -> None:
+    folder = write(tmp_path, make_spec("nccl_cadence"))
+    (folder / EVENTS).unlink()
+    checks = {v.check for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts}
+    assert not checks & {"visits", "average", "idle", "rate", "evaluation"}
+
+
+@pytest.mark.parametrize("slip", [[0, 1, 2, 2], [0, 1, 2], [0, 1, 2, 4], [1, 2, 3, 4], [0, 0, 3, 3]])
+def test_a_tally_is_of_the_samples_whatever_their_order(slip: list[int]) -> None:
+    assert tally([3, 1, 0, 2]) == tally(range(4)) == (tally([0, 3]) + tally([1, 2])) % MODULUS
+    assert 0 <= tally(np.arange(100_000)) < MODULUS
+    assert tally(slip) != tally(range(4))

@@ -1,0 +1,76 @@
+"""Synthetic runs whose ranks record what they read, what averages made of them and what they evaluated. All of it true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bench.runfolder import CONFIG, EVENTS
+from bench.spec import RunSpec
+from bench.validate.revision import accept, write_proposals
+from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Snapshot, Sums
+from ddp.runtime.codec import Record, encode
+from ddp.tally import tally
+from tests.bench.references import FIVE, TODAY
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
+
+Change = Callable[[list[Record]], list[Record]]
+TEST = 100
+
+
+def model(rank: int, round: int) -> Sums:
+    """What a rank brings into a round: replicas move, and come apart."""
+    return 5.0 + 0.3 * round + 0.01 * rank, 400.0, 2.0 + rank, 30.0
+
+
+def mean(round: int) -> Sums:
+    """Of both ranks, which train alike."""
+    one, other = model(0, round), model(1, round)
+    return tuple((a or 0.0) / 2 + (b or 0.0) / 2 for a, b in zip(one, other, strict=True))
+
+
+def told(spec: RunSpec) -> list[Record]:
+    """A run of 3 epochs of 1,920 samples, in order of their positions; of two ranks, or one."""
+    records = make_records(spec, windows=12 // spec.world_size)
+    spans = {(one.rank, one.at): one.spans for one in records if isinstance(one, Merged)}
+    found, trained = [], 0
+    for record in records:
+        if isinstance(record, Progress):
+            ((first, last),) = spans.get((record.rank, record.at), ((trained % 1920, trained % 1920 + record.samples),))
+            trained += record.samples
+            probe = Probe(16, 32, model(record.rank, 0), mean(0))
+            probes = (probe,) if spec.policy == "sync" else ()
+            record = replace(record, visited=tally(range(first, last)), probes=probes)
+        elif isinstance(record, Averaged):
+            number = record.round
+            if spec.backend == "cpu":
+                laid = model(record.rank, number)
+                found.append(Snapshot(record.at, record.rank, number, record.steps, record.samples, laid))
+            record = replace(record, brought=model(record.rank, number), became=mean(number), average=mean(number))
+        elif isinstance(record, Evaluated):
+            part = replace(record, samples=TEST // spec.world_size, content=50.0 / spec.world_size)
+            record = replace(part, model=mean(6 * record.epoch + 5) if spec.policy != "sync" else mean(0))
+        found.append(record)
+    return found
+
+
+def write(root: Path, spec: RunSpec, change: Change = lambda records: records) -> Path:
+    """The folder of a run, with `change` made to its records."""
+    records = change(told(spec))
+    metrics = make_metrics(spec, records)
+    final = metrics.final.model_copy(update={"eval": FIVE[spec.seed % 5]})
+    folder = write_run(root, spec, metrics.model_copy(update={"final": final}))
+    (folder / EVENTS).write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    (folder / CONFIG).write_text(json.dumps({"averaging": {"gamma": 1.0, "outer": "none", "wire": "float64"}}))
+    return folder
+
+
+def baseline(folder: Path) -> Path:
+    """A folder of accepted baselines with solo's."""
+    for seed in range(5):
+        write(folder / "runs", make_spec("solo", seed=seed))
+    write_proposals(folder / "runs", folder / "proposals", TODAY)
+    accept(folder / "proposals", folder / "baselines")
+    return folder / "baselines"
