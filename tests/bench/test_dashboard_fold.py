@@ -135,6 +135,7 @@ def test_a_loss_that_is_not_finite_is_a_gap() -> None:
     json.dumps(live, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e5), st.floats(0, 100), st.integers(0, 1000)), max_size=60),
 )
@@ -150,7 +151,7 @@ def test_nothing_is_lost_when_stretches_grow(reports: list[tuple[int, float, flo
         assert sum(cell.steps for cell in cells) == pytest.approx(len(reports))
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.one_of(*map(st.builds, SHOWN)), st.floats()), max_size=12), st.integers(0, 5))
 def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -> None:
     state = State()
