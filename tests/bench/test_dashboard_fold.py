@@ -162,6 +162,11 @@ def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -
         json.dumps([view.row(one, state), view.live(one, state), view.about(one)], allow_nan=False)
 
 
+def test_records_that_drop_every_rank_are_shown_all_the_same() -> None:
+    lost = [record for rank in (0, 1, 1) for record in (events.Lost(101.0, rank, "gone"), commands.Drop(rank, "gone"))]
+    assert [fault["rank"] for fault in view.live(about(), folded(lost))["faults"]] == [0, 1, 1]
+
+
 def test_what_is_kept_is_bounded() -> None:
     state = folded([closed(100.0 + i, i, (1, 1), (0.1, 0.1), 0.01, (0.1, math.nan)) for i in range(5 * POINTS)])
     assert len(state.closed) <= POINTS
