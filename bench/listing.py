@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from bench.loggers import LOGGERS
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -75,6 +76,7 @@ GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "policies": _policies,
     "backends": lambda: _summaries(BACKENDS),
     "engines": lambda: _summaries(ENGINES),
+    "loggers": lambda: _summaries(LOGGERS),
     "experiments": lambda: presets("experiment"),
     "data": lambda: _summaries({name: entry.module for name, entry in DATA.items()}),
     "recipes": _recipes,

@@ -216,9 +216,9 @@ def troubles(about: About, state: State, size: int) -> list[Json]:
         return []
     known: set[int] = set()
     trouble: list[tuple[float, Trouble]] = []
-    for at, record in state.trouble:  # a rank is dropped once, and only one that there is
+    for at, record in state.trouble:  # a rank is dropped once, only one that there is, and never the last
         if isinstance(record, Drop):
-            if record.rank in known or record.rank >= size:
+            if record.rank in known or record.rank >= size or len(known) + 1 == size:
                 continue
             known.add(record.rank)
         if not isinstance(record, Failed | Lost) or record.rank < size:

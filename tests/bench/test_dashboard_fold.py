@@ -135,6 +135,7 @@ def test_a_loss_that_is_not_finite_is_a_gap() -> None:
     json.dumps(live, allow_nan=False)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1e5), st.floats(0, 100), st.integers(0, 1000)), max_size=60),
 )
@@ -150,7 +151,7 @@ def test_nothing_is_lost_when_stretches_grow(reports: list[tuple[int, float, flo
         assert sum(cell.steps for cell in cells) == pytest.approx(len(reports))
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.one_of(*map(st.builds, SHOWN)), st.floats()), max_size=12), st.integers(0, 5))
 def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -> None:
     state = State()
@@ -159,6 +160,11 @@ def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -
     for status in (RUNNING, "left"):
         one = About("a/b/c", status, {"world_size": size, "train": {"epochs": 2}})
         json.dumps([view.row(one, state), view.live(one, state), view.about(one)], allow_nan=False)
+
+
+def test_records_that_drop_every_rank_are_shown_all_the_same() -> None:
+    lost = [record for rank in (0, 1, 1) for record in (events.Lost(101.0, rank, "gone"), commands.Drop(rank, "gone"))]
+    assert [fault["rank"] for fault in view.live(about(), folded(lost))["faults"]] == [0, 1, 1]
 
 
 def test_what_is_kept_is_bounded() -> None:
