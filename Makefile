@@ -57,7 +57,7 @@ calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
 # Defects put into the engine, each with the check that must catch it: the table of docs/validation.md. Under half an hour on
-# two idle cores with `clean-runs`: the same cells without them, which must raise no alarm. ARGS: names of bugs; --jobs N.
+# two idle cores with `clean-runs`: the same cells without them, which must raise no alarm. ARGS: --jobs N.
 bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs --write $(ARGS)
 

@@ -54,7 +54,8 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
     """Train a cell of `ci`. Its exit code says nothing here: the folder is judged."""
     folder.mkdir(parents=True, exist_ok=True)
     cell = folder / model / mode
-    there = {run.metrics.seed for run in find_runs(cell)[0]} if cell.is_dir() else set()
+    runs = find_runs(cell)[0] if cell.is_dir() else []
+    there = {run.metrics.seed for run in runs if run.metrics.status != "killed"}  # a failure stands
     if not (left := [seed for seed in seeds if seed not in there]):
         return
     environment = os.environ | {"PYTHONPATH": str(ROOT), "SEEDED_BUG": bug, "SEEDED_BUG_SIGN": str(folder / SIGN)}
