@@ -65,19 +65,25 @@ def _plan(arguments: list[str]) -> int:
 
 
 def _report(arguments: list[str]) -> int:
-    parser = _parser("report", "Write the report (Markdown and PNG) over a run folder or a tree of them.")
+    parser = _parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
     parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=Path, help="folder to write into (default: reports/<name of path>)")
     parser.add_argument("--baseline", type=Path, default=BASELINES, help="what the verdicts at its head compare with")
+    parser.add_argument("--previous", type=Path, metavar="TREE", help="an earlier tree: what is new, gone and changed")
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="what was planned (default: the experiment that writes there)"
+    )
     asked = parser.read(arguments)
     from bench.judging import some_runs
     from bench.report import write_report
 
     with usage():
-        for problem in some_runs(asked.path):
+        found = some_runs(asked.path)
+        for problem in found[1]:
             print(f"bench: left out: {problem}", file=sys.stderr)
         out = asked.out or Path("reports") / asked.path.resolve().name
-        print(write_report(asked.path, out, baseline=asked.baseline))
+        beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
+        print(write_report(asked.path, out, found=found, **beside))
     return Exit.OK
 
 
@@ -164,6 +170,34 @@ def _doctor(arguments: list[str]) -> int:
     return Exit.OK
 
 
+def _dashboard(arguments: list[str]) -> int:
+    if arguments[:1] == ["export"]:
+        parser = _parser(
+            "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
+        )
+        parser.add_argument("path", type=Path, help="run folder or tree")
+        parser.add_argument("--out", type=Path, default=Path("dashboard.html"), help="default: dashboard.html")
+        asked = parser.read(arguments[1:])
+        from bench.dashboard.command import export
+
+        return export(asked.path, asked.out)
+    parser = _parser(
+        "dashboard", "Serve a page over runs, those in progress too (`dashboard export`: write it to a file)."
+    )
+    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument(
+        "--socket", type=int, help=argparse.SUPPRESS
+    )  # beside a run: serve on this, as long as it lasts
+    asked = parser.read(arguments)
+    from bench.dashboard import command
+
+    if asked.socket is not None:
+        return command.attend(asked.path, asked.socket)
+    return command.serve(asked.path, asked.host, asked.port)
+
+
 def _parser(verb: str, description: str) -> Parser:
     return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
 
@@ -176,6 +210,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "baseline": _baseline,
     "rerun": _rerun,
     "replay": _replay,
+    "dashboard": _dashboard,
     "timeline": _timeline,
     "list": _list,
     "doctor": _doctor,

@@ -133,6 +133,10 @@ class Config:
     """Run the cells of a sweep that are finished already, too."""
     report: bool = True
     """Write a report after the run or sweep."""
+    logger: Any = "none"
+    """Tools that get the run as well, a name or a list: `none`, or keys of `bench.loggers.LOGGERS`."""
+    dashboard: bool = False
+    """Serve a live page over `output` while the command lasts."""
     validate: bool = True
     """Compare with the committed baseline after the run or sweep."""
 

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from bench.exitcodes import Exit
-from bench.runfolder import find_runs, write_text
+from bench.runfolder import Run, find_runs, write_text
 from bench.usage import UsageError, usage
 
 PROPOSALS = Path("proposals")
@@ -157,13 +157,13 @@ def _audit(asked: argparse.Namespace) -> tuple[Sequence[str], Exit]:
     return told, Exit.OK if sound else Exit.REFUSED
 
 
-def some_runs(path: Path) -> list[str]:
-    """What cannot be read in `path`, a line each. Raises ValueError if there is nothing that can."""
+def some_runs(path: Path) -> tuple[list[Run], list[str]]:
+    """As `find_runs`. Raises ValueError if there is no run that can be read."""
     runs, problems = find_runs(path)
     if not runs:
         why = f" ({problems[0]})" if problems else ""
         raise ValueError(f"no run to be read in {path}{why}; make one: python -m bench output={path}")
-    return problems
+    return runs, problems
 
 
 def _today() -> date:

@@ -17,10 +17,11 @@ from rich.console import Console
 from bench import environment, interrupts
 from bench.analyze import analyze
 from bench.journal import Journal
+from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
 from bench.resume import Source, earlier
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, METRICS, RunWriter, write_text
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
@@ -67,6 +68,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
     job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
         write_text(writer.path / CONFIG, _config_text(spec))
+        if (graph := described(plan)) is not None:
+            write_text(writer.path / GRAPH, json.dumps(graph) + "\n")
         if source is not None:
             job = replace(job, resume=_take_over(source, writer.path, launched))
         begin_timeline(writer.path, spec, launched)

@@ -28,7 +28,7 @@ from ddp.core.spans import union
 from ddp.runtime.checkpoint import Checkpoint, find
 from ddp.runtime.codec import decode, encode
 
-FREE = ("resume", "output", "report", "validate", "force", "data.dir", "cluster.deadline_s")
+FREE = ("resume", "output", "report", "validate", "force", "logger", "dashboard", "data.dir", "cluster.deadline_s")
 """Keys that may be said beside `resume`; and those of `checkpoint`."""
 
 
@@ -123,6 +123,7 @@ def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config
     own = _config(saved, source.folder)
     own = replace(own, output=source.output or own.output, resume=asked.resume)
     own = replace(own, report=asked.report, validate=asked.validate, force=asked.force)
+    own = replace(own, logger=asked.logger, dashboard=asked.dashboard)
     if "output" in said:
         own = replace(own, output=asked.output)
     if "data.dir" in said:

@@ -29,6 +29,7 @@ from bench.complaints import complain
 from bench.config import Config, register, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.listing import CONF
+from bench.loggers import chosen, write
 from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, place
 from bench.summary import Cell
@@ -38,6 +39,7 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
+    from bench.dashboard.beside import Beside
     from bench.machines import Machines
     from bench.resume import Source
 
@@ -47,6 +49,13 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
 
     `machines`: who has processes for ranks; None: ranks are forked."""
     session = Session(Patient(highlight=False), machines)
+    try:
+        return _run(session, arguments, verbs, baseline)
+    finally:
+        session.close()
+
+
+def _run(session: Session, arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
     if _is_experiment(arguments):
         from bench.planning import announce
 
@@ -129,6 +138,8 @@ class Session:
     """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
     experiment: str | None = None
+    beside: Beside | None = None
+    """The live page, if one was asked for: the same for all cells."""
 
     def job(self, composed: DictConfig) -> None:
         """Run one cell; Hydra calls this. Raises KeyboardInterrupt when the cell was killed."""
@@ -172,6 +183,10 @@ class Session:
                 return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
             source = found
             config = self.config = _resumed(config, composed, source)
+        if config.dashboard and self.beside is None:
+            self._open_dashboard(Path(config.output))
+        with usage():
+            loggers = chosen(config.logger)
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
@@ -189,7 +204,24 @@ class Session:
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
         outcome = launch(run_plan, self.console, source)
+        for problem in write(loggers, outcome.folder, Path(spec.output)):
+            self.console.print(f"note: {problem}", style="yellow", markup=False, soft_wrap=True)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+
+    def _open_dashboard(self, output: Path) -> None:
+        from bench.dashboard.beside import Beside
+
+        try:
+            self.beside = Beside(output)
+        except OSError as error:  # a run without a page is a run
+            self.console.print(f"note: no dashboard: {error}", style="yellow", markup=False, soft_wrap=True)
+        else:
+            self.console.print(f"dashboard {self.beside.address}", markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """End what was started for the command as a whole."""
+        if self.beside is not None:
+            self.beside.close()
 
     def conclude(self, baseline: Path) -> Exit:
         """Print what came out, write the report, compare with the baseline; the exit code of the command.

@@ -6,7 +6,6 @@ names and atomicity; knows nothing of what the numbers mean.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from pydantic import ValidationError
 
@@ -21,7 +21,7 @@ from bench.schema import READABLE, Metrics
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
-METRICS, CONFIG, EVENTS = "metrics.json", "config.json", "events.jsonl"
+METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
 FAILED = ".failed"
@@ -191,12 +191,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{path}: missing") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ValueError(f"{path}: not a JSON object")

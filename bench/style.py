@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +35,9 @@ _MODES = (
     *("#999933", "#332288", "#44aa99", "#aa4466", "#6f6f6f"),
 )
 _MARKERS = "osD^vPXd<>*p"
+
+COLOURS = 128
+"""Of a picture: enough for smooth edges of all lines."""
 
 SETTINGS: Any = {
     "figure.dpi": 130,
@@ -55,6 +61,7 @@ SETTINGS: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.0,
     "svg.hashsalt": "bench",
+    "text.parse_math": False,  # labels come from runs
 }
 
 
@@ -75,6 +82,14 @@ def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG without date or version, so that equal figures are equal bytes; frees the figure."""
-    figure.savefig(path, metadata={"Software": None})
+    """Write a PNG without date or version, so that equal figures are equal bytes; frees the figure.
+
+    With a palette: a quarter of the size, and figures have few colours.
+    """
+    canvas = FigureCanvasAgg(figure)
+    figure.set_dpi(SETTINGS["savefig.dpi"])
+    canvas.draw()  # type: ignore[no-untyped-call]
+    pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    picture = Image.fromarray(pixels).convert("RGB")
+    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
     figure.clear()

@@ -1,6 +1,7 @@
-"""The report: Markdown and PNG for one run or a tree of runs. Reads run folders only; imports no torch.
+"""The report: Markdown, HTML and PNG for one run or a tree of runs. Reads run folders only; imports no torch.
 
-Equal run folders give an equal report, byte for byte. What it says is in `bench.report.sections`, one file each.
+Equal run folders give an equal report, byte for byte. What it says is in `bench.report.sections`, one file each: a section
+returns blocks, `markdown` and `html` render them.
 """
 
 from __future__ import annotations
@@ -8,28 +9,48 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.cells import cells
+from bench.report import html, markdown
 from bench.report.page import Page
+from bench.report.planned import planned
 from bench.report.sections import SECTIONS
-from bench.runfolder import find_runs, write_text
+from bench.runfolder import Run, find_runs, write_text
 from bench.style import styled
-from bench.validate import validate
+from bench.validate import judge_cells
+from bench.validate.library import Library, load
 
 
-def write_report(root: Path, out: Path, *, baseline: Path | None = None) -> Path:
-    """Write the report over the runs in `root` into the folder `out`; the path of its `report.md`.
+def write_report(
+    root: Path,
+    out: Path,
+    *,
+    baseline: Path | None = None,
+    previous: Path | None = None,
+    experiment: str | None = None,
+    found: tuple[list[Run], list[str]] | None = None,
+) -> Path:
+    """Write the report over the runs in `root` into the folder `out`; the path of its `report.md`. Beside it: `report.html`,
+    the figures and their data.
 
-    With `baseline`, the verdicts against that file stand at its head. Raises ValueError if `root` is no folder or `out`
-    cannot be written.
+    With `baseline`, the verdicts against that file or folder stand at its head; with `previous`, what changed against that
+    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one;
+    `found` is what was read of `root` already. Raises ValueError if a tree is no folder, the experiment is not known, or
+    `out` cannot be written.
     """
-    runs, problems = find_runs(root)
+    runs, problems = found or find_runs(root)
+    earlier = None if previous is None else tuple(cells(find_runs(previous)[0]))
+    plan = planned(root, experiment)
+    unread = [(root.name, problem) for problem in problems]
+    grouped = tuple(cells(runs))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        verdicts = validate(root, baseline) if baseline else []
-        page = Page(root, out, tuple(cells(runs)), tuple(problems), tuple(verdicts))
+        library = load(baseline) if baseline else Library()
+        verdicts = judge_cells(grouped, unread, baseline).verdicts if baseline else []
+        page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
         with styled():
-            parts = [part for section in SECTIONS.values() if (part := section(page))]
+            blocks = [block for section in SECTIONS.values() for block in section(page)]
         path = out / "report.md"
-        write_text(path, "\n\n".join(parts) + "\n")
+        write_text(path, markdown.render(blocks))
+        write_text(out / "report.html", html.render(blocks, out, "Benchmark report"))
     except OSError as error:
         raise ValueError(f"cannot write the report to {out}: {error.strerror}: {error.filename}") from None
     return path

@@ -30,6 +30,12 @@ class Rival:
         return self.cell.speed.mean / self.solo.speed.mean
 
     @property
+    def distorted(self) -> bool:
+        """Whether its speed says nothing about scaling: emulated devices, scripted faults, ranks that were lost."""
+        about = self.cell.about
+        return bool(about.emulated_speeds or about.scripted_faults or self.cell.bereft)
+
+    @property
     def efficiency(self) -> Sample:
         """Share of the sum-of-speeds bound, measured in the same runs."""
         return self.cell.sample(lambda m: m.throughput.efficiency)
@@ -38,6 +44,12 @@ class Rival:
     def steady(self) -> Sample:
         """The same at steady state, over the runs that have one."""
         return self.cell.sample(lambda m: m.throughput.steady_efficiency)
+
+
+def ideal(rival: Rival) -> float:
+    """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds."""
+    about = rival.cell.about
+    return sum(about.emulated_speeds) if about.emulated_speeds else float(about.world_size)
 
 
 DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."

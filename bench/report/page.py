@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
+from bench.report.blocks import Picture, Table, Text
+from bench.report.idleness import BUDGET, LITTLE, Idle, idle
+from bench.report.planned import Planned
 from bench.style import mode_styles, save
 from bench.validate import Verdict
+from bench.validate.library import Library
 
 NONE = "–"
 """Stands in tables for what was not measured."""
+FIGURES, FEW, MANY_RUNS = 12, 2, 300
+"""A section draws so many figures, few of them if there are many runs; of more it says so. Tables have all."""
+SERIES = 16
+"""A figure shows so many cells; of more it says so. Its data file has all."""
+LINES = 40
+"""A list has so many items; of more it says so."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,19 +42,40 @@ class Page:
     problems: tuple[str, ...]
     """One line for each folder that could not be read."""
     verdicts: tuple[Verdict, ...]
+    library: Library = field(default_factory=Library)
+    """The baselines that the verdicts compare with: their margins."""
+    previous: tuple[Cell, ...] | None = None
+    """The cells of an earlier tree; None: there is none to compare with."""
+    planned: Planned | None = None
+    """The experiment that the tree is the output of; None: it is of none that is known."""
 
-    @property
+    @cached_property
     def workloads(self) -> dict[Workload, list[Cell]]:
         """Cells by workload."""
         return by_workload(self.cells)
 
     @property
+    def pen(self) -> Pen:
+        """A new one, for a section."""
+        return Pen(FEW if self.many else FIGURES)
+
+    @cached_property
+    def many(self) -> bool:
+        """Whether there are so many runs that not all can be drawn and read."""
+        return sum(len(cell.runs) for cell in self.cells) > MANY_RUNS
+
+    @cached_property
     def styles(self) -> dict[str, tuple[str, str]]:
         """Mode -> (colour, marker), the same in all figures."""
         return mode_styles(cell.about.mode for cell in self.cells)
 
+    @cached_property
+    def idle(self) -> tuple[dict[str, list[Idle]], int]:
+        """As `idleness.idle`, read once and only if a section asks."""
+        return idle(self.cells, LITTLE if self.many else BUDGET)
+
     def title(self, workload: Workload) -> str:
-        """The shortest name that tells this workload from the others on the page."""
+        """The shortest name that tells this workload from the others on the page. Not `plain`: figures take it as it is."""
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
@@ -49,25 +84,61 @@ class Page:
     def slug(self, name: str, workload: Workload) -> str:
         """A file name for a figure over a workload."""
         number = [w for w in self.workloads if w.model == workload.model].index(workload)
-        return f"{name}-{workload.model}" + (f"-{number + 1}" if number else "")
+        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model)
+        return f"{name}-{model}" + (f"-{number + 1}" if number else "")
 
-    def figure(self, figure: Figure, name: str, data: pd.DataFrame, alt: str) -> str:
-        """Write the figure and its data beside it; Markdown that shows the one and links the other."""
+    def figure(self, figure: Figure, name: str, data: pd.DataFrame, alt: str) -> Picture:
+        """Write the figure and its data beside it."""
         save(figure, self.out / f"{name}.png")
+        self.data(name, data)
+        return Picture(f"{name}.png", alt, f"{name}.csv")
+
+    def data(self, name: str, data: pd.DataFrame) -> None:
+        """Write a data file."""
         data.to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
-        return f"![{alt}]({name}.png)\n\n[Data of this figure]({name}.csv)"
+
+    def cores(self, cell: Cell) -> int | None:
+        """Processor cores that its ranks had, where they are processes on them; None: devices of their own."""
+        about = cell.about
+        cores = about.env.get("cores")
+        return cores if isinstance(cores, int) and about.devices and set(about.devices) == {"cpu"} else None
 
     def link(self, target: Path) -> str:
         """The path of a file as seen from the report."""
-        return Path(os.path.relpath(target, self.out)).as_posix()
+        return Path(os.path.relpath(target, self.out)).as_posix().replace(" ", "%20")
 
 
-def table(rows: Sequence[Mapping[str, str]], left: int = 1) -> str:
-    """A Markdown table; the first `left` columns are text, the others numbers."""
-    columns = list(rows[0])
-    align = ["left"] * left + ["right"] * (len(columns) - left)
-    body = [[str(row[column]).replace("|", "\\|") for column in columns] for row in rows]
-    return pd.DataFrame(body, columns=columns).to_markdown(index=False, colalign=align, disable_numparse=True)
+@dataclass
+class Pen:
+    """Draws the figures of a section, the first `most` of them, and says what it left out."""
+
+    most: int
+    drawn: int = 0
+    left_out: int = 0
+
+    def draw(self, make: Callable[[], Picture | None]) -> Picture | None:
+        """The figure that `make` makes, or None."""
+        if self.drawn == self.most:
+            self.left_out += 1
+            return None
+        picture = make()
+        self.drawn += picture is not None
+        return picture
+
+    @property
+    def rest(self) -> Text | None:
+        """What was not drawn."""
+        return more(self.left_out, "figure", "not drawn; report a part of the tree to see them, or read the tables")
+
+
+def more(count: int, noun: str, why: str = "not shown") -> Text | None:
+    """`… and 3 more runs: not shown.`; None if there are none."""
+    return Text(f"… and {plural(count, f'more {noun}')}: {why}.") if count > 0 else None
+
+
+def table(rows: Sequence[Mapping[str, str]], left: int = 1) -> Table:
+    """A table; the first `left` columns are text, the others numbers. Its cells may have markup."""
+    return Table(tuple(rows), left)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -86,6 +157,20 @@ def fixed(sample: Sample, decimals: int, factor: float = 1.0, unit: str = "") ->
         return NONE
     spread = f" ± {factor * sample.sd:,.{decimals}f}" if sample.sd is not None else ""
     return f"{factor * sample.mean:,.{decimals}f}{spread}{unit}"
+
+
+def level(value: float | None) -> str:
+    """A final metric: four decimals, or three significant digits where that says too little."""
+    if value is None:
+        return NONE
+    return f"{value:.4f}" if abs(value) >= 0.05 or value == 0 else f"{value:.3g}"
+
+
+def levels(sample: Sample) -> str:
+    """`mean ± sd` of a final metric."""
+    if sample.mean is None or abs(sample.mean) >= 0.05:
+        return fixed(sample, 4)
+    return f"{sample.mean:.3g}" + (f" ± {sample.sd:.2g}" if sample.sd is not None else "")
 
 
 def percent(sample: Sample, decimals: int = 0) -> str:

@@ -25,7 +25,7 @@ from bench.validate.records import records
 from bench.validate.verdict import EXITS, Verdict
 from ddp.suggest import unknown
 
-__all__ = ["Judgement", "Terms", "Verdict", "exit_code", "judge", "validate"]
+__all__ = ["Judgement", "Terms", "Verdict", "exit_code", "judge", "judge_cells", "validate"]
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,23 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
     Raises ValueError if a path is no folder, or an optional check is not known.
     """
     terms = terms or Terms()
-    for name in terms.optional:
-        if name not in OPTIONAL:
-            raise ValueError(unknown("optional check", name, OPTIONAL))
+    _known(terms)
     found = [find_runs(path) for path in paths]
-    problems = [
-        _refused("readable", path.name, text) for path, (_, said) in zip(paths, found, strict=True) for text in said
-    ]
+    unread = [(path.name, text) for path, (_, said) in zip(paths, found, strict=True) for text in said]
+    return judge_cells(cells([run for runs, _ in found for run in runs]), unread, baselines, terms)
+
+
+def judge_cells(
+    grouped: Sequence[Cell], unread: Sequence[tuple[str, str]], baselines: Path, terms: Terms | None = None
+) -> Judgement:
+    """The same of cells that were read already; `unread`: name of a tree, and what could not be read in it."""
+    terms = terms or Terms()
+    _known(terms)
+    problems = [_refused("readable", name, text) for name, text in unread]
     library = load(baselines)
     problems += [_refused("baseline", "baselines", text) for text in library.broken]
     checks = [*CHECKS.values(), *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
-    grouped = cells([run for runs, _ in found for run in runs])
     for cell in grouped:
         cell, broken = _legible(cell)
         problems += broken
@@ -87,6 +92,12 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
     footer = [*settled.footer, *([f"allowed to differ: {', '.join(terms.allowed)}"] if terms.allowed else [])]
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": _seeds(cell)} for cell in grouped}
     return Judgement([*problems, *expected.apply(settled.verdicts, known, terms.today)], footer, about)
+
+
+def _known(terms: Terms) -> None:
+    for name in terms.optional:
+        if name not in OPTIONAL:
+            raise ValueError(unknown("optional check", name, OPTIONAL))
 
 
 def validate(path: Path, baselines: Path) -> list[Verdict]:

@@ -243,6 +243,8 @@ class Memory:
     at: float
     rank: int
     rss_bytes: int
+    cpu_s: float | None = None
+    """Processor seconds that the process has used, all its threads together; None: it does not say."""
 
 
 @dataclass(frozen=True)

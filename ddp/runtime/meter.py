@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,7 +75,8 @@ class Meter:
         with self._path.open("ab") as file:
             file.write(_ENCODER.encode_lines(self._slices))
             if (held := _resident()) is not None:
-                file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d}\n' % (self._written, rank, held))
+                used = (self._written, rank, held, process_time())
+                file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r}\n' % used)
         self._slices.clear()
 
 

@@ -213,5 +213,5 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    judging = {"report", "validate", "baseline", "rerun", "replay", "timeline"}
+    judging = {"report", "validate", "baseline", "rerun", "replay", "timeline", "dashboard"}
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging

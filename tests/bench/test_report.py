@@ -49,7 +49,7 @@ def test_what_went_wrong_comes_first(report: Path) -> None:
 
 
 def test_solo_is_in_the_ranking_and_every_row_says_n(report: Path) -> None:
-    section = report.read_text().split("## Comparison")[1].split("## Learning")[0]
+    section = report.read_text().split("## Comparison")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")]
     assert any("**solo**" in row and "reference" in row and "3 ok" in row for row in rows)
     assert len(rows) == 1 + 5
@@ -136,7 +136,7 @@ def test_the_gap_is_negative_where_a_mode_is_worse_than_solo(tmp_path: Path, hig
     text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| nccl_sync ×2 "))
     assert shown in row
-    rows = [line for line in text.split("## Learning")[0].splitlines() if line.startswith("| ")]
+    rows = [line for line in text.split("## Comparison")[1].splitlines() if line.startswith("| ")]
     assert ("**solo**" in rows[1]) == higher, "the best comes first"
 
 

@@ -11,26 +11,34 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.cells import Cell, Workload
-from bench.report.page import Page, table
+from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.page import SERIES, Page, more, table
 from bench.style import CATEGORIES
 
 LABEL_FROM = 0.06
 """Shares from here on carry their number."""
+LABELLED = 48
+"""Of more rows they do not: nobody could read them."""
 
 
-def section(page: Page) -> str:
+def section(page: Page) -> list[Block]:
     """A figure by rank and a table by cell, for each workload."""
-    parts = []
+    parts: list[Block] = []
+    pen = page.pen
     for workload, found in page.workloads.items():
         rows = pd.DataFrame([row for cell in found for row in _rows(cell)])
         if len(rows):
-            parts += [f"### {page.title(workload)}", _figure(page, workload, rows), _table(rows)]
+            picture = pen.draw(lambda w=workload, rows=rows: _figure(page, w, rows))  # type: ignore[misc]
+            beyond = (
+                more(rows["cell"].nunique() - SERIES, "cell", "in the table, not in the figure") if picture else None
+            )
+            parts += told(Heading(plain(page.title(workload)), 3), picture, beyond, _table(rows))
     intro = (
         "Shares of each rank's wall time from ready to finished (of a lost rank: to its last measured slice), mean over the "
         "n finished runs. *comm* runs from the last arrival at a collective to its end and includes copying snapshots; "
         "*wait* is waiting for others or for orders; *other* is what no measured slice covers."
     )
-    return "\n\n".join(["## Where the time went", intro, *parts]) if parts else ""
+    return told(Heading("Where the time went"), Text(intro), parts, pen.rest) if parts else []
 
 
 def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
@@ -44,16 +52,17 @@ def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
     return rows
 
 
-def _table(rows: pd.DataFrame) -> str:
+def _table(rows: pd.DataFrame) -> Table:
     means = rows.groupby("cell", sort=False).mean(numeric_only=True)
     lines = [
-        {"mode": str(cell), "n": f"{row['n']:.0f}", **{name: f"{100 * row[name]:.1f} %" for name in CATEGORIES}}
+        {"mode": plain(cell), "n": f"{row['n']:.0f}", **{name: f"{100 * row[name]:.1f} %" for name in CATEGORIES}}
         for cell, row in means.iterrows()
     ]
     return table(lines)
 
 
-def _figure(page: Page, workload: Workload, rows: pd.DataFrame) -> str:
+def _figure(page: Page, workload: Workload, whole: pd.DataFrame) -> Picture:
+    rows = whole[whole["cell"].isin(whole["cell"].unique()[:SERIES])]
     cells = rows["cell"].to_list()
     breaks = np.cumsum([0.0] + [0.0 if a == b else 0.55 for a, b in pairwise(cells)])
     places = np.arange(len(rows)) + breaks
@@ -65,7 +74,7 @@ def _figure(page: Page, workload: Workload, rows: pd.DataFrame) -> str:
         axes.barh(places, share, 0.92, left=left, color=colour)
         dark = name in ("compute", "eval", "checkpoint")
         for place, value, start in zip(places, share, left, strict=True):
-            if value >= LABEL_FROM:
+            if value >= LABEL_FROM and len(rows) <= LABELLED:
                 text = f"{100 * value:.0f}"
                 colour_of_text = "white" if dark else "black"
                 axes.text(start + value / 2, place, text, ha="center", va="center", fontsize=7.5, color=colour_of_text)
@@ -84,4 +93,4 @@ def _figure(page: Page, workload: Workload, rows: pd.DataFrame) -> str:
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     figure.suptitle(page.title(workload), x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Share of wall time by rank and mode of {page.title(workload)}, in {', '.join(shown)}"
-    return page.figure(figure, page.slug("breakdown", workload), rows, alt)
+    return page.figure(figure, page.slug("breakdown", workload), whole, alt)

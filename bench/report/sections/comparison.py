@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.compare import Rival, dagger, gap, rivals
-from bench.report.page import NONE, Page, fixed, number, percent, table
+from bench.report.page import NONE, Page, fixed, levels, number, percent, table
 from bench.schema import Metrics
 
 
-def section(page: Page) -> str:
+def section(page: Page) -> list[Block]:
     """One table for each workload."""
-    parts = []
+    parts: list[Block] = []
     for workload, found in page.workloads.items():
         ranked = sorted(rivals(found), key=_rank)
         rows = [_row(rival) for rival in ranked]
-        parts += [f"### {page.title(workload)}", table(rows, left=2), dagger(ranked)]
-    if not parts:
-        return ""
+        parts += told(Heading(plain(page.title(workload)), 3), table(rows, left=2), Text(dagger(ranked)))
     legend = (
         "Means over the n finished runs of a cell, ± is the standard deviation over seeds. *Gap*: final metric less "
         "solo's. *Efficiency*: samples per second over the sum of what the ranks would do if they never waited nor "
@@ -23,7 +22,7 @@ def section(page: Page) -> str:
         "round, where what a rank's loop does between its steps is its own work (– if the run is too short). *Waiting*: "
         "share of the ranks' wall time."
     )
-    return "\n\n".join(["## Comparison", legend, *(part for part in parts if part)])
+    return told(Heading("Comparison"), Text(legend), parts) if parts else []
 
 
 def _rank(rival: Rival) -> tuple[bool, float, str]:
@@ -38,10 +37,10 @@ def _row(rival: Rival) -> dict[str, str]:
     sync_ms = cell.sample(lambda m: m.sync.ms_p50)
     syncs = cell.sample(lambda m: float(m.sync.count))
     return {
-        "mode": f"**{cell.label}**" if cell.is_solo else cell.marked,
+        "mode": f"**{plain(cell.label)}**" if cell.is_solo else plain(cell.marked),
         "status": cell.status,
         "n": str(len(cell.ok)),
-        f"final {metric}": fixed(cell.eval, 4),
+        f"final {plain(metric)}": levels(cell.eval),
         "gap to solo": gap(rival.behind, metric) if cell is not rival.solo else "reference",
         "samples/s": fixed(cell.speed, 0),
         "× solo": f"{rival.speedup:.2f}" if rival.speedup is not None else NONE,

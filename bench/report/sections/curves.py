@@ -12,13 +12,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from bench.cells import Cell, Workload
+from bench.report.blocks import Block, Heading, Picture, Text, told
 from bench.report.compare import is_fraction
-from bench.report.page import Page, plural
+from bench.report.page import SERIES, Page, level, more, plural
 
 
-def section(page: Page) -> str:
+def section(page: Page) -> list[Block]:
     """One figure for each workload and world size, solo in all of them."""
-    parts = []
+    parts: list[Block] = []
+    pen = page.pen
     for workload, found in page.workloads.items():
         solo = [cell for cell in found if cell.is_solo]
         others = [cell for cell in found if not cell.is_solo]
@@ -26,12 +28,13 @@ def section(page: Page) -> str:
         for size in sizes:
             shown = [*solo, *(cell for cell in others if cell.about.world_size == size)]
             if any(_curve(cell) for cell in shown):
-                parts.append(_figure(page, workload, size, shown))
+                picture = pen.draw(lambda w=workload, n=size, shown=shown: _figure(page, w, n, shown))  # type: ignore[misc]
+                parts += told(picture, more(len(shown) - SERIES, "cell", "not in the figure") if picture else None)
     intro = (
         "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
         "Seconds are training seconds; the clock stands still during evaluation."
     )
-    return "\n\n".join(["## Learning curves", intro, *parts]) if parts else ""
+    return told(Heading("Learning curves"), Text(intro), parts, pen.rest) if parts else []
 
 
 def _curve(cell: Cell) -> list[dict[str, float | str | int]]:
@@ -88,7 +91,8 @@ class Panel:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1000:g}k" if v else "0"))
 
 
-def _figure(page: Page, workload: Workload, size: int, shown: list[Cell]) -> str:
+def _figure(page: Page, workload: Workload, size: int, whole: list[Cell]) -> Picture:
+    shown = whole[:SERIES]
     data = pd.DataFrame([point for cell in shown for point in _curve(cell)])
     metric = shown[0].about.final.eval_metric
     fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
@@ -118,7 +122,7 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
     handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
     names = [cell.label.replace(" at speeds", "\nat speeds") for cell in ranked]
-    labels = [f"{name}\n{c.eval.mean:.4f} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
+    labels = [f"{name}\n{level(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
     figure.legend(
         handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
     )

@@ -10,41 +10,49 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.cells import Cell, Workload
-from bench.report.page import NONE, Page, table
+from bench.report.blocks import Block, Heading, Picture, Text, plain, told
+from bench.report.page import NONE, Page, more, table
 from bench.schema import Elche, Metrics, WindowRow
 
-COLUMNS = 3
+COLUMNS, PANELS = 3, 9
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
 
 
-def section(page: Page) -> str:
+def section(page: Page) -> list[Block]:
     """A table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
-    parts = []
+    parts: list[Block] = []
+    pen = page.pen
     for workload, found in page.workloads.items():
         planned = [(cell, m, m.elche) for cell in found for m in cell.ok[:1] if m.elche is not None]
         if planned:
-            parts += [f"### {page.title(workload)}", table([_row(cell, m, plan) for cell, m, plan in planned])]
             moved = [(cell, plan) for cell, _, plan in planned if len(plan.plans) > 1]
-            parts.append(_figure(page, workload, moved) if moved else "No schedule changed in the course of its run.")
+            picture = pen.draw(lambda w=workload, moved=moved: _figure(page, w, moved)) if moved else None  # type: ignore[misc]
+            parts += told(
+                Heading(plain(page.title(workload)), 3),
+                table([_row(cell, m, plan) for cell, m, plan in planned]),
+                picture,
+                more(len(moved) - PANELS, "cell", "not in the figure") if picture else None,
+                None if moved else Text("No schedule changed in the course of its run."),
+            )
     intro = (
         "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
         "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished "
         "seed of each cell."
     )
-    return "\n\n".join(["## Schedules (El Che)", intro, *parts]) if parts else ""
+    return told(Heading("Schedules (El Che)"), Text(intro), parts, pen.rest) if parts else []
 
 
 def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
     pace = [_pace(plan.windows[len(plan.windows) // 2 :], rank) for rank in range(metrics.world_size)]
     return {
-        "mode": cell.label,
+        "mode": plain(cell.label),
         "seed": str(metrics.seed),
         "windows": str(len(plan.windows)),
         "plans": str(len(plan.plans)),
         "anchor: first → last": f"{plan.plans[0].anchor} → {plan.anchor}",
         "counts: first → last": f"{_counts(plan.plans[0].counts)} → {_counts(plan.counts)}",
         "ms per batch, by rank": " / ".join(pace),
-        "phase": plan.plans[-1].phase or NONE,
+        "phase": plain(plan.plans[-1].phase) or NONE,
         "guard: suppressed / nudged": " / ".join(
             str(sum(said.verdict == verdict for said in plan.guard)) for verdict in ("suppress", "nudge")
         ),
@@ -62,7 +70,8 @@ def _counts(counts: list[int]) -> str:
     return "/".join(map(str, counts))
 
 
-def _figure(page: Page, workload: Workload, moved: list[tuple[Cell, Elche]]) -> str:
+def _figure(page: Page, workload: Workload, whole: list[tuple[Cell, Elche]]) -> Picture:
+    moved = whole[:PANELS]
     rows = math.ceil(len(moved) / COLUMNS)
     columns = min(len(moved), COLUMNS)
     figure = Figure(figsize=(3.1 * columns + 1.2 + 1.5 * (columns == 1), 2.3 * rows + 0.5), layout="constrained")
@@ -76,7 +85,7 @@ def _figure(page: Page, workload: Workload, moved: list[tuple[Cell, Elche]]) -> 
     figure.suptitle(f"Steps per window: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
     data = [
         {"cell": cell.label, "seconds": p.seconds, "anchor": p.anchor, "rank": rank, "count": count, "reason": p.reason}
-        for cell, plan in moved
+        for cell, plan in whole
         for p in plan.plans
         for rank, count in enumerate(p.counts)
     ]

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import NONE, Page, plural, table
 from bench.schema import Fault, Metrics
 
 
-def section(page: Page) -> str:
+def section(page: Page) -> list[Block]:
     """A table of faults if there were any, and a line on the ledger."""
     rows = [
-        {"mode": f"{m.model} {cell.label}", "seed": str(m.seed), **_row(fault)}
+        {"mode": plain(f"{m.model} {cell.label}"), "seed": str(m.seed), **_row(fault)}
         for cell in page.cells
         for m in (run.metrics for run in cell.runs)
         for fault in m.faults
     ]
     ledger = _ledger([m for cell in page.cells for m in cell.ok])
     if not rows:
-        return f"## Ledger\n\n{ledger}" if ledger else ""
+        return told(Heading("Ledger"), Text(ledger)) if ledger else []
     intro = (
         "*Seconds* are since launch, when the fault was noticed. Faults that were made on purpose are in the label of the "
         "mode, as rank@its step:kind."
     )
-    return "\n\n".join(part for part in ["## Faults", intro, table(rows, left=6), ledger] if part)
+    return told(Heading("Faults"), Text(intro), table(rows, left=6), Text(ledger))
 
 
 def _row(fault: Fault) -> dict[str, str]:
     return {
         "rank": NONE if fault.rank is None else str(fault.rank),
         "seconds": f"{fault.seconds:.1f}",
-        "what happened": fault.text,
-        "what was done": fault.action or NONE,
+        "what happened": plain(fault.text),
+        "what was done": plain(fault.action) or NONE,
     }
 
 

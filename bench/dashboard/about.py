@@ -1,0 +1,56 @@
+"""What is known of a run beside its records: where it lies, its configuration, its graph, its result. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.schema import Metrics
+
+RUNNING, LEFT = "running", "left"
+"""Statuses of a run without a result: its process lives, or it is gone without having ended the run."""
+
+
+@dataclass(frozen=True)
+class About:
+    """One run folder."""
+
+    key: str
+    """Path from the root that is looked at; of a run in progress, the place that it will have."""
+    status: str
+    """Of `metrics.json`, or one of the above."""
+    config: dict[str, Any] = field(default_factory=dict)
+    graph: dict[str, Any] | None = None
+    metrics: Metrics | None = None
+    problems: tuple[str, ...] = ()
+    """What of the folder cannot be read, a line each."""
+
+    def asked(self, *path: str) -> Any:
+        """A value of the configuration; None where it has none."""
+        value: Any = self.config
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def count(self, *path: str) -> int:
+        """A whole number of the configuration; 0 where there is none."""
+        value = self.asked(*path)
+        return value if isinstance(value, int) and value > 0 else 0
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Model, mode and run id: of the result, else of where it lies."""
+        if self.metrics is not None:
+            return self.metrics.model, self.metrics.mode, self.metrics.run_id
+        parts = ("", "", *self.key.split("/"))
+        return str(self.asked("model") or parts[-3]), parts[-2], str(self.asked("run_id") or parts[-1])
+
+    @property
+    def world_size(self) -> int:
+        """Ranks; 0: not known."""
+        return self.metrics.world_size if self.metrics is not None else self.count("world_size")
+
+    @property
+    def epochs(self) -> int:
+        """Epochs planned; 0: not known."""
+        return self.metrics.epochs_planned if self.metrics is not None else self.count("train", "epochs")

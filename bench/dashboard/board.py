@@ -1,0 +1,114 @@
+"""`Board`: what is shown of every run now, each piece with the number of its last change.
+
+A reader that has everything up to a number asks for what changed since: so a connection that broke is caught up with, and
+the first one gets all. What is shown is small and bounded, so a change sends a piece as a whole, and nothing can be missed.
+Threads: one calls `refresh`, any may call `since`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.dashboard import tree, view
+from bench.dashboard.about import RUNNING, About
+from bench.dashboard.state import State
+from bench.dashboard.tail import Tail
+
+ROW, ABOUT, LIVE = "row", "about", "live"
+
+
+class Piece(NamedTuple):
+    """A piece of what is shown."""
+
+    number: int
+    """Of its last change."""
+    kind: str
+    key: str
+    text: str
+    """JSON; `null`: the run is gone."""
+
+
+@dataclass
+class _Watched:
+    """A run whose folder is followed."""
+
+    found: tree.Found
+    about: About
+    tail: Tail
+    complete: bool = False
+    """Its records have been read to their end, and no more can come."""
+    shown: tuple[About, State, bool] | None = None
+    """What its pieces were made of."""
+
+
+@dataclass
+class Board:
+    """The runs below a folder."""
+
+    root: Path
+    number: int = 0
+    """Of the last change."""
+    _runs: dict[str, _Watched] = field(default_factory=dict)
+    _pieces: dict[tuple[str, str], Piece] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def since(self, number: int, keys: Collection[str]) -> list[Piece]:
+        """What changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
+        with self._lock:
+            new = [piece for piece in self._pieces.values() if piece.number > number]
+        return sorted(piece for piece in new if piece.kind == ROW or piece.key in keys)
+
+    def refresh(self, keys: Collection[str]) -> bool:
+        """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
+        more to read at once."""
+        found = tree.scan(self.root)
+        for key in self._runs.keys() - found.keys():
+            del self._runs[key]
+            for kind in (ROW, ABOUT, LIVE):
+                self._show(kind, key, None)
+        return sum(self._refresh(entry, key in keys) for key, entry in found.items()) > 0
+
+    def _refresh(self, found: tree.Found, wanted: bool) -> bool:
+        run = self._runs.get(found.key)
+        if run is None:
+            run = self._runs[found.key] = _Watched(found, tree.read(found), Tail(found.folder))
+        elif found != run.found:
+            if found.folder != run.found.folder:
+                run.tail.move(found.folder)
+            run.found, run.about, run.complete = found, tree.read(found), False
+        more = False
+        if not run.complete and (wanted or run.about.metrics is None):
+            more = run.tail.read()
+            run.complete = not more and run.about.status != RUNNING
+        last, run.shown = run.shown, (run.about, run.tail.state, wanted)
+        if last is not None and last[0] is run.about and last[1] is run.tail.state and last[2] == wanted:
+            return more
+        self._show(ROW, found.key, lambda: view.row(run.about, run.tail.state))
+        if wanted:
+            self._show(ABOUT, found.key, lambda: view.about(run.about))
+            self._show(LIVE, found.key, lambda: view.live(run.about, run.tail.state))
+        return more
+
+    def _show(self, kind: str, key: str, make: Callable[[], Any] | None) -> None:
+        """Enter a piece if it is another than before."""
+        text = json.dumps(make() if make else None, separators=(",", ":"), allow_nan=False)
+        known = self._pieces.get((kind, key))
+        if (known is None and make is None) or (known is not None and known.text == text):
+            return
+        with self._lock:
+            self.number += 1
+            self._pieces[kind, key] = Piece(self.number, kind, key, text)
+
+
+def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:
+    """Everything that is shown of the runs below `root` (None: of all of them), as it is now."""
+    board = Board(root)
+    chosen = set(tree.scan(root)) if keys is None else keys
+    while board.refresh(chosen):
+        pass
+    return board.since(0, chosen)

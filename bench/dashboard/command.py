@@ -1,0 +1,79 @@
+"""The verb `dashboard`: serve the page, or write it to a file."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from bench.dashboard import page, server
+from bench.dashboard.board import whole
+from bench.dashboard.listening import address, listen
+from bench.exitcodes import Exit
+from bench.runfolder import write_text
+from bench.usage import UsageError, usage
+
+
+def export(path: Path, out: Path) -> Exit:
+    """Write the page over the runs in `path` to `out`. Raises UsageError."""
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
+    pieces = whole(path)
+    if not pieces:
+        raise UsageError(f"{path}: there are no runs in it")
+    with usage():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, page.exported(pieces, path))
+    print(out)
+    return Exit.OK
+
+
+def serve(path: Path, host: str, port: int) -> Exit:
+    """Serve the page over the runs in `path` until interrupted; `port` 0: any that is free. Raises UsageError."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another --port, or 0 for any") from None
+    print(f"dashboard over {path}: {address(listening, host)}", flush=True)
+    run(path, host, listening)
+    return Exit.OK
+
+
+def attend(path: Path, descriptor: int) -> Exit:
+    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends."""
+    os.nice(10)  # who trains goes first
+    listening = socket.socket(fileno=descriptor)
+    run(path, listening.getsockname()[0], listening, until=_closed)
+    return Exit.OK
+
+
+def run(path: Path, host: str, listening: socket.socket, until: Callable[[], None] | None = None) -> None:
+    """Serve until a signal comes, or `until` returns."""
+    app = server.app(path, host)
+    runner = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+    )
+    app.state.closing = lambda: runner.should_exit
+    if until is not None:
+
+        def watch() -> None:
+            until()
+            runner.should_exit = True
+
+        threading.Thread(target=watch, daemon=True).start()
+    with suppress(KeyboardInterrupt):  # the signal that it ended for, once more
+        runner.run(sockets=[listening])
+
+
+def _closed() -> None:
+    """Return when the other end of standard input is gone."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass

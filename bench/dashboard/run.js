@@ -1,0 +1,222 @@
+// What is shown of one run, and of several beside each other. Draws what it is given.
+
+const TABS = {
+  samples_per_s: ["Throughput", "samples/s", number],
+  share: ["Batch share", "share of the samples", percent],
+  step_ms: ["Step time", "ms of work per step", number],
+  rss_bytes: ["Memory", "resident memory", bytes],
+  cpu: ["Processor", "cores in use", number],
+};
+const KINDS = { compute: "--c0", data: "--c5", comm: "--c1", wait: "--c4", eval: "--c2", checkpoint: "--c3", other: "--line" };
+const choice = { tab: "samples_per_s", x: "s", log: false };
+
+const card = (title, tools, ...content) =>
+  h("section", { class: "card" }, h("div", { class: "head" }, typeof title === "string" ? h("h3", {}, title) : title, tools), ...content);
+const chip = (kind, text = kind) => h("span", { class: `chip ${kind}` }, text);
+const half = (element) => (element.classList.add("half"), element);
+const figure = (name, value) => [h("div", {}, h("dt", {}, name), h("dd", {}, value))];
+const bar = (status, part) => h("div", { class: `bar ${status}`, role: "progressbar", "aria-valuenow": Math.round(100 * (part || 0)) },
+  h("i", { style: { width: `${100 * (part || 0)}%` } }));
+const STATUS = { left: "process gone" };
+const status = (row) => chip(row.status, STATUS[row.status] || row.status);
+
+/** x of the stretches of a run: seconds at their middle, or epochs. */
+const along = (curves, values) => values.map((_, i) => (choice.x === "s" ? (i + 0.5) * curves.width_s : curves.epoch[i]));
+const rankName = (rank) => (rank === "all" ? "all ranks" : `rank ${rank}`);
+
+/** Buttons of which one is pressed. */
+function pick(options, current, change) {
+  return h("div", { class: "tools", role: "tablist" }, Object.entries(options).map(([key, text]) =>
+    h("button", { type: "button", role: "tab", "aria-selected": String(key === current()), onclick: (event) => {
+      for (const other of event.target.parentElement.children) other.setAttribute("aria-selected", String(other === event.target));
+      change(key);
+    } }, text)));
+}
+
+/** The page of one run: built once, filled again with every change, so that what is open and pointed at stays so. */
+class RunPage {
+  constructor() {
+    this.row = this.live = this.about = null;
+    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart();
+    this.anchor = new Chart(); this.apart = new Chart();
+    this.parts = Object.fromEntries(["head", "faults", "ranks", "verdicts", "shares", "graph", "config"].map((name) => [name, h("div", {})]));
+    const axis = pick({ s: "seconds", epochs: "epochs" }, () => choice.x, (x) => { choice.x = x; this.draw(); });
+    const log = h("button", { type: "button", "aria-pressed": String(choice.log), onclick: (event) => {
+      choice.log = !choice.log; event.target.setAttribute("aria-pressed", String(choice.log)); this.draw();
+    } }, "log");
+    const tabs = pick(Object.fromEntries(Object.entries(TABS).map(([key, [text]]) => [key, text])), () => choice.tab,
+      (tab) => { choice.tab = tab; this.draw(); });
+    this.evalTitle = h("h3", {}, "Evaluation");
+    this.workTitle = h("p", { class: "quiet facts" });
+    this.schedule = [half(card("Anchor and steps of a window", null, this.anchor.element)),
+      half(card("How far replicas come apart", null, this.apart.element, this.parts.verdicts))];
+    this.faultCard = card("Faults", null, this.parts.faults);
+    this.faultCard.classList.add("faults");
+    this.shareCard = card("Where the time went", null, this.parts.shares);
+    this.elements = [
+      h("section", { class: "card" }, this.parts.head), this.faultCard,
+      half(card("Training loss", h("div", { class: "tools" }, axis, log), this.loss.element)),
+      half(card(this.evalTitle, null, this.eval.element)),
+      card("Ranks", tabs, h("div", { class: "scroll" }, this.parts.ranks), this.workTitle, this.work.element),
+      ...this.schedule, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
+    ];
+    this.known = {};
+  }
+
+  /** Fill a part if what it shows has changed. */
+  fill(name, data, content) {
+    const text = JSON.stringify(data === undefined ? null : data);
+    if (this.known[name] !== text) { this.known[name] = text; this.parts[name].replaceChildren(...[content(data)].flat(Infinity).filter(Boolean)); }
+  }
+
+  update(row, live, about) {
+    Object.assign(this, { row, live, about });
+    this.draw();
+  }
+
+  draw() {
+    const { row, live, about } = this;
+    if (!row) return;
+    const controller = live && live.controller;
+    this.fill("head", [row, live && [live.notes, live.parameters, live.transport, live.world_size, controller.anchor, controller.counts], about && about.result], () => head(row, live, about));
+    this.faultCard.hidden = !(live && live.faults.length);
+    if (about) {
+      this.fill("graph", about.graph, (graph) => graph ? [graphNote(graph), h("div", { class: "graph" }, drawGraph(graph))] : h("p", { class: "empty" }, "this run has no description of its model"));
+      this.fill("config", about.config, (pairs) => pairs.length ? h("dl", { class: "config", tabindex: "0" }, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value)))) : h("p", { class: "empty" }, "none"));
+      this.shareCard.hidden = !(about.result && about.result.breakdown.length);
+      if (!this.shareCard.hidden) this.fill("shares", about.result.breakdown, shares);
+    } else this.shareCard.hidden = true;
+    if (live) this.drawLive(row, live);
+  }
+
+  drawLive(row, live) {
+    const { curves, controller, epochs } = live;
+    this.fill("faults", live.faults, (faults) => h("ul", {}, faults.map(faultLine)));
+    this.fill("ranks", live.ranks, rankTable);
+    const marks = choice.x === "s" ? faultMarks(live.faults) : [];
+    const ranks = Object.keys(curves.ranks).filter((rank) => rank !== "all");
+    const line = (rank, what) => ({ name: rankName(rank), color: color(Number(rank)), dash: dash(Number(rank)), bridge: true,
+      x: along(curves, curves.ranks[rank][what]), y: curves.ranks[rank][what] });
+    const x = choice.x;
+    this.loss.x = this.eval.x = this.work.x = x;
+    const all = ranks.length > 1 ? [{ ...line("all", "loss"), color: "var(--ink)", dash: "", width: 1 }] : [];
+    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all], marks, log: choice.log });
+    this.evalTitle.textContent = `Evaluation: ${row.metric || "metric"} after each epoch`;
+    const done = epochs.filter((epoch) => epoch.eval !== null);
+    this.eval.format = metric;
+    this.eval.draw({ series: [{ name: row.metric || "metric", color: color(2), dots: true, bridge: true,
+      x: done.map((e) => (x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }], marks });
+    const [, unit, format] = TABS[choice.tab];
+    this.workTitle.textContent = unit;
+    this.work.format = format;
+    this.work.draw({ series: ranks.map((rank) => line(rank, choice.tab)), marks, zero: true });
+    const windows = controller.plans.length > 0 && !controller.in_step && live.world_size > 1;
+    for (const element of this.schedule) element.hidden = !windows;
+    if (windows) this.drawSchedule(live);
+  }
+
+  drawSchedule({ controller, faults, curves }) {
+    const { plans, closed, verdicts } = controller, marks = faultMarks(faults);
+    const until = Math.max(curves.width_s * curves.epoch.length, ...plans.map((p) => p.seconds));
+    const x = plans.map((p) => p.seconds), size = Math.max(...plans.map((p) => p.counts.length));
+    const counts = Array.from({ length: size }, (_, rank) => ({ name: `rank ${rank}`, color: color(rank), dash: dash(rank), step: true, until,
+      x, y: plans.map((p) => p.counts[rank] ?? null) }));
+    this.anchor.draw({ series: [...counts, { name: "anchor", color: "var(--ink)", step: true, until, width: 1.2, dash: "5 3", x, y: plans.map((p) => p.anchor) }], marks, zero: true });
+    this.apart.draw({ series: [{ name: "divergence", color: color(3), bridge: true, x: closed.map((c) => c.seconds), y: closed.map((c) => c.divergence) }],
+      marks: verdicts.slice(-40).map((v) => ({ x: v.seconds, label: v.verdict })), zero: true });
+    this.fill("verdicts", verdicts, verdictList);
+  }
+}
+
+function head(row, live, about) {
+  const result = about && about.result, anchor = live && live.controller.anchor;
+  const facts = [live && live.world_size && `${live.world_size} rank${live.world_size > 1 ? "s" : ""}`,
+    live && live.parameters && `${number(live.parameters)} parameters`, live && live.transport && live.transport !== "none" && `through ${live.transport}`].filter(Boolean);
+  const running = row.status === "running";
+  return [
+    h("div", { class: "title" }, h("h2", {}, `${row.model} · ${row.mode}`), status(row), h("span", { class: "mono quiet" }, row.run_id), h("span", { class: "quiet" }, facts.join(", "))),
+    bar(row.status, row.progress),
+    h("dl", { class: "figures" },
+      figure("epochs", `${row.epoch} / ${row.epochs ?? "–"}`),
+      figure(running ? "time left" : "time", running ? (row.epoch || row.progress ? time(row.left_s) : "starting") : time(row.seconds)),
+      running ? figure("running for", time(row.seconds)) : null,
+      figure("samples/s", number(row.samples_per_s)),
+      figure("training loss", metric(row.loss)),
+      figure(row.metric || "evaluation", metric(row.eval)),
+      figure("learning rate", number(row.lr)),
+      anchor && live.world_size > 1 && !live.controller.in_step ? figure("anchor", number(anchor)) : null,
+      result && result.efficiency !== null ? figure("efficiency", percent(result.efficiency)) : null,
+      row.lost ? figure("ranks lost", String(row.lost)) : null),
+    result && result.error ? h("p", { class: "facts" }, result.error) : null,
+    live && live.notes.length ? h("ul", { class: "notes" }, live.notes.map((note) => h("li", {}, note))) : null,
+  ];
+}
+
+const faultMarks = (faults) => faults.map((f) => ({ x: f.seconds, label: f.rank === null ? f.kind : `rank ${f.rank} ${f.kind}` }));
+const faultLine = (fault) => h("li", {}, h("b", {}, fault.rank === null ? "all ranks" : `rank ${fault.rank}`), ` ${fault.kind} after ${time(fault.seconds)}: ${fault.text}`,
+  fault.action ? h("span", { class: "quiet" }, `; ${fault.action}`) : null);
+
+function rankTable(ranks) {
+  const heads = ["rank", "state", "samples/s", "share", "ms per step", "cores", "memory", "peak", "epoch", "steps", "samples", "device"];
+  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 || name === "device" ? "text" : null }, name)))),
+    h("tbody", {}, ranks.map((r) => h("tr", { class: r.state === "lost" ? "gone" : null, "data-rank": r.rank },
+      h("td", {}, h("i", { class: "swatch", style: { background: color(r.rank) } }), String(r.rank)),
+      h("td", { class: "text" }, r.state === "lost" ? chip("lost", `lost at ${time(r.lost_s)}`) : r.state, " ", r.mark ? chip(r.mark) : null),
+      [number(r.samples_per_s), percent(r.share), number(r.step_ms), number(r.cpu, 2), bytes(r.rss_bytes), bytes(r.peak_rss_bytes),
+        r.epoch === null ? "–" : String(r.epoch + 1), number(r.steps), number(r.samples)].map((text) => h("td", {}, text)),
+      h("td", { class: "text" }, r.device || "–")))));
+}
+
+function verdictList(verdicts) {
+  if (!verdicts.length) return h("p", { class: "facts" }, "the guard has had nothing to say");
+  return h("details", { open: verdicts.length < 4 }, h("summary", {}, `Guard: ${verdicts.length} verdict${verdicts.length > 1 ? "s" : ""}`),
+    h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, verdicts.slice(-20).reverse().map((v) => h("tr", {},
+      h("td", {}, time(v.seconds)), h("td", { class: "text" }, chip(v.verdict)), h("td", { class: "text" }, `round ${v.round}: ${v.guard} ${number(v.value, 3)} above ${number(v.limit, 3)}`),
+      h("td", {}, v.factor === 1 ? "anchor stays" : `anchor × ${number(v.factor, 3)}`)))))));
+}
+
+function shares(breakdown) {
+  return [
+    h("div", { class: "legend" }, Object.entries(KINDS).map(([kind, name]) => h("span", {}, h("i", { class: "swatch", style: { background: `var(${name})`, height: "9px" } }), kind))),
+    h("div", { class: "shares" }, breakdown.map((rank, i) => [h("span", {}, `rank ${i}`), h("div", { class: "stack" }, Object.entries(KINDS).map(([kind, name]) =>
+      h("i", { title: `${kind} ${percent(rank[kind])}`, style: { background: `var(${name})`, width: `${100 * (rank[kind] || 0)}%` } })))]))];
+}
+
+const graphNote = (graph) => h("p", { class: "facts" }, `${graph.type}: ${graph.nodes.length} layers, ${number(graph.parameters)} parameters; one sample goes in as ${shape(graph.input)}`);
+
+/** Several runs beside each other. */
+class Comparison {
+  constructor() {
+    this.loss = new Chart(); this.eval = new Chart(); this.rate = new Chart();
+    this.table = h("div", { class: "scroll" }); this.config = h("div", { class: "scroll" });
+    const axis = pick({ s: "seconds", epochs: "epochs" }, () => choice.x, (x) => { choice.x = x; this.update(this.runs); });
+    const log = h("button", { type: "button", "aria-pressed": String(choice.log), onclick: (event) => {
+      choice.log = !choice.log; event.target.setAttribute("aria-pressed", String(choice.log)); this.update(this.runs);
+    } }, "log");
+    this.elements = [card(h("h2", {}, "Comparison"), null, this.table), card("Training loss, all ranks", h("div", { class: "tools" }, axis, log), this.loss.element),
+      half(card("Evaluation", null, this.eval.element)), half(card("Throughput, all ranks (samples/s)", null, this.rate.element)),
+      card("Where their configurations differ", null, this.config)];
+  }
+
+  /** runs: [{row, live, about}]. */
+  update(runs) {
+    this.runs = runs;
+    const title = (run) => `${run.row.model} · ${run.row.mode} · ${run.row.run_id}`;
+    const there = runs.map((run, i) => ({ ...run, i })).filter((run) => run.live);
+    const line = (what) => there.map(({ live, i, ...run }) => ({ name: title(run), color: color(i), dash: dash(i), bridge: true,
+      x: along(live.curves, live.curves.ranks.all[what] || []), y: live.curves.ranks.all[what] || [] }));
+    for (const chart of [this.loss, this.eval, this.rate]) chart.x = choice.x;
+    this.loss.draw({ series: line("loss"), log: choice.log });
+    this.rate.draw({ series: line("samples_per_s"), zero: true });
+    this.eval.draw({ series: there.map(({ live, i, ...run }) => { const done = live.epochs.filter((e) => e.eval !== null); return { name: title(run), color: color(i), dash: dash(i), dots: true, bridge: true,
+      x: done.map((e) => (choice.x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }; }) });
+    const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
+    this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
+      h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: color(i) } }), title(run)), h("td", { class: "text" }, status(run.row)),
+        [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), number(run.row.samples_per_s)].map((text) => h("td", {}, text)))))));
+    const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
+    const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
+    this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: color(i) } }), run.row.mode)))),
+      h("tbody", {}, keys.map((key) => h("tr", {}, h("td", {}, key), configs.map((config) => h("td", { class: "value" }, config.get(key) ?? "–")))))) : h("p", { class: "quiet" }, "nowhere"));
+  }
+}

@@ -1,0 +1,164 @@
+"""The server around the board: the page, and the stream of what changes on it. Reads only; answers only who names this host.
+
+The stream is server-sent events. Each carries an id, `<start of the server>-<number of the change>`: a browser that lost the
+connection sends the last one that it had, and gets what changed since; without one, or after another server's, everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bench.dashboard import page
+from bench.dashboard.board import Board, Piece, whole
+
+POLL_S = 0.2
+"""Between two looks at the folders, while anybody is watching, seconds."""
+MOST_POLL_S = 1.0
+MOST_KEYS = 32
+"""Runs that one page may ask for."""
+
+
+def names_us(host: str, bound: str) -> bool:
+    """Whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has pointed at
+    it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one it was told."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+    with suppress(ValueError):
+        address = ipaddress.ip_address(name)
+        return address.is_loopback or not _is_loopback(bound)
+    return name.lower() in {
+        "localhost",
+        bound.lower(),
+        *(() if _is_loopback(bound) else (socket.gethostname().lower(),)),
+    }
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class OnlyUs:
+    """Refuses requests that name another host, and ones of other pages in the browser."""
+
+    def __init__(self, app: ASGIApp, bound: str) -> None:
+        self._app, self._bound = app, bound
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http":
+            headers = dict(scope["headers"])
+            host = headers.get(b"host", b"").decode("latin-1")
+            if not names_us(host, self._bound) or headers.get(b"sec-fetch-site", b"none") not in (
+                b"none",
+                b"same-origin",
+            ):
+                await PlainTextResponse("this dashboard has another name\n", 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class Stream:
+    """The board, looked after while somebody watches."""
+
+    def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool]) -> None:
+        self.board = Board(root)
+        self.start = secrets.token_hex(4)
+        self._closing = closing
+        self._poll_s = poll_s
+        self._watching: Counter[tuple[str, ...]] = Counter()
+        self._awake = asyncio.Event()
+
+    async def look(self) -> None:
+        """Keep the board up to date, until cancelled. Sleeps while nobody watches."""
+        while True:
+            await self._awake.wait()
+            keys = {key for keys in self._watching for key in keys}
+            began = time.monotonic()
+            more = await asyncio.to_thread(self.board.refresh, keys)
+            if not self._watching:
+                self._awake.clear()
+            elif not more:
+                # With very many runs or ranks a look takes longer; it is not to take a core from who trains.
+                await asyncio.sleep(min(max(self._poll_s, 4 * (time.monotonic() - began)), MOST_POLL_S))
+
+    async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
+        """What a page is sent."""
+        start, _, number = last_id.partition("-")
+        known = start == self.start and number.isdecimal()
+        sent = int(number[:18]) if known else 0
+        self._watching[keys] += 1
+        self._awake.set()
+        try:
+            hello = {"start": self.start, "root": str(self.board.root), "replay": not known}
+            yield ServerSentEvent(json.dumps(hello), event="hello", retry=500)
+            while not self._closing():
+                pieces = self.board.since(sent, keys)
+                for piece in pieces:
+                    yield self._event(piece)
+                    sent = piece.number
+                if not pieces:
+                    await asyncio.sleep(self._poll_s / 2)
+        finally:
+            self._watching[keys] -= 1
+            self._watching += Counter()  # without those at zero
+
+    def _event(self, piece: Piece) -> ServerSentEvent:
+        data = f'{{"key":{json.dumps(piece.key)},"body":{piece.text}}}'
+        return ServerSentEvent(data, event=piece.kind, id=f"{self.start}-{piece.number}")
+
+
+def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlette:
+    """The application over the runs below `root`, for a server that is bound to `bound`."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.stream = stream = Stream(root, poll_s, lambda: bool(app.state.closing()))
+        looking = asyncio.create_task(stream.look())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await looking
+
+    async def index(request: Request) -> Response:
+        text = page.live()
+        return HTMLResponse(text, headers={**HEADERS, "Content-Security-Policy": page.policy(text)})
+
+    async def events(request: Request) -> Response:
+        keys = tuple(dict.fromkeys(request.query_params.getlist("run")))[:MOST_KEYS]
+        last_id = request.headers.get("last-event-id", "")
+        return EventSourceResponse(request.app.state.stream.changes(keys, last_id), headers=HEADERS)
+
+    async def export(request: Request) -> Response:
+        keys = set(request.query_params.getlist("run")[:MOST_KEYS])
+        text = await asyncio.to_thread(lambda: page.exported(whole(root, keys or None), root))
+        headers = {**HEADERS, "Content-Disposition": 'attachment; filename="dashboard.html"'}
+        return HTMLResponse(text, headers=headers)
+
+    routes = [Route("/", index), Route("/events", events), Route("/export", export)]
+    made = Starlette(routes=routes, middleware=[Middleware(OnlyUs, bound=bound)], lifespan=lifespan)
+    made.state.closing = lambda: False  # whoever runs it knows better: streams end then
+    return made
+
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}

@@ -1,0 +1,93 @@
+"""Which runs there are below a folder: finished ones, and those in the making, in hidden folders beside their place.
+
+A run is known by the path of its place from the root (`mlp/nccl_cadence/w2-s0-73976b56`), wherever its files are by now.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.dashboard.about import LEFT, RUNNING, About
+from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object
+
+_MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the files of a run are."""
+
+    key: str
+    folder: Path
+    making: bool
+    """It is not in its place yet."""
+    running: bool
+    """The process that makes it lives."""
+    marks: tuple[tuple[int, int], ...]
+    """Changes when configuration, graph or result do."""
+
+
+def scan(root: Path) -> dict[str, Found]:
+    """The runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown as it is
+    now; what nobody goes on with is shown where there is nothing else of the run."""
+    found: dict[str, Found] = {}
+    for folder, subfolders, files in os.walk(root):
+        path = Path(folder)
+        if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
+            subfolders.clear()
+            if entry := _entry(root, path):
+                found[entry.key] = _best(found.get(entry.key), entry)
+            continue
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _MAKING.fullmatch(name))
+    return dict(sorted(found.items()))
+
+
+def _entry(root: Path, path: Path) -> Found | None:
+    relative = path.relative_to(root)
+    name = path.name if path == root else relative.name
+    making = _MAKING.fullmatch(name)
+    key = name if path == root else relative.as_posix()
+    if making:
+        key = relative.with_name(making[1]).as_posix() if path != root else making[1]
+    marks = tuple(_mark(path / name) for name in (METRICS, CONFIG, GRAPH))
+    return Found(key, path, making is not None, making is not None and _lives(int(making[2])), marks)
+
+
+def _best(one: Found | None, other: Found) -> Found:
+    return other if one is None else max(one, other, key=lambda found: (found.running, not found.making, found.marks))
+
+
+def _lives(pid: int) -> bool:
+    return pid == os.getpid() or alive(pid)
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+def read(found: Found) -> About:
+    """What lies beside the records; what cannot be read is said, not raised."""
+    problems: list[str] = []
+    parts = {}
+    for name in (CONFIG, GRAPH):
+        try:
+            parts[name] = read_object(found.folder / name) if (found.folder / name).exists() else {}
+        except ValueError as error:
+            problems.append(str(error))
+    metrics = None
+    if not found.making:
+        try:
+            runs, unread = find_runs(found.folder)
+            metrics = runs[0].metrics if runs else None
+            problems += [problem for problem in unread if problem not in problems]
+        except ValueError as error:
+            problems.append(str(error))
+    status = metrics.status if metrics else RUNNING if found.running else LEFT
+    return About(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))

@@ -1,0 +1,41 @@
+"""`wandb`: an offline run in `wandb/` in the run's folder; `wandb sync` sends it to whom you choose.
+
+`WANDB_MODE`, where it is set, decides otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
+import wandb
+
+from bench.loggers.recorded import Recorded, Scalar
+
+FOLDER = "wandb"
+
+
+def write(run: Recorded, output: Path) -> Path:
+    """Write a run, into the project `bench`, in the group of its cell. Its rows are of one time each: wandb's own steps must
+    ascend over all series."""
+    m = run.metrics
+    with wandb.init(
+        project="bench",
+        name=run.title,
+        group=f"{m.model} {m.mode} {m.config_hash[:8]}",
+        config=dict(run.params),
+        dir=str(run.folder),
+        mode=os.environ.get("WANDB_MODE", "offline"),
+    ) as made:
+        made.define_metric("seconds")
+        made.define_metric("*", step_metric="seconds")
+        rows: dict[float, list[Scalar]] = defaultdict(list)
+        for scalar in run.scalars:
+            rows[scalar.seconds].append(scalar)
+        for seconds in sorted(rows):
+            made.log({"seconds": seconds, **{scalar.name: scalar.value for scalar in rows[seconds]}})
+        made.summary.update({scalar.name: scalar.value for scalar in run.scalars if scalar.name.startswith("final/")})
+    return run.folder / FOLDER

@@ -1,0 +1,83 @@
+"use strict";
+// Tables: a click on a head sorts (numbers by the first number in a cell, text by its letters), the box hides rows.
+function key(cell) {
+  const text = cell.textContent.trim();
+  const found = text.replaceAll(",", "").match(/^[^\d+\-−.]{0,2}([+\-−]?\d*\.?\d+(?:e[+-]?\d+)?)/i);
+  return { text, number: found ? parseFloat(found[1].replace("−", "-")) : NaN };
+}
+
+function compare(a, b, numeric, sign) {
+  if (numeric) {
+    if (isNaN(a.number) || isNaN(b.number)) return isNaN(a.number) - isNaN(b.number); // what is not known comes last
+    return sign * (a.number - b.number);
+  }
+  return sign * a.text.localeCompare(b.text, "en", { numeric: true });
+}
+
+function sort(table, column, head) {
+  const ascending = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
+  const body = table.tBodies[0];
+  const rows = Array.from(body.rows, (row) => ({ row, key: key(row.cells[column]) }));
+  const numeric = head.classList.contains("n") && rows.some((one) => !isNaN(one.key.number));
+  rows.sort((a, b) => compare(a.key, b.key, numeric, ascending ? 1 : -1));
+  body.append(...rows.map((one) => one.row));
+}
+
+for (const box of document.querySelectorAll(".table")) {
+  const table = box.querySelector("table");
+  Array.from(table.tHead.rows[0].cells).forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => sort(table, column, head));
+  });
+  const filter = box.querySelector(".filter");
+  if (filter) {
+    filter.addEventListener("input", () => {
+      const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+      for (const row of table.tBodies[0].rows) {
+        const text = row.textContent.toLowerCase();
+        row.classList.toggle("hidden", !words.every((word) => text.includes(word)));
+      }
+    });
+  }
+}
+
+// Pictures: a click shows one as large as the window; another click, or Escape, closes it.
+const large = document.getElementById("large");
+for (const button of document.querySelectorAll(".zoom")) {
+  button.addEventListener("click", () => {
+    const shown = large.querySelector("img");
+    const small = button.querySelector("img");
+    shown.src = small.src;
+    shown.alt = small.alt;
+    large.showModal();
+  });
+}
+large.addEventListener("click", () => large.close());
+
+// Contents: where the reader is.
+const links = new Map(Array.from(document.querySelectorAll("nav a"), (link) => [link.hash.slice(1), link]));
+const heads = Array.from(document.querySelectorAll("h2[id], h3[id]"));
+let here = null;
+function mark() {
+  let found = heads[0];
+  for (const head of heads) {
+    if (head.getBoundingClientRect().top > 90) break;
+    found = head;
+  }
+  const link = found && links.get(found.id);
+  if (!link || link === here) return;
+  if (here) here.classList.remove("here");
+  link.classList.add("here");
+  link.scrollIntoView({ block: "nearest" });
+  here = link;
+}
+document.addEventListener("scroll", () => requestAnimationFrame(mark), { passive: true });
+mark();
+
+// Theme: as the system wants it, until the button says otherwise.
+document.getElementById("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+});

@@ -1,0 +1,101 @@
+"""What a report is made of. A section returns blocks; `markdown` and `html` render them, so nothing is written twice.
+
+Texts carry a little markup, the same in both: `**strong**`, `*stressed*`, `` `code` ``, `[text](relative/path)`, and a
+backslash before a sign that is none. What comes from runs (names, errors, warnings) goes through `plain` first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_SIGNS = re.compile(r"[`*]|\\(?=[^\w\s])|\](?=\()|<(?=[A-Za-z/!?])|&(?=#?\w+;)")
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Opens a section (level 2) or a part of one (3)."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Code:
+    """Shell lines, as they are."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of equal keys; the first `left` columns are text, the others numbers."""
+
+    rows: tuple[Mapping[str, str], ...]
+    left: int = 1
+
+    @property
+    def columns(self) -> list[str]:
+        """Heads, from left to right."""
+        return list(self.rows[0])
+
+
+@dataclass(frozen=True)
+class Verdicts(Table):
+    """A table whose cells may be verdicts, which HTML shows as such."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as a file beside the report, with its data file."""
+
+    file: str
+    """Path of the PNG, as seen from the report."""
+    alt: str
+    data: str = ""
+    """Path of the CSV; empty: there is none."""
+
+
+Block = Heading | Text | Bullets | Code | Table | Picture
+
+
+def plain(text: object) -> str:
+    """A string that comes from a run, on one line, with nothing in it that could be taken for markup."""
+    return _SIGNS.sub(lambda found: "\\" + found[0], " ".join(str(text).split()))
+
+
+def told(*blocks: Block | Sequence[Block] | None) -> list[Block]:
+    """The blocks that say something: None, empty texts, lists and tables are left out; sequences are laid flat."""
+    found: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Sequence):
+            found += told(*block)
+        elif block is not None and _says_something(block):
+            found.append(block)
+    return found
+
+
+def _says_something(block: Block) -> bool:
+    match block:
+        case Heading(text) | Text(text) | Code(text):
+            return bool(text)
+        case Bullets(items):
+            return bool(items)
+        case Table(rows):
+            return bool(rows)
+    return True

@@ -1,0 +1,106 @@
+"""Differences between two samples of seeds, with intervals: of results as they are, of speeds as ratios. Pure.
+
+The interval is that of the tests behind the verdicts (`bench.validate.statistics`): Student's t with pooled variances,
+Welch's where they differ plainly; 95 %, two-sided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.cells import Cell
+from bench.report.page import Page
+from bench.validate.statistics import Moments, compare
+
+TAIL = 0.025
+"""Of the interval, on each side."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of one sample less that of another, turned so that positive is better."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95 % interval; None where there are too few seeds for one."""
+    high: float | None
+    n: int
+    n_base: int
+
+    @property
+    def decided(self) -> bool:
+        """Whether zero is outside the interval."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A cell's final metric against solo's."""
+
+    cell: Cell
+    difference: Difference
+    margin: float | None
+    """How much worse is still as good, fixed with the baseline of this workload; None: there is no such baseline."""
+
+    @property
+    def verdict(self) -> str:
+        """`within`, `worse`, `open` (the interval holds the margin, or there is none), or `no margin`."""
+        if self.margin is None:
+            return "no margin"
+        d = self.difference
+        if d.low is None or d.high is None:
+            return "open"
+        return "within" if d.low > -self.margin else "worse" if d.high < -self.margin else "open"
+
+
+def difference(
+    base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
+) -> Difference | None:
+    """Of the values that are there; None where a side has none. An interval needs two seeds on the base's side, and some
+    spread or a resolution."""
+    theirs, mine = _known(base), _known(values)
+    if not theirs or not mine:
+        return None
+    sign = 1.0 if higher_is_better else -1.0
+    worse = Moments.of([-sign * value for value in theirs]), Moments.of([-sign * value for value in mine])
+    gain = float(worse[0].mean - worse[1].mean) + 0.0
+    if len(theirs) < 2 or (resolution <= 0 and (worse[0].sd <= 0 or (len(mine) > 1 and worse[1].sd <= 0))):
+        return Difference(gain, None, None, len(mine), len(theirs))
+    low, high = compare(worse[0], worse[1], 0.0, resolution).bounds(TAIL)
+    return Difference(gain, -float(high), -float(low), len(mine), len(theirs))
+
+
+def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> Difference | None:
+    """Of positive values: mean of logarithms, so `exp` of the result is the ratio of geometric means."""
+    positive = [[math.log(value) for value in _known(side) if value > 0] for side in (base, values)]
+    return difference(positive[0], positive[1], True)
+
+
+def qualities(page: Page, found: list[Cell], solo: Cell | None) -> list[Quality]:
+    """Of the cells of one workload that have a result, solo left out."""
+    if solo is None:
+        return []
+    margin, resolution = _terms(page, solo)
+    sign = solo.about.final.higher_is_better
+    theirs = [m.final.eval for m in solo.ok]
+    pairs = [
+        (cell, difference(theirs, [m.final.eval for m in cell.ok], sign, resolution))
+        for cell in found
+        if cell is not solo
+    ]
+    return [Quality(cell, gap, margin) for cell, gap in pairs if gap is not None]
+
+
+def _terms(page: Page, solo: Cell) -> tuple[float | None, float]:
+    """Margin and resolution of the final metric, from solo's baseline if it is of this very workload."""
+    match = page.library.match(solo)
+    if match is None or match.reference.workload != solo.workload:
+        return None, 0.0
+    quality = match.reference.metrics["quality"]
+    return quality.margin, quality.resolution
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]

@@ -1,0 +1,134 @@
+"""Blocks as one HTML page that needs nothing else: pictures, style and script are in it. Knows nothing of what they say.
+
+Every text is escaped before its markup is looked at; links lead to relative paths only. So no string of a run can do more
+than be read.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import get_args
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from bench.report.blocks import Block, Bullets, Code, Heading, Picture, Table, Text, Verdicts
+from bench.validate.verdict import Name
+
+ASSETS = Path(__file__).with_name("assets")
+FILTER_FROM = 6
+"""Rows from which on a table has a box to filter it."""
+_INLINE = re.compile(
+    r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
+    r"\[((?:[^\]\\]|\\.)+)\]\((?![A-Za-z][\w+.-]*:|//)([^)\s]+)\)"
+)
+_WORDS = frozenset(get_args(Name))
+
+
+def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
+    """The page; `folder` is where the pictures lie. Raises OSError if one cannot be read."""
+    body: list[str] = []
+    contents: list[tuple[int, str, str]] = []
+    for block in blocks:
+        if isinstance(block, Heading) and block.level > 1:
+            anchor = f"part-{len(contents) + 1}"
+            contents.append((block.level, anchor, Markup(inline(block.text))))
+            body.append(f'<h{block.level} id="{anchor}">{inline(block.text)}</h{block.level}>')
+        else:
+            body.append(_block(block, folder))
+    return _template().render(
+        title=title,
+        contents=contents,
+        body=Markup("\n".join(body)),
+        style=Markup(_asset("report.css")),
+        script=Markup(_asset("report.js")),
+    )
+
+
+def inline(text: str) -> str:
+    """A text as HTML."""
+    parts, last = [], 0
+    for found in _INLINE.finditer(text):
+        parts += [escape(text[last : found.start()]), _marked(found)]
+        last = found.end()
+    return "".join([*parts, escape(text[last:])])
+
+
+def _marked(found: re.Match[str]) -> str:
+    sign, code, strong, stressed, text, target = found.groups()
+    if sign:
+        return escape(sign)
+    if code:
+        return f"<code>{escape(code)}</code>"
+    if strong:
+        return f"<strong>{inline(strong)}</strong>"
+    if stressed:
+        return f"<em>{inline(stressed)}</em>"
+    return f'<a href="{escape(target)}">{inline(text)}</a>'
+
+
+def _block(block: Block, folder: Path) -> str:
+    match block:
+        case Heading(text, level):
+            return f"<h{level}>{inline(text)}</h{level}>"
+        case Text(text):
+            return f"<p>{inline(text)}</p>"
+        case Bullets(items):
+            return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
+        case Code(text):
+            return f"<pre><code>{escape(text)}</code></pre>"
+        case Picture():
+            return _picture(block, folder)
+        case Table():
+            return _table(block)
+
+
+def _picture(picture: Picture, folder: Path) -> str:
+    data = base64.b64encode((folder / picture.file).read_bytes()).decode()
+    alt = escape(picture.alt)
+    link = f' <a href="{escape(picture.data)}">data</a>' if picture.data else ""
+    shown = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    button = f'<button type="button" class="zoom" title="Larger">{shown}</button>'
+    return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
+
+
+def _table(table: Table) -> str:
+    columns = table.columns
+    sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
+    head = "".join(
+        f'<th{side} scope="col"><button type="button">{inline(name) or "&nbsp;"}</button></th>'
+        for name, side in zip(columns, sides, strict=True)
+    )
+    badges = isinstance(table, Verdicts)
+    body = "\n".join(_row([row[name] for name in columns], sides, badges) for row in table.rows)
+    box = (
+        '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
+        if len(table.rows) >= FILTER_FROM
+        else ""
+    )
+    grid = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    return f'<div class="table{" verdicts" if badges else ""}">{box}<div class="wide">{grid}</div></div>'
+
+
+def _row(cells: Iterable[str], sides: Iterable[str], badges: bool) -> str:
+    shown = [
+        f'<span class="verdict {cell}">{cell}</span>' if badges and cell in _WORDS else inline(cell) for cell in cells
+    ]
+    return f"<tr>{''.join(f'<td{side}>{cell}</td>' for cell, side in zip(shown, sides, strict=True))}</tr>"
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template("report.html.j2")
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

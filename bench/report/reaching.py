@@ -1,0 +1,48 @@
+"""When runs reached their target. A run that never did counts as infinitely long, and is never left out. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from bench.cells import Cell
+
+Axis = Literal["samples", "seconds"]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What it took the runs of a cell, one value for each run; infinity: never."""
+
+    cell: Cell
+    samples: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        """Runs that were given the chance: all but those that somebody interrupted."""
+        return len(self.samples)
+
+    @property
+    def reached(self) -> int:
+        """Runs that came there."""
+        return sum(math.isfinite(value) for value in self.samples)
+
+    def middle(self, axis: Axis) -> float | None:
+        """Median, with misses at infinity; None if there is no run."""
+        values: tuple[float, ...] = getattr(self, axis)
+        return median(values) if values else None
+
+
+def reach(cell: Cell) -> Reach:
+    """Of the runs of a cell; what failed or diverged before it was there, is a miss."""
+    runs = [run.metrics for run in cell.runs if run.metrics.status != "killed"]
+    samples = [m.target.samples if m.target.reached else None for m in runs]
+    seconds = [m.target.seconds if m.target.reached else None for m in runs]
+    return Reach(cell, _or_never(samples), _or_never(seconds))
+
+
+def _or_never(values: list[int | None] | list[float | None]) -> tuple[float, ...]:
+    return tuple(math.inf if value is None else float(value) for value in values)

@@ -1,0 +1,24 @@
+"""The commands that make the numbers again."""
+
+from __future__ import annotations
+
+from bench.report.blocks import Block, Code, Heading, Text, told
+from bench.report.page import Page, more, plural
+from bench.reproduce import command
+
+COMMANDS = 200
+"""Cells whose command is shown."""
+
+
+def section(page: Page) -> list[Block]:
+    """A command per cell."""
+    if not page.cells:
+        return []
+    runs = sum(len(cell.runs) for cell in page.cells)
+    commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in page.cells[:COMMANDS])
+    return told(
+        Heading("Reproduce"),
+        Text(f"One line for each cell, with all its seeds ({plural(runs, 'run')} in all):"),
+        Code(commands),
+        more(len(page.cells) - COMMANDS, "cell", "`config.json` in a run folder has all that is needed"),
+    )

@@ -1,0 +1,111 @@
+"""Which mode to take if only one may be taken: performance profiles over all workloads (Dolan and Moré, 2002)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bench.cells import Cell
+from bench.report.blocks import Block, Heading, Picture, Text, plain, told
+from bench.report.page import NONE, Page, listed, plural, table
+from bench.report.reaching import Axis, reach
+
+LIMIT = 4.0
+"""Slower than the best by more than this factor is as good as a miss (AlgoPerf, 2023)."""
+Times = dict[str, list[float]]
+"""Mode -> time relative to the best of each problem; infinity: a miss."""
+
+
+def section(page: Page) -> list[Block]:
+    """A figure and a table; nothing unless two modes were given the same problem."""
+    problems = _problems(page.cells)
+    modes = [mode for mode in page.styles if problems and all(mode in problem for problem in problems)]
+    if len(modes) < 2:
+        return []
+    profiles: dict[Axis, Times] = {axis: _ratios(problems, modes, axis) for axis in ("seconds", "samples")}
+    ranked = sorted(modes, key=lambda mode: -score(profiles["seconds"][mode]))
+    others = sorted({mode for problem in problems for mode in problem} - set(modes))
+    left = f" Left out, for they did not run all of them: {plain(listed(others))}." if others else ""
+    intro = (
+        f"Over {plural(len(problems), 'problem')} (a workload on a number of ranks; solo takes part in each): the share of "
+        "problems on which a mode needs at most τ times as long as the best mode to reach the target, medians over seeds, "
+        f"a miss is infinitely long. *Score*: the area under the curve from 1 to {LIMIT:g}, over {LIMIT - 1:g}; 1 is to be "
+        f"the best everywhere.{left}"
+    )
+    rows = [_row(mode, profiles) for mode in ranked]
+    return told(Heading("Performance profile"), Text(intro), _figure(page, profiles, ranked), table(rows))
+
+
+def _problems(cells: tuple[Cell, ...]) -> list[dict[str, Cell]]:
+    """Mode -> cell, for each problem; devices that are emulated or lost are no part of it."""
+    found: dict[tuple[object, ...], dict[str, Cell]] = defaultdict(dict)
+    sound = [c for c in cells if not (c.about.emulated_speeds or c.about.scripted_faults)]
+    for cell in sound:
+        if not cell.is_solo:
+            found[cell.workload, cell.about.world_size].setdefault(cell.about.mode, cell)
+    for cell in sound:
+        if cell.is_solo:
+            for key, problem in found.items():
+                if key[0] == cell.workload:
+                    problem.setdefault(cell.about.mode, cell)
+    return list(found.values())
+
+
+def _ratios(problems: list[dict[str, Cell]], modes: list[str], axis: Axis) -> Times:
+    found: Times = {mode: [] for mode in modes}
+    for problem in problems:
+        middles = {mode: reach(problem[mode]).middle(axis) for mode in modes}
+        times = {mode: math.inf if middle is None else middle for mode, middle in middles.items()}
+        best = min(times.values())
+        for mode, time in times.items():
+            found[mode].append(time / best if math.isfinite(time) and best > 0 else math.inf)
+    return found
+
+
+def score(ratios: list[float]) -> float:
+    """Area under the profile from 1 to `LIMIT`, divided by its width: in [0, 1]."""
+    return float(np.mean([max(0.0, LIMIT - ratio) / (LIMIT - 1) for ratio in ratios]))
+
+
+def _row(mode: str, profiles: dict[Axis, Times]) -> dict[str, str]:
+    seconds = profiles["seconds"][mode]
+    worst = max(seconds)
+    return {
+        "mode": plain(mode),
+        "n": str(len(seconds)),
+        "score, seconds": f"{score(seconds):.3f}",
+        "score, samples": f"{score(profiles['samples'][mode]):.3f}",
+        "best on": str(sum(ratio == 1 for ratio in seconds)),
+        "missed": str(sum(map(math.isinf, seconds))),
+        "worst: × the best's seconds": NONE if math.isinf(worst) else f"{worst:.2f}",
+    }
+
+
+def _figure(page: Page, profiles: dict[Axis, Times], ranked: list[str]) -> Picture:
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
+    for axes, (axis, ratios) in zip(figure.subplots(1, 2), profiles.items(), strict=True):
+        for mode in ranked:
+            steps = sorted(ratio for ratio in ratios[mode] if ratio <= LIMIT)
+            share = np.arange(1, len(steps) + 1) / len(ratios[mode])
+            x, y = [1.0, *steps, LIMIT], [0.0, *share, share[-1] if len(share) else 0.0]
+            axes.step(x, y, where="post", color=page.styles[mode][0], lw=2.2 if mode == "solo" else 1.6, label=mode)
+        axes.set_xlim(1, LIMIT)
+        axes.set_ylim(0, 1.03)
+        axes.set_xlabel(f"τ: times the {axis} of the best")
+        axes.set_title(f"Share of problems within τ, by {axis} to target")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper")
+    data = pd.DataFrame(
+        [
+            {"mode": mode, "axis": axis, "problem": number, "ratio": ratio}
+            for axis, ratios in profiles.items()
+            for mode in ranked
+            for number, ratio in enumerate(ratios[mode])
+        ]
+    )
+    alt = f"Performance profile of {plural(len(ranked), 'mode')}: share of problems within a factor of the best"
+    return page.figure(figure, "profile", data, alt)

@@ -1,0 +1,113 @@
+"""Does it converge like one device: the final metric less solo's, with its interval and the margin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bench.cells import Workload, solo_of
+from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.compare import gap, is_fraction
+from bench.report.differences import Quality, qualities
+from bench.report.page import NONE, SERIES, Page, levels, more, table
+
+VERDICTS = {
+    "within": "as good: the interval is above −margin",
+    "worse": "worse: the interval is below −margin",
+    "open": "open",
+    "no margin": NONE,
+}
+
+
+def section(page: Page) -> list[Block]:
+    """A forest plot and a table for each workload with solo runs."""
+    parts: list[Block] = []
+    pen = page.pen
+    for workload, found in page.workloads.items():
+        rows = qualities(page, found, solo_of(found))
+        if rows:
+            picture = pen.draw(lambda w=workload, rows=rows: _figure(page, w, rows))  # type: ignore[misc]
+            beyond = more(len(rows) - SERIES, "cell", "in the table, not in the figure") if picture else None
+            parts += told(Heading(plain(page.title(workload)), 3), picture, beyond, _table(rows))
+    intro = (
+        "Mean final metric less that of the solo runs of this tree, + is better, with the 95 % interval of the difference "
+        "(Student's t over seeds, which are not paired; – where there are too few seeds). The margin is the one that was "
+        "fixed with solo's baseline: a cell is *as good* if its whole interval lies above −margin, and *open* if more "
+        "seeds are needed to say."
+    )
+    return told(Heading("Quality against one device"), Text(intro), parts, pen.rest) if parts else []
+
+
+def _table(rows: list[Quality]) -> Table:
+    metric = rows[0].cell.about.final.eval_metric
+    return table(
+        [
+            {
+                "mode": plain(row.cell.label),
+                "n": str(row.difference.n),
+                "n solo": str(row.difference.n_base),
+                f"final {plain(metric)}": levels(row.cell.eval),
+                "difference": _shown(row.difference.value, metric),
+                "95 % interval": _interval(row, metric),
+                "margin": NONE if row.margin is None else gap(row.margin, metric).lstrip("+-"),
+                "verdict": VERDICTS[row.verdict],
+            }
+            for row in rows
+        ]
+    )
+
+
+def _shown(value: float, metric: str) -> str:
+    return gap(-value, metric)
+
+
+def _interval(row: Quality, metric: str) -> str:
+    low, high = row.difference.low, row.difference.high
+    return NONE if low is None or high is None else f"{_shown(low, metric)} to {_shown(high, metric)}"
+
+
+def _figure(page: Page, workload: Workload, whole: list[Quality]) -> Picture:
+    rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
+    scale, unit = (100.0, " (percentage points)") if is_fraction(metric) else (1.0, "")
+    figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(0, color="#333333", lw=1)
+    for place, row in enumerate(rows):
+        colour, marker = page.styles[row.cell.about.mode]
+        d = row.difference
+        if d.low is not None and d.high is not None:
+            axes.plot([scale * d.low, scale * d.high], [place, place], color=colour, lw=1.8)
+        axes.plot([scale * d.value], [place], color=colour, marker=marker, ms=6)
+    margin = rows[0].margin
+    if margin is not None:
+        axes.axvline(-scale * margin, color="#cc3311", lw=1.2, ls=(0, (4, 2)))
+        axes.axvspan(axes.get_xlim()[0], -scale * margin, color="#cc3311", alpha=0.07, lw=0)
+        axes.set_xlim(min(axes.get_xlim()[0], -1.15 * scale * margin))
+        axes.text(-scale * margin, -0.75, "−margin ", color="#cc3311", fontsize=8, ha="right", va="center")
+    axes.set_yticks(range(len(rows)), [f"{row.cell.label}  n={row.difference.n}" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -1.1)
+    axes.grid(False, axis="y")
+    n = rows[0].difference.n_base
+    axes.set_xlabel(f"{metric} less solo's{unit}, + is better; solo n={n}; lines are 95 % intervals")
+    figure.suptitle(f"Quality: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
+    alt = f"Difference of the final {metric} to solo with 95 % intervals, by mode, of {page.title(workload)}"
+    return page.figure(figure, page.slug("quality", workload), _data(whole), alt)
+
+
+def _data(rows: list[Quality]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "cell": row.cell.label,
+                "n": row.difference.n,
+                "n_solo": row.difference.n_base,
+                "difference": row.difference.value,
+                "low": np.nan if row.difference.low is None else row.difference.low,
+                "high": np.nan if row.difference.high is None else row.difference.high,
+                "margin": np.nan if row.margin is None else row.margin,
+                "verdict": row.verdict,
+            }
+            for row in rows
+        ]
+    )

@@ -1,0 +1,108 @@
+"""The figure of speed over the number of ranks that weak and strong scaling share, and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bench.report.blocks import Picture
+from bench.report.compare import Rival
+from bench.report.page import NONE, SERIES, Page
+
+MANY = 8
+"""World sizes from which on the axis is logarithmic."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell's speed-up over one rank."""
+
+    mode: str
+    ranks: int
+    n: int
+    speedup: float
+    spread: float | None
+    """Standard deviation over the seeds, of the speed-up; None below two."""
+
+    @staticmethod
+    def of(rival: Rival) -> Point | None:
+        """None where there is no speed-up."""
+        cell, solo, value = rival.cell, rival.solo, rival.speedup
+        if value is None or solo is None:
+            return None
+        known = [(s.sd / s.mean) ** 2 for s in (cell.speed, solo.speed) if s.sd is not None and s.mean]
+        spread = value * sum(known) ** 0.5 if len(known) == 2 and cell is not solo else None
+        return Point(cell.about.mode, cell.about.world_size, cell.speed.n, value, spread)
+
+
+def serial_fraction(speedup: float | None, ranks: float) -> float | None:
+    """Karp and Flatt (1990): the part of the work that seems not to be shared, (1/S − 1/N) / (1 − 1/N). Negative: faster
+    than ideal. None for one rank."""
+    if not speedup or ranks <= 1:
+        return None
+    return (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
+
+
+def serial(speedup: float | None, ranks: float) -> str:
+    """The same for a table."""
+    found = serial_fraction(speedup, ranks)
+    return NONE if found is None else f"{found:.2f}"
+
+
+def draw(page: Page, points: list[Point], name: str, title: str, cores: int | None) -> Picture | None:
+    """Speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
+    modes = [mode for mode in page.styles if any(p.mode == mode and p.ranks > 1 for p in points)][:SERIES]
+    if not modes:
+        return None
+    sizes = sorted({1, *(point.ranks for point in points)})
+    figure = Figure(figsize=(10.5, 3.7), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot([1, sizes[-1]], [1, sizes[-1]], color="#333333", lw=1.2, ls=(0, (4, 2)), label="ideal")
+    right.axhline(100, color="#333333", lw=1.2, ls=(0, (4, 2)))
+    for mode in modes:
+        mine = sorted((p for p in points if p.mode == mode), key=lambda p: p.ranks)
+        whole = mine if mine[0].ranks == 1 else [Point(mode, 1, 0, 1.0, None), *mine]
+        colour, marker = page.styles[mode]
+        x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
+        error = np.array([p.spread or 0.0 for p in whole])
+        look = {"color": colour, "marker": marker, "ms": 5.0, "capsize": 2.5}
+        left.errorbar(x, y, error, label=mode, **look)
+        right.errorbar(x, 100 * y / x, 100 * error / x, **look)
+    for axes in (left, right):
+        if sizes[-1] >= MANY:
+            axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [str(size) for size in sizes])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("ranks")
+        axes.set_ylim(bottom=0)
+        if cores is not None and cores < sizes[-1]:
+            axes.axvspan(cores, sizes[-1], color="#999999", alpha=0.15, lw=0)
+    if cores is not None and cores < sizes[-1]:
+        right.text(sizes[-1], 4, f"more ranks than the {cores} cores ", ha="right", fontsize=8, color="#555555")
+    left.set_title("Speed-up over one rank (samples per second)")
+    right.set_title("% of the ideal")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
+    alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
+    return page.figure(figure, name, _data(points), alt)
+
+
+def _data(points: list[Point]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "mode": p.mode,
+                "world_size": p.ranks,
+                "n": p.n,
+                "speedup": p.speedup,
+                "speedup_sd": np.nan if p.spread is None else p.spread,
+                "ideal": p.ranks,
+                "serial_fraction": serial_fraction(p.speedup, p.ranks),
+            }
+            for p in points
+        ]
+    )

@@ -1,0 +1,113 @@
+"""How long until the result is good enough: samples and seconds to the target, misses shown."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from bench.cells import Workload
+from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.page import NONE, SERIES, Page, more, number, table
+from bench.report.reaching import Axis, Reach, reach
+
+NEVER = "not reached"
+
+
+def section(page: Page) -> list[Block]:
+    """A figure and a table for each workload."""
+    parts: list[Block] = []
+    pen = page.pen
+    for workload, found in page.workloads.items():
+        rows = [row for row in map(reach, found) if row.n]
+        if rows:
+            drawn = any(row.reached for row in rows)
+            picture = pen.draw(lambda w=workload, rows=rows: _figure(page, w, rows)) if drawn else None  # type: ignore[misc]
+            beyond = more(len(rows) - SERIES, "cell", "in the table, not in the figure") if picture else None
+            parts += told(Heading(plain(page.title(workload)), 3), _said(rows), picture, beyond, _table(rows))
+    intro = (
+        "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
+        "Medians over the n runs of a cell; a run that never came there counts as infinitely long, so a median may be "
+        f"*{NEVER}*. Runs that were interrupted by hand are left out. Every rank has a batch of "
+        "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
+    )
+    return told(Heading("Time to target"), Text(intro), parts, pen.rest) if parts else []
+
+
+def _said(rows: list[Reach]) -> Text:
+    about, runs = rows[0].cell.about, sum(row.n for row in rows)
+    targets = sorted({run.metrics.target.value for row in rows for run in row.cell.runs})
+    goal = " or ".join(f"{target:g}" for target in targets)
+    return Text(
+        f"Target: {plain(about.final.eval_metric)} {goal}, reached by {sum(row.reached for row in rows)} of {runs} runs."
+    )
+
+
+def _table(rows: list[Reach]) -> Table:
+    solo = next((row for row in rows if row.cell.is_solo), None)
+    return table(
+        [
+            {
+                "mode": plain(row.cell.marked),
+                "n": str(row.n),
+                "reached": f"{row.reached} of {row.n}",
+                "samples": _median(row, "samples"),
+                "× solo's samples": _times(row, solo, "samples"),
+                "seconds": _median(row, "seconds"),
+                "× solo's seconds": _times(row, solo, "seconds"),
+            }
+            for row in rows
+        ]
+    )
+
+
+def _median(row: Reach, axis: Axis) -> str:
+    middle = row.middle(axis)
+    return NEVER if middle is None or math.isinf(middle) else number(middle)
+
+
+def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
+    mine, theirs = row.middle(axis), solo.middle(axis) if solo else None
+    if row is solo or mine is None or not theirs or math.isinf(mine) or math.isinf(theirs):
+        return NONE
+    return f"{mine / theirs:.2f}"
+
+
+def _figure(page: Page, workload: Workload, whole: list[Reach]) -> Picture:
+    rows = whole[:SERIES]
+    figure = Figure(figsize=(10.5, 1.2 + 0.3 * len(rows)), layout="constrained")
+    both: tuple[Axis, Axis] = ("samples", "seconds")
+    for axes, axis in zip(figure.subplots(1, 2, sharey=True), both, strict=True):
+        there = [value for row in rows for value in getattr(row, axis) if math.isfinite(value)]
+        edge = 1.08 * max(there)
+        for place, row in enumerate(rows):
+            colour, marker = page.styles[row.cell.about.mode]
+            values = getattr(row, axis)
+            known = [value for value in values if math.isfinite(value)]
+            axes.plot(known, [place] * len(known), marker, color=colour, alpha=0.75, ms=5)
+            missed = len(values) - len(known)
+            if missed:
+                axes.plot([edge], [place], "x", color="#cc3311", ms=7, mew=2)
+                axes.text(1.02 * edge, place, f"{missed} missed", color="#cc3311", fontsize=8, va="center")
+            middle = row.middle(axis)
+            if middle is not None and math.isfinite(middle):
+                axes.plot([middle, middle], [place - 0.3, place + 0.3], color=colour, lw=2)
+        axes.set_xlim(0, 1.25 * edge)
+        axes.set_xlabel("samples trained" if axis == "samples" else "training seconds")
+        axes.grid(False, axis="y")
+    axes.set_yticks(range(len(rows)), [f"{row.cell.label}  n={row.n}" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    figure.suptitle(f"Until the target: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
+    alt = f"Samples and seconds to the target by mode, one point a run, bars are medians, of {page.title(workload)}"
+    return page.figure(figure, page.slug("target", workload), _data(whole), alt)
+
+
+def _data(rows: list[Reach]) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"cell": row.cell.label, "reached": math.isfinite(samples), "samples": samples, "seconds": seconds}
+            for row in rows
+            for samples, seconds in zip(row.samples, row.seconds, strict=True)
+        ]
+    )

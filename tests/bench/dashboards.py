@@ -1,0 +1,69 @@
+"""A dashboard's server in a thread of this process, and a reader of its stream."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from bench.dashboard import server
+from bench.dashboard.listening import listen
+
+
+@contextmanager
+def serving(root: Path, port: int = 0) -> Iterator[int]:
+    """The port of a server over `root`."""
+    listening = listen("127.0.0.1", port)
+    app = server.app(root, poll_s=0.05)
+    runner = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2))
+    app.state.closing = lambda: runner.should_exit
+    thread = threading.Thread(target=runner.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        runner.should_exit = True
+        thread.join(20)
+        listening.close()
+        assert not thread.is_alive()
+
+
+class Message(NamedTuple):
+    kind: str
+    id: str
+    body: Any
+
+
+def messages(port: int, query: str = "", last_id: str = "") -> Iterator[Message]:
+    """What the stream says, as it comes."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", f"/events{query}", headers={"Last-Event-ID": last_id} if last_id else {})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        said: dict[str, str] = {}
+        while line := answer.readline():
+            name, _, value = line.decode().rstrip("\r\n").partition(": ")
+            if name:
+                said[name] = value
+            elif "event" in said:
+                yield Message(said["event"], said.get("id", ""), json.loads(said["data"]))
+                said = {}
+    finally:
+        connection.close()
+
+
+def until(what: Any, timeout_s: float = 20.0) -> Any:
+    """What `what()` returns as soon as it is something."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := what()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found
+    return found

@@ -1,0 +1,110 @@
+"""The dashboard in a browser, beside a job of two ranks of which one is killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page
+
+from bench.dashboard import page as pages
+from bench.dashboard.board import whole
+from bench.runfolder import CONFIG, EVENTS
+from tests.bench.dashboards import serving, until
+from tests.bench.streams import make_spec, write_run
+from tests.bench.test_dashboard import HOSTILE, begin
+from tests.browser import browser  # noqa: F401
+from tests.browser import page as tab  # noqa: F401
+from tests.warm import PICTURES, Warm
+
+JOB = (
+    *("-m", "bench", "model=mlp", "mode=nccl_cadence", "cluster.speeds=[1.0,0.5]", "cluster.faults=[1@150:crash]"),
+    *("train.epochs=400", "report=false", "validate=false"),
+)
+PATHS = "[...document.querySelectorAll('#detail .chart path')].map((path) => path.getAttribute('d').length)"
+
+
+def watch(tab: Page) -> tuple[list[str], list[str]]:  # noqa: F811
+    """What goes wrong on the page, and where its requests go."""
+    wrong: list[str] = []
+    asked: list[str] = []
+    tab.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: asked.append(request.url))
+    return wrong, asked
+
+
+def lost_at(runs: Path) -> float:
+    """When the record of a lost rank was written, on the monotonic clock."""
+    (path,) = runs.rglob(EVENTS)
+    return next(json.loads(line)["at"] for line in path.read_text().splitlines() if '"type":"Lost"' in line)
+
+
+def test_a_job_is_watched_a_killed_rank_shows_and_a_server_may_come_back(
+    tab: Page,  # noqa: F811
+    warm: Warm,
+    tmp_path: Path,
+) -> None:
+    runs = tmp_path / "runs"
+    wrong, asked = watch(tab)
+    with serving(runs) as port:
+        tab.goto(f"http://127.0.0.1:{port}/")
+        assert "no runs here yet" in tab.inner_text("#detail")
+        job = warm.start(tmp_path, *JOB, env={PICTURES: "none"})
+        try:
+            tab.wait_for_selector("#runs .chip.running", timeout=60_000)
+            until(lambda: max(tab.evaluate(PATHS), default=0) > 100, 60)  # the page lets nobody evaluate in it
+            before = tab.evaluate(PATHS)
+            until(lambda: tab.evaluate(PATHS) != before)
+            tab.wait_for_selector(".faults li", timeout=60_000)
+            assert time.monotonic() - lost_at(runs) < 2.0
+            assert "rank 1" in tab.inner_text(".faults li")
+            assert "lost" in tab.inner_text("tr[data-rank='1']")
+            for name in ("Batch share", "Step time", "Memory", "Processor", "epochs"):
+                tab.get_by_role("tab", name=name).click()
+            assert tab.locator(".graph rect").count() == 4
+            assert "cluster.speeds" in tab.inner_text(".config")
+            assert wrong == []
+        except BaseException:
+            job.kill_all()
+            raise
+    # Without its server the page stays, and says so; another server on the same port sends it everything anew.
+    tab.wait_for_selector("#link.off")
+    assert "rank 1" in tab.inner_text(".faults li")
+    job.kill_all()
+    with serving(runs, port):
+        tab.wait_for_selector("#link.live")
+        tab.wait_for_selector("#runs .chip.left")
+        assert "process gone" in tab.inner_text("#detail")
+        assert tab.locator("#runs li").count() == 1
+    assert until(lambda: asked)
+    assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in asked)
+
+
+def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Path) -> None:  # noqa: F811
+    for seed in (0, 1):
+        write_run(tmp_path / "runs", make_spec(seed=seed))
+    writer = begin(tmp_path / "runs", "w2-s9-bad")
+    (writer.path / CONFIG).write_text(json.dumps({"model": HOSTILE, "run_id": HOSTILE, HOSTILE: HOSTILE}))
+    out = tmp_path / "it.html"
+    out.write_text(pages.exported(whole(tmp_path / "runs"), tmp_path / "runs"), encoding="utf-8")
+    wrong, asked = watch(tab)
+    dialogs: list[Any] = []
+    tab.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    tab.goto(out.as_uri())
+    tab.locator("#runs li input").nth(0).check()
+    tab.locator("#runs li input").nth(1).check()
+    tab.wait_for_selector("h2:text('Comparison')")
+    assert tab.locator("#detail .chart svg").count() == 3
+    assert tab.locator("#detail table >> nth=0").locator("tbody tr").count() in (2, 3)
+    tab.get_by_role("button", name=HOSTILE).click()
+    assert HOSTILE in tab.inner_text("#detail")
+    tab.fill("#filter", "w2-s1")
+    assert tab.locator("#runs li").count() == 1
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 800})
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert (wrong, dialogs) == ([], [])
+    assert asked == [out.as_uri()]

@@ -1,0 +1,158 @@
+"""Loggers: what they write is read back with their own packages; what goes wrong with them is a note."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import loggers
+from bench.loggers.recorded import recorded
+from bench.runfolder import CONFIG, find_runs
+from tests.bench.conftest import Bench
+from tests.bench.streams import make_spec, write_run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = write_run(tmp_path / "runs", make_spec())
+    (place / CONFIG).write_text(
+        json.dumps({"run_id": "it", "policy": {"anchor": 10}, "cluster": {"speeds": [1.0, 0.5]}})
+    )
+    return place
+
+
+def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
+    run = recorded(folder)
+    metrics = find_runs(folder)[0][0].metrics
+    series: dict[str, list[float]] = {}
+    for scalar in run.scalars:
+        series.setdefault(scalar.name, []).append(scalar.value)
+    assert series["train/loss"] == [epoch.train_loss for epoch in metrics.epochs]
+    assert series["eval/accuracy"] == [epoch.eval for epoch in metrics.epochs]
+    assert series["final/accuracy"] == [metrics.final.eval]
+    assert series["final/rank1_samples_per_s"] == [metrics.throughput.per_rank[1]]
+    assert metrics.elche is not None
+    assert series["schedule/anchor"] == [plan.anchor for plan in metrics.elche.plans]
+    assert {"train/lr", "train/samples_per_s", "rank0/samples_per_s", "rank1/share"} <= series.keys()
+    assert run.params == {"run_id": "it", "policy.anchor": "10", "cluster.speeds": "[1.0, 0.5]"}
+
+
+def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for _ in range(2):  # a rerun replaces
+        assert loggers.write(("tensorboard",), folder, tmp_path / "runs") == []
+    (path,) = (folder / "tensorboard").iterdir()
+    events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    events.Reload()
+    run = recorded(folder)
+    for name in {scalar.name for scalar in run.scalars}:
+        ours = [(scalar.step, pytest.approx(scalar.value, rel=1e-6)) for scalar in run.scalars if scalar.name == name]
+        assert [(event.step, event.value) for event in events.Scalars(name)] == ours
+    (said,) = events.Tensors("configuration")
+    assert "| policy.anchor | 10 |" in said.tensor_proto.string_val[0].decode()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_has_the_run_once_with_parameters_and_series(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for _ in range(2):
+        assert loggers.write(("mlflow",), folder, tmp_path / "runs") == []
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=(tmp_path / "runs" / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("mlp")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    metrics = find_runs(folder)[0][0].metrics
+    assert run.info.status == "FINISHED"
+    assert run.data.params["policy.anchor"] == "10"
+    assert run.data.metrics["final/accuracy"] == metrics.final.eval
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(e.epoch + 1, e.train_loss) for e in metrics.epochs]
+    assert find_runs(tmp_path / "runs")[1] == []  # its store is no run
+
+
+def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a double of the package, which is large and a service's; the real one below, where it is installed."""
+    asked: dict[str, Any] = {}
+    made: list[Any] = []
+    rows: list[dict[str, float]] = []
+
+    class Run:
+        def __init__(self) -> None:
+            self.summary: dict[str, float] = {}
+            made.append(self)
+
+        def __enter__(self) -> Run:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def define_metric(self, *_: object, **__: object) -> None: ...
+
+        def log(self, row: dict[str, float]) -> None:
+            rows.append(row)
+
+    def init(**settings: Any) -> Run:
+        asked.update(settings)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    monkeypatch.delitem(sys.modules, "bench.loggers.wandb_offline", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert loggers.write(("wandb",), folder, tmp_path) == []
+    assert (asked["mode"], asked["dir"]) == ("offline", str(folder))
+    assert [row["seconds"] for row in rows] == sorted({row["seconds"] for row in rows})
+    assert sum(len(row) - 1 for row in rows) == len({(s.seconds, s.name) for s in recorded(folder).scalars})
+    assert "final/accuracy" in made[0].summary
+    sys.modules.pop("bench.loggers.wandb_offline")
+
+
+def test_wandb_itself(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    assert loggers.write(("wandb",), folder, tmp_path) == []
+    assert list((folder / "wandb").glob("offline-run-*"))
+
+
+def test_what_cannot_be_chosen_is_said_before_anything_starts(
+    quiet: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "mlflow" else there(name, *more)
+    )
+    assert quiet("model=mlp", "mode=solo", "logger=[tensorboard,mlflow]") == 2
+    assert "pip install '.[mlflow]'" in capsys.readouterr().err
+    assert quiet("model=mlp", "mode=solo", "logger=tensorbord") == 2
+    assert "did you mean 'tensorboard'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert loggers.chosen("none") == loggers.chosen([]) == loggers.chosen(None) == ()
+
+
+def test_a_logger_changes_no_run_and_its_failure_is_a_note(
+    quiet: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = types.ModuleType("broken")
+    broken.write = lambda run, output: 1 / 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "broken", broken)
+    monkeypatch.setitem(loggers.LOGGERS, "mlflow", "broken")
+    assert quiet("model=mlp", "mode=solo", "logger=[mlflow,tensorboard]", "output=with") == 0
+    assert "logger mlflow failed (ZeroDivisionError" in " ".join(capsys.readouterr().out.split())
+    assert quiet("model=mlp", "mode=solo", "output=without") == 0
+    ((one,), _), ((other,), _) = find_runs(tmp_path / "with"), find_runs(tmp_path / "without")
+    assert (one.config, one.metrics.run_id) == (other.config, other.metrics.run_id)
+    assert (one.path / "tensorboard").is_dir()

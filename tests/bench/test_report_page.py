@@ -1,0 +1,172 @@
+"""The renderers of the report, and its page: what comes from runs is harmless, and the page does what it offers."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from bench.report import html, markdown, write_report
+from bench.report.blocks import Bullets, Code, Heading, Picture, Table, Text, Verdicts, plain, told
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
+from tests.browser import browser  # noqa: F401
+from tests.browser import page as tab  # noqa: F401
+
+EVIL = "<script>alert(1)</script> **x** [a](javascript:alert(2)) `</code>` | $\\frac{1}{0}$ &lt;"
+MANY = tuple(
+    {"mode": name, "n": value}
+    for name, value in zip("abcdefg", ("3", "1,000", "–", "20 %", "2", "1", "-5"), strict=True)
+)
+
+
+class Seen(HTMLParser):
+    """Tags, and what they would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "data", "poster")]
+
+
+def test_markup_is_the_same_in_both() -> None:
+    text = "**a *b* c** and `c < d`, [e f](g.csv), 2 \\* 3 <i>"
+    assert html.inline(text) == (
+        '<strong>a <em>b</em> c</strong> and <code>c &lt; d</code>, <a href="g.csv">e f</a>, 2 * 3 &lt;i&gt;'
+    )
+    assert markdown.render([Text(text)]) == "**a *b* c** and `c < d`, [e f](g.csv), 2 \\* 3 \\<i>\n"
+
+
+@pytest.mark.parametrize(
+    "text", [EVIL, "a*b*c", "_x_ `y`", "[t](u)", "a\\b \\* <b>", "&amp; &#60;", "two\nlines", "`", "**", "](", "<"]
+)
+def test_what_runs_say_is_read_as_it_is(text: str) -> None:
+    """Escaped, then rendered, it is the text itself."""
+    shown = html.inline(plain(text))
+    assert Seen(shown).tags == []
+    seen: list[str] = []
+
+    class Read(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            seen.append(data)
+
+    reader = Read()
+    reader.feed(shown)
+    reader.close()
+    assert "".join(seen) == " ".join(text.split())
+
+
+def test_a_forgotten_escape_does_no_harm() -> None:
+    shown = html.inline(EVIL)
+    assert not {"script", "a"} & set(Seen(shown).tags)
+    text = markdown.render([Text(EVIL), Heading(EVIL), Bullets((EVIL,)), Table(({"a": EVIL},))])
+    assert re.search(r"(?<!\\)<script", text) is None
+
+
+@pytest.mark.parametrize(
+    "target", ["javascript:alert(1)", "//host/x", "https://host/x", "data:text/html,x", "vbscript:x"]
+)
+def test_links_stay_in_the_folder(target: str) -> None:
+    assert Seen(html.inline(f"[x]({target})")).tags == []
+
+
+def test_blocks_that_say_nothing_are_left_out() -> None:
+    assert told(None, Text(""), Bullets(()), Table(()), [Text("a"), None]) == [Text("a")]
+
+
+def test_tables_are_whole_in_both(tmp_path: Path) -> None:
+    table = Table(({"a|b": "x|y", "n": "1"}, {"a|b": "long " * 20, "n": "–"}))
+    lines = markdown.render([table]).splitlines()
+    assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines] == [3] * 4
+    assert lines[1].startswith("|:--")
+    assert lines[1].endswith("--:|")
+    page = html.render(
+        [table, Verdicts(({"cell": "c", "quality": "PASS", "why": "FAIL of words"},), left=3)], tmp_path, "t"
+    )
+    assert 'x|y</td><td class="n">1</td>' in page
+    assert '<span class="verdict PASS">PASS</span>' in page
+    assert page.count('class="verdict ') == 1
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report over runs whose every string wants to be more than text."""
+    root = tmp_path_factory.mktemp("evil")
+    write_run(root, make_spec("solo"))
+    for mode in ("nccl_sync", "nccl_cadence"):
+        spec = make_spec(mode)
+        metrics = make_metrics(spec)
+        final = metrics.final.model_copy(update={"eval_metric": EVIL})
+        env = {EVIL: EVIL, "cores": 2}
+        said = {"model": EVIL, "data": EVIL, "recipe": EVIL, "warnings": [EVIL], "env": env, "git": env, "final": final}
+        write_run(root, spec, metrics.model_copy(update=said))
+    failed = make_spec("cpu_async")
+    write_run(root, failed, make_metrics(failed, make_records(failed)[:99], status="failed", error=EVIL))
+    return write_report(root, tmp_path_factory.mktemp("report"), baseline=root / "none")
+
+
+def test_evil_runs_make_a_harmless_page(evil: Path) -> None:
+    seen = Seen(evil.with_suffix(".html").read_text())
+    assert seen.tags.count("script") == 1, "ours"
+    assert [
+        link for link in seen.links if re.match(r"[a-z]+:|//", link) and not link.startswith("data:image/png;")
+    ] == []
+    assert "img" in seen.tags
+    text = re.sub(r"^```sh\n.*?^```$", "", evil.read_text(), flags=re.M | re.S)
+    assert "script" in text
+    assert re.search(r"(?<!\\)<script", text) is None
+
+
+def test_markdown_and_page_say_the_same(evil: Path) -> None:
+    heads = re.findall(r"^#{2,3} (.+)$", evil.read_text(), re.M)
+    page = evil.with_suffix(".html").read_text()
+    assert [html.inline(head) for head in heads] == re.findall(r"<h[23] id=[^>]+>(.+)</h[23]>", page)
+    pictures = re.findall(r"!\[.+\]\((.+\.png)\)", evil.read_text())
+    assert len(pictures) == page.count("<figure>") > 3
+
+
+def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Page) -> None:  # noqa: F811
+    said: list[str] = []
+    asked: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.on("dialog", lambda dialog: said.append(dialog.message))
+    tab.on("request", lambda request: asked.append(request.url))
+    picture = next(evil.parent.glob("*.png"))
+    blocks = [Heading("One"), Table(MANY), Picture(picture.name, "a picture"), Heading("Two"), Code("x")]
+    path = tmp_path / "page.html"
+    path.write_text(html.render(blocks, evil.parent, "t"))
+    tab.goto(path.as_uri())
+    column = (
+        "() => [...document.querySelectorAll('tbody tr:not(.hidden)')].map(row => row.cells[0].textContent).join('')"
+    )
+    head = tab.locator("th button").nth(1)
+    head.click()
+    assert tab.evaluate(column) == "gfeadbc", "by number; what is not known comes last"
+    head.click()
+    assert tab.evaluate(column) == "bdaefgc"
+    assert tab.locator("th").nth(1).get_attribute("aria-sort") == "descending"
+    tab.locator(".filter").fill("20 d")
+    assert tab.evaluate(column) == "d"
+    tab.locator(".filter").fill("")
+    assert len(tab.evaluate(column)) == 7
+    tab.locator("figure .zoom").click()
+    assert tab.locator("dialog").is_visible()
+    tab.keyboard.press("Escape")
+    assert not tab.locator("dialog").is_visible()
+    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.locator("#theme").click()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    tab.locator("nav a").nth(1).click()
+    assert tab.url.endswith("#part-2")
+    tab.goto(evil.with_suffix(".html").as_uri())
+    assert tab.locator("h1").inner_text() == "Benchmark report"
+    assert said == []
+    assert [url for url in asked if not url.startswith(("file://", "data:image/png"))] == []

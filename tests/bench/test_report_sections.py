@@ -1,0 +1,250 @@
+"""The sections of the report on chosen numbers: what they say is what the runs are."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench import report
+from bench.cells import cells
+from bench.report import write_report
+from bench.report.differences import difference, ratio
+from bench.report.planned import Point, planned
+from bench.report.reaching import reach
+from bench.report.sections.profile import score
+from bench.report.sections.speedup import serial_fraction
+from bench.runfolder import find_runs
+from bench.schema import Metrics
+from bench.spec import RunSpec
+from tests.bench.generated import plant
+from tests.bench.references import baselines, cell, put
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures: they take the time."""
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+
+
+def part(path: Path, name: str) -> str:
+    return path.read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
+
+
+def timed(spec: RunSpec, speed: float, reached: float | None = None) -> Metrics:
+    """A run of chosen speed, and seconds to target; None: never reached."""
+    m = make_metrics(spec)
+    target = m.target.model_copy(
+        update={"reached": reached is not None, "seconds": reached, "samples": None if reached is None else 1000}
+    )
+    return m.model_copy(
+        update={"throughput": m.throughput.model_copy(update={"samples_per_s": speed}), "target": target}
+    )
+
+
+def test_differences_have_intervals_where_seeds_allow() -> None:
+    wide = difference([0.90, 0.92, 0.94], [0.95, 0.97, 0.99], True)
+    assert wide is not None
+    assert wide.value == pytest.approx(0.05)
+    reach = 2.776 * 0.02 * math.sqrt(2 / 3)  # t(0.975, 4) times the pooled standard error
+    assert wide.low == pytest.approx(0.05 - reach, abs=1e-4)
+    assert wide.high == pytest.approx(0.05 + reach, abs=1e-4)
+    lower_is_better = difference([0.90, 0.92, 0.94], [0.95, 0.97, 0.99], False)
+    assert lower_is_better is not None
+    assert lower_is_better.value == pytest.approx(-0.05)
+    one = difference([0.9], [0.8], True)
+    assert one is not None
+    assert one.low is None
+    assert not one.decided
+    assert difference([None], [0.8], True) is None
+    assert difference([0.9, 0.9], [0.9, 0.9], True) is not None, "no spread, no interval, no division by zero"
+    twice = ratio([10.0, 10.1, 9.9], [20.0, 20.2, 19.8])
+    assert twice is not None
+    assert math.exp(twice.value) == pytest.approx(2.0)
+    assert twice.decided
+
+
+def test_quality_is_held_against_the_margin_of_the_baseline(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    runs = cell(tmp_path / "runs", "solo", (0.97, 0.972, 0.974, 0.976, 0.978))
+    cell(runs, "nccl_sync", (0.971, 0.972, 0.974, 0.976, 0.978))
+    cell(runs, "cpu_async", (0.90, 0.902, 0.904, 0.906, 0.908))
+    path = write_report(runs, tmp_path / "out", baseline=base)
+    rows = {
+        line.split("|")[1].strip(): line
+        for line in part(path, "Quality against one device").splitlines()[8:]
+        if "|" in line
+    }
+    assert "as good" in rows["nccl_sync ×2"]
+    assert "worse: the interval is below" in rows["cpu_async ×2"]
+    assert "-7.00 pt" in rows["cpu_async ×2"]
+    assert "**1 are as good** (95 % interval within the margin), **1 worse**" in part(path, "In two minutes")
+    data = pd.read_csv(path.parent / "quality-mlp.csv")
+    assert data["verdict"].to_list() == ["worse", "within"]
+    assert (data["low"] < data["difference"]).all()
+
+
+def test_misses_count_as_infinitely_long(tmp_path: Path) -> None:
+    for seed, seconds in enumerate((2.0, 4.0, None)):
+        spec = make_spec("solo", seed=seed)
+        write_run(tmp_path / "runs", spec, timed(spec, 100.0, seconds))
+    for seed, seconds in enumerate((1.0, None, None)):
+        spec = make_spec("nccl_sync", seed=seed)
+        write_run(tmp_path / "runs", spec, timed(spec, 100.0, seconds))
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    text = part(path, "Time to target")
+    assert "reached by 3 of 6 runs" in text
+    rows = [re.split(r"\s*\|\s*", line) for line in text.splitlines() if line.startswith("| ")]
+    assert rows[1][1:8] == ["solo", "3", "2 of 3", "1,000", "–", "4", "–"]
+    assert rows[2][1:8] == ["nccl_sync ×2", "3", "1 of 3", "not reached", "–", "not reached", "–"]
+    data = pd.read_csv(path.parent / "target-mlp.csv")
+    assert data["reached"].sum() == 3
+    found = {one.label: reach(one) for one in cells(find_runs(tmp_path / "runs")[0])}
+    assert found["nccl_sync ×2"].middle("seconds") == math.inf
+    assert "| nccl_sync |" in part(path, "Performance profile"), "it missed, and is in the profile"
+
+
+def test_profile_scores_are_areas() -> None:
+    assert score([1.0, 1.0]) == 1.0
+    assert score([1.0, math.inf]) == 0.5
+    assert score([2.5]) == pytest.approx(0.5)
+    assert score([4.0, 9.0]) == 0.0
+
+
+def test_serial_fraction_recovers_amdahl() -> None:
+    for fraction in (0.0, 0.1, 0.5, 1.0):
+        for ranks in (2, 4, 8):
+            speedup = 1 / (fraction + (1 - fraction) / ranks)
+            assert serial_fraction(speedup, ranks) == pytest.approx(fraction)
+    assert serial_fraction(1.0, 1) is None
+    assert serial_fraction(None, 2) is None
+    fast = serial_fraction(2.2, 2)
+    assert fast is not None
+    assert fast < 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_scaling_says_what_a_device_brings_and_how_many_cores_there_were(tmp_path: Path) -> None:
+    for mode, size, speed in (("solo", 1, 100.0), ("nccl_sync", 2, 150.0), ("nccl_sync", 4, 200.0)):
+        spec = make_spec(mode, world_size=size)
+        write_run(tmp_path / "runs", spec, timed(spec, speed, 1.0))
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Scaling, weak").splitlines() if line[:2] == "| "]
+    assert [row[4:8] for row in rows[2:]] == [["1.50", "2", "75 %", "0.33"], ["2.00", "4", "50 %", "0.33"]]
+    said = part(path, "In two minutes")
+    assert "2 ranks make 1.50 times solo's samples/s with nccl_sync ×2 (n=1), 75% of the ideal" in said
+    assert "each device added brings 50% of one" in said
+    assert "they are more than the 2 cores" in said
+    assert (
+        "up to 4 ranks shared them, so at 4 ranks no way of training can reach more than 50% of the ideal"
+        in path.read_text()
+    )
+
+
+def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", make_spec("nccl_cadence", speeds=()))
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    data = pd.read_csv(path.parent / "idle-mlp.csv")
+    (run,) = find_runs(tmp_path / "runs")[0]
+    for rank, shares in enumerate(run.metrics.breakdown):
+        row = data[data["rank"] == rank].iloc[0]
+        total = row[["late rank", "orders", "bookkeeping", "short", "other"]].sum()
+        assert total == pytest.approx(shares.wait + shares.other, abs=1e-6), (
+            "gaps are what breakdown calls wait and other"
+        )
+    assert "rank" in part(path, "Idle time by cause")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    values = (0.970, 0.972, 0.974)
+    for root in (old, new):
+        cell(root, "solo", values)
+    cell(old, "nccl_sync", values)
+    cell(new, "nccl_sync", tuple(value - 0.05 for value in values))
+    cell(old, "cpu_async", values)
+    cell(new, "cpu_cadence", values)
+    put(old, make_spec("nccl_cadence"), 0.97)
+    spec = make_spec("nccl_cadence")
+    write_run(new, spec, make_metrics(spec, status="failed", error="boom"))
+    path = write_report(new, tmp_path / "out", previous=old)
+    text = part(path, "What changed")
+    assert "**1 cell new, 1 gone, 2 changed**, 1 not changed" in text
+    assert "- mlp cpu_cadence ×2" in text
+    assert "- mlp cpu_async ×2" in text
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| mlp")}
+    assert set(rows) == {"mlp nccl_sync ×2", "mlp nccl_cadence ×2"}
+    assert "**-5.00 pt [" in rows["mlp nccl_sync ×2"]
+    assert "1 ok → 1 failed" in rows["mlp nccl_cadence ×2"]
+    assert len(pd.read_csv(path.parent / "changes.csv")) == 3
+    assert "What changed" not in write_report(new, tmp_path / "out2").read_text()
+
+
+def test_an_experiment_is_what_its_file_says() -> None:
+    plan = planned(Path("anywhere"), "scaling_weak")
+    assert plan is not None
+    solo = [point for point in plan.points if point.mode == "solo"]
+    assert {(point.model, point.world_size) for point in solo} == {("mlp", 1), ("resnet_graph", 1)}
+    assert Point("mlp", "cpu_async", 4, 0) in plan.points
+    assert len(plan.points) == len(set(plan.points)) == 2 * (1 + 3 * 3)
+    nightly = planned(Path("anywhere"), "nightly")
+    assert nightly is not None
+    assert {"mlp", "vit"} <= {point.model for point in nightly.points}
+    with pytest.raises(ValueError, match="no experiment 'nothing'"):
+        planned(Path("anywhere"), "nothing")
+    for file in (CONF / "experiment").glob("*.yaml"):
+        assert planned(Path("anywhere"), file.stem), file
+    found = planned(Path("runs/example"), None)
+    assert found is not None, "by where it writes"
+    assert found.experiment == "example"
+    assert planned(Path("anywhere"), None) is None
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_planned_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for mode in ("solo", "nccl_sync"):
+        write_run(root, make_spec(mode))
+    text = part(write_report(root, tmp_path / "out", experiment="smoke"), "Missing and failed")
+    assert "Experiment *smoke* plans 8 runs: 2 are here, **6 missing**." in text
+    assert "- mlp cpu_async ×2: seed 0" in text
+    assert "- resnet_graph solo ×1: seed 0" in text
+    assert "mlp solo" not in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_cells_with_fewer_seeds_are_named(tmp_path: Path) -> None:
+    root = cell(tmp_path / "runs", "solo", (0.97, 0.972, 0.974))
+    cell(root, "nccl_sync", (0.97,))
+    text = part(write_report(root, tmp_path / "out"), "Missing and failed")
+    assert "mlp nccl_sync ×2: 2 seeds fewer (1 of 3)" in text
+
+
+def test_many_runs_are_cut_short_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many workloads a few are drawn; every cell is in the tables."""
+    plant(tmp_path / "runs", 80)
+    monkeypatch.setattr(report.page, "MANY_RUNS", 79)
+    monkeypatch.setattr(report.page, "FEW", 1)
+    monkeypatch.setattr(report.page, "LITTLE", 1_000_000)
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    text = path.read_text()
+    assert "80 runs in 16 cells" in text
+    assert "… and 1 more figure: not drawn" in text
+    assert "their records were not read" in part(path, "Idle time by cause")
+    assert len([line for line in part(path, "Comparison").splitlines() if "5 ok" in line]) == 16
+    assert len(list(path.parent.glob("breakdown-*.png"))) == 1
+
+
+def test_a_broken_experiment_is_told_only_to_who_asked_for_it(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "bad.yaml").write_text("a: b: c")
+    assert planned(tmp_path, None, tmp_path) is None
+    with pytest.raises(ValueError, match="not an experiment"):
+        planned(tmp_path, "bad", tmp_path)
