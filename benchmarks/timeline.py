@@ -1,9 +1,9 @@
 """What the timeline costs a step: `python -m benchmarks.timeline`.
 
 A replica of a model trains block by block, in turns with the engine's meter, which reads the clock, keeps slices and writes
-them out, and with one that does nothing. Prints, for each model, the median of the ratios of neighbouring
-blocks less one, the 95 % interval of this median, and the quartiles of the ratios: of processor time, which other programs
-disturb less, and of time.
+them out, and with one that does nothing. For each model: processor time of the meter's own calls over that of a step; and
+the median of the ratios of neighbouring blocks less one, with its 95 % interval, of processor time. `control` is the same
+with two meters that do nothing: what is not beyond it is not measured.
 """
 
 from __future__ import annotations
@@ -39,49 +39,66 @@ class Silent(Meter):
     def flush(self) -> None: ...
 
 
-def block(replica: Replica, meter: Meter, size: int, first: int, steps: int) -> tuple[float, float]:
-    """Seconds of the processor, and seconds, of so many steps, and of writing out what they left, as a report does."""
+def block(replica: Replica, meter: Meter, size: int, first: int, steps: int) -> float:
+    """Seconds of the processor for so many steps, and for writing out what they left, as a report does."""
     replica._meter = meter
-    began, worked = time.perf_counter(), time.process_time()
+    began = time.process_time()
     for step in range(first, first + steps):
         start = step % (replica.samples // size) * size
         replica.step(Batch(0, start, start + size, size), float(start))
     meter.flush()
-    return time.process_time() - worked, time.perf_counter() - began
+    return time.process_time() - began
 
 
-def ratios(model: str, pairs: int, folder: Path) -> np.ndarray:
-    """Of the times of neighbouring blocks, with and without, less one; shape [pairs, 2], as `block` has them."""
-    recipe = models.load(model).recipes["quick"]
-    job = Job(partial(models.make_task, model, recipe, ""), 1, recipe.batch_size, 0, 1, Sync(), "nccl", folder)
-    meters = Meter(0, folder, CPU), Silent(1, folder, CPU)
-    replica = Replica(job, CPU, meters[0], Slowdown(1.0))
-    size = recipe.batch_size
-    steps = max(round(9 * BLOCK_S / min(block(replica, meter, size, 0, 9)[1] for meter in meters)), 1)
+def ratios(replica: Replica, size: int, steps: int, meters: tuple[Meter, Meter], pairs: int) -> np.ndarray:
+    """Of the times of neighbouring blocks, with the first meter and with the other, less one; shape [pairs]."""
     rows = []
     for turn in range(pairs + 3):  # the first ones warm up
-        order = (0, 1) if turn % 2 else (1, 0)
-        taken = {way: block(replica, meters[way], size, turn * steps, steps) for way in order}
-        rows.append([a / b - 1 for a, b in zip(taken[0], taken[1], strict=True)])
+        taken = {
+            way: block(replica, meters[way], size, turn * steps, steps) for way in ((0, 1) if turn % 2 else (1, 0))
+        }
+        rows.append(taken[0] / taken[1] - 1)
     return np.array(rows[3:])
+
+
+def own(meter: Meter, steps: int) -> float:
+    """Seconds of the processor that the meter takes for so many steps of four slices: the median of many times."""
+    taken = []
+    for _ in range(50):
+        began, at = time.process_time(), 0.0
+        for kind in ("data", "forward", "backward", "optimizer") * steps:
+            at = meter.add(kind, at)
+        meter.flush()
+        taken.append(time.process_time() - began)
+    return float(np.median(taken))
+
+
+def row(model: str, pairs: int, folder: Path) -> str:
+    """Of the table."""
+    recipe = models.load(model).recipes["quick"]
+    size = recipe.batch_size
+    job = Job(partial(models.make_task, model, recipe, ""), 1, size, 0, 1, Sync(), "nccl", folder)
+    meter, silent, other = Meter(0, folder, CPU), Silent(1, folder, CPU), Silent(2, folder, CPU)
+    replica = Replica(job, CPU, meter, Slowdown(1.0))
+    steps = max(round(9 * BLOCK_S / min(block(replica, silent, size, 0, 9) for _ in range(3))), 1)
+    whole = float(np.median([block(replica, silent, size, 0, steps) for _ in range(20)]))
+    found = [ratios(replica, size, steps, (first, silent), pairs) for first in (meter, other)]
+    apart = 98 / np.sqrt(pairs)  # of the places of order statistics, in percent: 1.96 sqrt(n / 4)
+    points = [np.percentile(each, [50, 50 - apart, 50 + apart]) for each in found]
+    cells = [f"{middle:+.2%} ({low:+.2%} to {high:+.2%})" for middle, low, high in points]
+    return f"| {model} | {1e3 * whole / steps:.2f} ms | {own(meter, steps) / whole:.2%} | {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--models", nargs="*", default=["mlp", "lenet", "resnet_graph"])
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        "| model | processor time | 95 % | quartiles | time | 95 % | quartiles |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
+    print("| model | step | the meter's own | with and without | control |\n|---|---:|---:|---:|---:|")
     for model in asked.models:
         with tempfile.TemporaryDirectory() as folder:
-            found = ratios(model, asked.pairs, Path(folder))
-        apart = 98 / np.sqrt(len(found))  # of the ranks of order statistics, in percent: 1.96 sqrt(n / 4)
-        points = np.percentile(found, [50, 50 - apart, 50 + apart, 25, 75], axis=0).T
-        cells = [f"{m:+.2%} | {a:+.2%} to {b:+.2%} | {c:+.1%} to {d:+.1%}" for m, a, b, c, d in points]
-        print(f"| {model} | {' | '.join(cells)} |", flush=True)
+            print(row(model, asked.pairs, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":
