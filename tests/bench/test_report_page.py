@@ -16,10 +16,11 @@ from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
 
 EVIL = "<script>alert(1)</script> **x** [a](javascript:alert(2)) `</code>` | $\\frac{1}{0}$ &lt;"
-MANY = tuple(
-    {"mode": name, "n": value}
-    for name, value in zip("abcdefg", ("3", "1,000", "–", "20 %", "2", "1", "-5"), strict=True)
+NUMBERS, BYTES = (
+    ["3", "1,000", "–", "20%", "2", "1", "-5"],
+    ["9 GB", "212 kB", "20 MB", "8.5 MB", "1.5 GB", "7 B", "191 MB"],
 )
+MANY = tuple({"mode": a, "n": n, "bytes": size} for a, n, size in zip("abcdefg", NUMBERS, BYTES, strict=True))
 
 
 class Seen(HTMLParser):
@@ -152,6 +153,10 @@ def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Page)
     assert tab.evaluate(column) == "gfeadbc", "by number; what is not known comes last"
     head.click()
     assert tab.evaluate(column) == "bdaefgc"
+    tab.locator("th button").nth(2).click()
+    assert tab.evaluate(column) == "fbdcgea", "sizes by what they are"
+    head.click()
+    head.click()
     assert tab.locator("th").nth(1).get_attribute("aria-sort") == "descending"
     tab.locator(".filter").fill("20 d")
     assert tab.evaluate(column) == "d"

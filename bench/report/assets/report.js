@@ -1,9 +1,12 @@
 "use strict";
+const SIZES = { kB: 1e3, MB: 1e6, GB: 1e9 };
+
 // Tables: a click on a head sorts (numbers by the first number in a cell, text by its letters), the box hides rows.
 function key(cell) {
   const text = cell.textContent.trim();
-  const found = text.replaceAll(",", "").match(/^[^\d+\-−.]{0,2}([+\-−]?\d*\.?\d+(?:e[+-]?\d+)?)/i);
-  return { text, number: found ? parseFloat(found[1].replace("−", "-")) : NaN };
+  const found = text.replaceAll(",", "").match(/^[^\d+\-−.]{0,2}([+\-−]?\d*\.?\d+(?:e[+-]?\d+)?)(?: ([kMG]B))?/i);
+  const size = found ? (SIZES[found[2]] ?? 1) : 1;
+  return { text, number: found ? size * parseFloat(found[1].replace("−", "-")) : NaN };
 }
 
 function compare(a, b, numeric, sign) {

@@ -68,9 +68,10 @@ def draw(page: Page, points: list[Point], name: str, title: str, cores: int | No
         colour, marker = page.styles[mode]
         x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
         error = np.array([p.spread or 0.0 for p in whole])
+        aside = 0.012 * (sizes[-1] - 1) * (modes.index(mode) - len(modes) / 2) * (x > 1)  # so that error bars show
         look = {"color": colour, "marker": marker, "ms": 5.0, "capsize": 2.5}
-        left.errorbar(x, y, error, label=mode, **look)
-        right.errorbar(x, 100 * y / x, 100 * error / x, **look)
+        left.errorbar(x + aside, y, error, label=mode, **look)
+        right.errorbar(x + aside, 100 * y / x, 100 * error / x, **look)
     for axes in (left, right):
         if sizes[-1] >= MANY:
             axes.set_xscale("log", base=2)

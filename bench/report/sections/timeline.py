@@ -39,4 +39,5 @@ def section(page: Page) -> list[Block]:
             rows.append({**about, **links})
     if not rows:
         return []
+    how += " Links lead to the run folders, as they lay when the report was written."
     return told(Heading("Timelines"), Text(how), table(rows, left=6), more(left, "run"))
