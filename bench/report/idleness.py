@@ -1,37 +1,32 @@
-"""Idle time of the ranks of a run by cause, as shares of their wall time. From the records of the run: `bench.analysis` says
-what a gap is and what caused it; this only decides which runs are worth reading."""
+"""Idle time of the ranks of a cell by cause, as shares of their wall time: what `metrics.json` says, over its runs."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from bench.analysis.idle import by_cause, gaps
-from bench.analysis.stream import sort
 from bench.cells import Cell
-from bench.runfolder import EVENTS, Run, read_records
+from bench.schema import Metrics
+from bench.schema_speed import IdleTime
 
-BUDGET, LITTLE = 150_000_000, 15_000_000
-"""Bytes of records that a report reads, little if there are many runs; cells beyond it are left out, and counted."""
 KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
 """What causes are summed up to, in the order in which they are stacked."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Of one rank, in one run."""
+    """Of one rank of a cell; shares are means over `n` finished runs."""
 
     cell: Cell
-    seed: int
+    n: int
     rank: int
     shares: dict[str, float]
     """Kind of cause -> fraction of the rank's wall time."""
-    late: dict[int, float] = field(default_factory=dict)
+    late: dict[int, float]
     """Rank that was waited for -> fraction of this rank's wall time."""
-    longest_s: float = 0.0
-    longest: str = ""
-    """Cause of the longest gap."""
+    longest_s: float
+    longest: str
+    """Cause of the longest gap of any run; empty: there was none."""
 
     @property
     def total(self) -> float:
@@ -39,62 +34,33 @@ class Idle:
         return sum(self.shares.values())
 
 
-def idle(cells: Sequence[Cell], budget: int) -> tuple[dict[str, list[Idle]], int]:
-    """Name of a cell -> its ranks, of its first finished run that has records; and how many cells the `budget`, bytes of
-    records, left out.
-    One rank waits for nobody: such cells are not looked at."""
-    found: dict[str, list[Idle]] = {}
-    spent = left_out = 0
-    for cell in cells:
-        run = next(_worth_reading(cell), None)
-        if run is None:
-            continue
-        size = (run.path / EVENTS).stat().st_size
-        if spent + size > budget:
-            left_out += 1
-            continue
-        spent += size
-        rows = _rows(cell, run)
-        if rows:
-            found[cell.name] = rows
-    return found, left_out
+def idle(cells: Sequence[Cell]) -> dict[str, list[Idle]]:
+    """Name of a cell -> its ranks. One rank waits for nobody, and results older than this have no causes: left out."""
+    told = {cell.name: [m for m in cell.ok if m.timeline and len(m.time_s.rank_wall) > 1] for cell in cells}
+    return {
+        cell.name: [_rank(cell, runs, rank) for rank in _ranks(runs)] for cell in cells if (runs := told[cell.name])
+    }
 
 
-def _worth_reading(cell: Cell) -> Iterator[Run]:
-    for run in cell.runs:
-        m = run.metrics
-        if m.status == "ok" and m.world_size > 1 and m.time_s.rank_wall and (run.path / EVENTS).is_file():
-            yield run
+def _ranks(runs: list[Metrics]) -> range:
+    return range(min(len(m.time_s.rank_wall) for m in runs))
 
 
-def _rows(cell: Cell, run: Run) -> list[Idle]:
-    try:
-        causes = by_cause(gaps(sort(list(read_records(run.path)), 0.0)))
-    except (ValueError, OSError):  # the records of an older version, or cut short: metrics are what counts
-        return []
-    by_rank = defaultdict(list)
-    for row in causes:
-        by_rank[int(row["rank"])].append(row)
-    walls = run.metrics.time_s.rank_wall
-    return [_idle(cell, run, rank, by_rank[rank], walls[rank]) for rank in sorted(by_rank) if walls[rank] > 0]
-
-
-def _idle(cell: Cell, run: Run, rank: int, rows: list[dict[str, object]], wall: float) -> Idle:
-    shares = dict.fromkeys(KINDS, 0.0)
-    late: dict[int, float] = {}
+def _rank(cell: Cell, runs: list[Metrics], rank: int) -> Idle:
+    shares, late = dict.fromkeys(KINDS, 0.0), dict[int, float]()
     longest, why = 0.0, ""
-    for row in rows:
-        cause, seconds, most, by = (
-            str(row["cause"]),
-            float(str(row["seconds"])),
-            float(str(row["longest_s"])),
-            row["by"],
-        )
-        kind = cause.partition(":")[0]
-        shares[kind if kind in KINDS else "other"] += seconds / wall
-        if kind == "late rank" and isinstance(by, int):
-            late[by] = late.get(by, 0.0) + seconds / wall
-            cause = f"late rank {by}"
-        if most > longest:
-            longest, why = most, cause
-    return Idle(cell, run.metrics.seed, rank, shares, late, longest, why)
+    for m in runs:
+        wall = m.time_s.rank_wall[rank] * len(runs)
+        for gap in (gap for gap in m.timeline.idle if gap.rank == rank) if m.timeline and wall else ():
+            kind = _kind(gap)
+            shares[kind] += gap.seconds / wall
+            if kind == "late rank" and gap.by is not None:
+                late[gap.by] = late.get(gap.by, 0.0) + gap.seconds / wall
+            if gap.longest_s > longest:
+                longest, why = gap.longest_s, gap.cause if gap.by is None else f"{gap.cause} {gap.by}"
+    return Idle(cell, len(runs), rank, shares, late, longest, why)
+
+
+def _kind(gap: IdleTime) -> str:
+    kind = gap.cause.partition(":")[0]
+    return kind if kind in KINDS else "other"

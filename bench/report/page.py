@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
 from bench.report.blocks import Picture, Table, Text
-from bench.report.idleness import BUDGET, LITTLE, Idle, idle
+from bench.report.idleness import Idle, idle
 from bench.report.planned import Planned
 from bench.style import mode_styles, save
 from bench.validate import Verdict
@@ -61,7 +61,7 @@ class Page:
 
     @cached_property
     def many(self) -> bool:
-        """Whether there are so many runs that not all can be drawn and read."""
+        """Whether there are so many runs that not all can be drawn."""
         return sum(len(cell.runs) for cell in self.cells) > MANY_RUNS
 
     @cached_property
@@ -70,9 +70,9 @@ class Page:
         return mode_styles(cell.about.mode for cell in self.cells)
 
     @cached_property
-    def idle(self) -> tuple[dict[str, list[Idle]], int]:
-        """As `idleness.idle`, read once and only if a section asks."""
-        return idle(self.cells, LITTLE if self.many else BUDGET)
+    def idle(self) -> dict[str, list[Idle]]:
+        """As `idleness.idle`, once and only if a section asks."""
+        return idle(self.cells)
 
     def title(self, workload: Workload) -> str:
         """The shortest name that tells this workload from the others on the page. Not `plain`: figures take it as it is."""

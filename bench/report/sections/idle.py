@@ -25,7 +25,7 @@ def section(page: Page) -> list[Block]:
     """A figure and a table for each workload with more than one rank."""
     parts: list[Block] = []
     pen = page.pen
-    found, left_out = page.idle
+    found = page.idle
     for workload, cells in page.workloads.items():
         rows = [row for cell in cells for row in found.get(cell.name, ())]
         if rows:
@@ -38,11 +38,10 @@ def section(page: Page) -> list[Block]:
         "Stretches in which a rank neither computes, makes batches, copies, evaluates, saves nor is on the wire, by cause, "
         "in percent of its wall time. *Late rank*: it stood in a collective until the named rank came; *orders*: it had "
         "nothing to do until the coordinator answered; *bookkeeping*: its own loop, or another program that had the core; "
-        "*short*: gaps under a millisecond, not told apart; *other*: startup, end and faults. Of the first finished run of "
-        "each cell (n = 1)."
+        "*short*: gaps under a millisecond, not told apart; *other*: startup, end and faults. Means over the n finished runs "
+        "of a cell; the longest gap of any of them."
     )
-    rest = more(left_out, "cell", "their records were not read, for there are too many; report a part of the tree")
-    return told(Heading("Idle time by cause"), Text(intro), parts, pen.rest, rest) if parts else []
+    return told(Heading("Idle time by cause"), Text(intro), parts, pen.rest) if parts else []
 
 
 def _table(rows: list[Idle]) -> Table:
@@ -50,7 +49,7 @@ def _table(rows: list[Idle]) -> Table:
         [
             {
                 "mode": plain(row.cell.marked),
-                "seed": str(row.seed),
+                "n": str(row.n),
                 "rank": str(row.rank),
                 "idle": _percent(row.total),
                 **{name: _percent(row.shares[name]) for name in KINDS},
@@ -95,6 +94,6 @@ def _figure(page: Page, workload: Workload, whole: list[Idle]) -> Picture:
     handles = [Patch(color=COLOURS[kind], label=kind) for kind in KINDS]
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     figure.suptitle(f"Idle: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
-    data = pd.DataFrame([{"cell": row.cell.label, "seed": row.seed, "rank": row.rank, **row.shares} for row in whole])
+    data = pd.DataFrame([{"cell": row.cell.label, "n": row.n, "rank": row.rank, **row.shares} for row in whole])
     alt = f"Idle time by cause in percent of wall time, by rank and mode, of {page.title(workload)}"
     return page.figure(figure, page.slug("idle", workload), data, alt)

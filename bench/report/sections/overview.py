@@ -158,7 +158,7 @@ def _waited(page: Page, workload: Workload, found: list[Cell]) -> str:
         f"rank {rank} in {plural(count, 'cell')}"
         for rank, count in sorted(tally.items(), key=lambda i: (-i[1], i[0]))[:4]
     )
-    rows = page.idle[0].get(worst, [])
+    rows = page.idle.get(worst, [])
     blamed = max((row for row in rows if row.late), key=lambda row: row.total, default=None)
     if blamed is not None:
         late = max(blamed.late, key=lambda by: blamed.late[by])
