@@ -38,8 +38,8 @@ def section(page: Page) -> list[Block]:
         "Stretches in which a rank neither computes, makes batches, copies, evaluates, saves nor is on the wire, by cause, "
         "in percent of its wall time. *Late rank*: it stood in a collective until the named rank came; *orders*: it had "
         "nothing to do until the coordinator answered; *bookkeeping*: its own loop, or another program that had the core; "
-        "*short*: gaps under a millisecond, not told apart; *other*: startup, end and faults. Means over the n finished runs "
-        "of a cell; the longest gap of any of them."
+        "*short*: gaps under a millisecond, not told apart; *other*: startup, end and faults. Means over the n finished "
+        "runs of a cell; the longest gap of any of them."
     )
     return told(Heading("Idle time by cause"), Text(intro), parts, pen.rest) if parts else []
 
