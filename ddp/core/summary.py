@@ -35,9 +35,11 @@ class Clock:
 
 
 def ended(trained: Sequence[Progress], parts: Sequence[Evaluated]) -> float:
-    """When the training of an epoch ended: at the beginning of its evaluation, else with the last report of it."""
-    begins = (part.at - part.seconds for part in parts)
-    return max(begins, default=max(event.at for event in trained))
+    """When the training of an epoch ended: when its evaluation first began, or with the last report of it if that was later.
+
+    Not when the last rank began to evaluate: where others train on meanwhile, that may be when the next epoch is over."""
+    reported = max(event.at for event in trained)
+    return max(min((part.at - part.seconds for part in parts), default=reported), reported)
 
 
 def mean_loss(trained: Sequence[Progress]) -> float | None:

@@ -80,7 +80,9 @@ class EpochBook:
         self._owed: set[tuple[int, int]] = set()
         """(epoch, rank) whose evaluation was ordered."""
         self._stopped = 0.0
-        """Seconds of evaluation of the epochs given out, all ranks together: no later epoch ends before them."""
+        """Seconds of evaluations that were over when the last epoch given out ended, all ranks together."""
+        self._unfinished: list[Evaluated] = []
+        """Of epochs given out, evaluations that were not: they stop the clock for later epochs, as far as these reach."""
         self._seconds = 0.0
         """End of the last epoch given out, on the training clock."""
 
@@ -114,10 +116,13 @@ class EpochBook:
 
     def _close(self, epoch: int) -> EpochMetrics:
         ranks = len(self._ready)
-        evaluations = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
-        clock = Clock(max(self._ready) + self._stopped / ranks, ranks, evaluations)
         trained, parts = self._trained.pop(epoch), list(self._evaluated.pop(epoch).values())
-        before, self._seconds = self._seconds, clock.at(ended(trained, parts))
-        self._stopped += sum(part.seconds for part in parts)
+        waiting = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
+        self._unfinished += parts
+        clock = Clock(max(self._ready) + self._stopped / ranks, ranks, [*self._unfinished, *waiting])
+        until = ended(trained, parts)
+        before, self._seconds = self._seconds, clock.at(until)
+        self._stopped += sum(part.seconds for part in self._unfinished if part.at <= until)
+        self._unfinished = [part for part in self._unfinished if part.at > until]
         whole = len(parts) >= self._parts.pop(epoch, 1)
         return epoch_metrics(trained, parts if whole else [], max(self._seconds - before, 0.0), self._devices)

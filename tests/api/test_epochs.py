@@ -37,9 +37,27 @@ def test_an_epoch_is_given_out_with_its_last_evaluation() -> None:
     assert row.scalars == {"acc": 0.75, "other": None}
     assert row.per_rank_scalars == ({"acc": 1.0}, {"acc": 0.0, "other": None})
     assert row.per_rank_batch_share == (0.75, 0.25)
-    # Ready at 11, the last evaluation began at 13, the other one stopped half of the clock for 1 s.
-    assert row.seconds == pytest.approx(1.5)
-    assert row.per_rank_throughput == (pytest.approx(24 / 1.5), pytest.approx(8 / 1.5))
+    # Ready at 11, the last report at 12.5, when the evaluation of the other had stopped half of the clock for 0.5 s.
+    assert row.seconds == pytest.approx(1.25)
+    assert row.per_rank_throughput == (pytest.approx(24 / 1.25), pytest.approx(8 / 1.25))
+
+
+def test_an_epoch_takes_time_though_a_rank_evaluates_the_one_before_late() -> None:
+    """Rank 1 came to its part of epoch 0 when rank 0 had trained epoch 1 alone: that had taken 0 s."""
+    given = play(
+        Progress(12.0, 0, 0, 3, 24, 0.9, 48.0, 0.1),
+        Progress(12.0, 1, 0, 2, 16, 0.9, 48.0, 0.1),
+        *ordered(0),
+        *ordered(1),
+        Evaluated(12.5, 0, 0, 20, 1.0, 5.0, 0.5),
+        Progress(13.0, 0, 1, 5, 40, 0.5, 48.0, 0.1),
+        Evaluated(13.5, 0, 1, 20, 1.0, 5.0, 0.5),
+        Evaluated(13.5, 1, 0, 20, 1.0, 5.0, 0.5),
+        Evaluated(14.0, 1, 1, 20, 1.0, 5.0, 0.5),
+    )
+    first, second = (row for rows in given for row in rows)
+    assert (first.seconds, second.seconds) == (pytest.approx(1.0), pytest.approx(0.75))
+    assert second.per_rank_throughput == (pytest.approx(40 / 0.75), 0.0)
 
 
 def test_epochs_come_in_order_though_a_rank_runs_ahead() -> None:
