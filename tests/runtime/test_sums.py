@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from ddp.runtime.flat import FlatState
-from ddp.runtime.sums import FIRST, due, sums
+from ddp.runtime.sums import FIRST, due, sums, sums_of
 
 
 def test_parameters_and_buffers_have_sums_of_their_own() -> None:
@@ -37,3 +39,15 @@ def test_sums_are_linear_in_large_models_too(features: int) -> None:
 def test_rounds_beyond_the_first_are_looked_at_now_and_then() -> None:
     assert all(due(round) for round in range(FIRST))
     assert sum(due(round) for round in range(FIRST, 10 * FIRST)) == 90
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_sums_are_exact_and_leave_the_values_alone(dtype: torch.dtype) -> None:
+    """Sums in single precision were twice as far off as an average may be, and sound runs failed."""
+    values = torch.randn(100_003, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).to(dtype)
+    before = values.clone()
+    found = sums_of([values], [])
+    assert torch.equal(values, before)
+    exact = values.tolist()
+    assert found[0] == pytest.approx(math.fsum(exact), abs=1e-9)
+    assert found[1] == pytest.approx(math.fsum(map(abs, exact)), abs=1e-9)
