@@ -36,7 +36,7 @@ def sums_of(first: Iterable[Tensor], second: Iterable[Tensor]) -> Sums:
 
 
 BLOCK = 1 << 15
-"""Values that are converted and summed at once: they stay in the cache. A sum that converts as it goes takes six times as long,
+"""Values that are converted and summed at once: they stay in the cache. A sum that converts as it goes is six times slower,
 and one in single precision is as far off as what it is to show."""
 
 
