@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test test-commands test-ranks campaign conformance lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
+.PHONY: run test test-commands test-engines test-rest campaign conformance lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -26,13 +26,14 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What nothing times takes both cores; what starts processes and times them runs one after the other, in two lots side by side.
+# What nothing times takes both cores. What starts processes mostly waits for them: one after the other, in lots side by side.
 PARALLEL := tests/core tests/sim tests/data tests/models tests/bench
 COMMANDS := tests/api tests/commands
+ENGINES := tests/conformance tests/graph tests/parallel
 test: lint
 ifeq ($(ARGS),)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PARALLEL)
-	$(MAKE) --no-print-directory --jobs 2 --output-sync test-commands test-ranks
+	$(MAKE) --no-print-directory --jobs 3 --output-sync test-commands test-engines test-rest
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -40,8 +41,11 @@ endif
 test-commands: $(STAMP)
 	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS)
 
-test-ranks: $(STAMP)
-	$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore ,$(PARALLEL) $(COMMANDS)) tests
+test-engines: $(STAMP)
+	$(BIN)/python -m pytest -p no:cacheprovider $(ENGINES)
+
+test-rest: $(STAMP)
+	$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore ,$(PARALLEL) $(COMMANDS) $(ENGINES)) tests
 
 # Schedules never drawn before, against the same laws; a failure prints how to play it again.
 campaign: $(STAMP)
