@@ -165,8 +165,8 @@ class RunHandle:
                 error.add_note(f"In rank {error.rank}:\n{error.traceback}")
             self._error = error
         finally:
+            self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
-            self._ended.set()
 
     def _emit(self, record: Any, at: float) -> None:
         """Called by the engine for everything that happens, at least twice a second where ranks are processes."""
