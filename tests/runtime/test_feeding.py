@@ -75,7 +75,9 @@ def test_resident_and_streamed_data_train_the_same_bits(play: Play) -> None:
     assert len(digests("resident")) == 1
     assert digests("resident") == digests("streaming")
     assert digests("resident", world_size=1, engine=solo) == digests("streaming", world_size=1, engine=solo)
-    assert digests("resident", engine=graph) == digests("streaming", engine=graph)
+    # Too few steps for the balancing, which goes by measured speeds, to set in: unequal shares are other roundings.
+    fixed: dict[str, Any] = {"engine": graph, "batch_size": 32}
+    assert digests("resident", **fixed) == digests("streaming", **fixed)
     assert not [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
