@@ -33,8 +33,8 @@ from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import Site, choose
 
-STEPS = {"mlp": 150, "lenet": 50, "resnet_graph": 12}
-"""Of a block."""
+BLOCK_S = 0.2
+"""How long a block of steps without communication lasts, about."""
 WAYS = ("nccl_sync", "torch_ddp", "ddp", "alone")
 CPU = torch.device("cpu")
 
@@ -89,6 +89,16 @@ def block(made: Replica, rank: int, world: int, size: int, first: int, steps: in
     made._meter._slices.clear()
 
 
+def steps_of_a_block(made: Replica, rank: int, world: int, size: int) -> int:
+    """As many steps as fill `BLOCK_S`, by the slowest rank: the same number on all."""
+    block(made, rank, world, size, 0, 2)
+    began = time.perf_counter()
+    block(made, rank, world, size, 2, 2)
+    slowest = torch.tensor((time.perf_counter() - began) / 2)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return max(2, round(BLOCK_S / float(slowest)))
+
+
 def measure(folder: Path, name: str, model: str, rank: int, world: int, pairs: int) -> None:
     """Seconds per step of every way, a row for each turn, in `folder/steps-<rank>.pt`."""
     torch.set_num_threads(1)
@@ -101,14 +111,15 @@ def measure(folder: Path, name: str, model: str, rank: int, world: int, pairs: i
     recipe = models.load(model).recipes["quick"]
     job = Job(partial(models.make_task, model, recipe, ""), 1, recipe.batch_size, 0, world, Sync(), "nccl", folder)
     made = {way: replica(job, way, group) for way in WAYS}
+    steps = steps_of_a_block(made["alone"], rank, world, recipe.batch_size)
     rows = []
     for turn in range(pairs + 1):  # the first one warms up
         row = []
         for way in WAYS[turn % 2 :] + WAYS[: turn % 2]:
             group.barrier()
             began = time.perf_counter()
-            block(made[way], rank, world, recipe.batch_size, turn * STEPS[model], STEPS[model])
-            row.append((way, (time.perf_counter() - began) / STEPS[model]))
+            block(made[way], rank, world, recipe.batch_size, turn * steps, steps)
+            row.append((way, (time.perf_counter() - began) / steps))
         rows.append([dict(row)[way] for way in WAYS])
     lay_down(folder, rank, torch.tensor(rows[1:]))
     group.barrier()
