@@ -26,8 +26,8 @@ from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
 
 CPU = torch.device("cpu")
-BLOCK_S = 0.05
-"""About the length of a block, at the end of which slices are written out: twice as often as in a run."""
+BLOCK_S = 0.1
+"""About the length of a block, at the end of which slices are written out: as often as in a run (`meter.KEEP_S`)."""
 
 
 class Silent(Meter):

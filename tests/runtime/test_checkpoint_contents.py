@@ -34,12 +34,12 @@ Change = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
-    """A job of two ranks under `cadence`, and a checkpoint of it in the middle of an epoch."""
+    """A job of two ranks under `cadence`, whose rounds do not depend on time, and a checkpoint of it within an epoch."""
     folder = tmp_path_factory.mktemp("made")
     policy = POLICIES["cadence"](anchor=3, max_anchor=3)
     (folder / "scratch").mkdir()
     job = Job(
-        task=toy.task, policy=policy, backend="cpu", epochs=3, batch_size=8, seed=3, world_size=2, deadline_s=30.0,
+        task=toy.task, policy=policy, backend="nccl", epochs=3, batch_size=8, seed=3, world_size=2, deadline_s=30.0,
         scratch=folder / "scratch", checkpoint_folder=folder / "kept", **EVERY,
     )  # fmt: skip
     elche.run(job, lambda record, at: None)
