@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test test-commands test-engines test-rest campaign conformance lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
+.PHONY: run test campaign conformance lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -26,26 +26,15 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What nothing times takes both cores. What starts processes mostly waits for them: one after the other, in lots side by side.
-PARALLEL := tests/core tests/sim tests/data tests/models tests/bench
-COMMANDS := tests/api tests/commands
-ENGINES := tests/conformance tests/graph tests/parallel
+# What computes takes both cores, test by test. What starts processes mostly waits for them: file by file, three at a time.
+COMPUTING := tests/core tests/sim tests/data tests/models tests/bench
 test: lint
 ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PARALLEL)
-	$(MAKE) --no-print-directory --jobs 3 --output-sync test-commands test-engines test-rest
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(COMPUTING)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore ,$(COMPUTING)) tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
-
-test-commands: $(STAMP)
-	$(BIN)/python -m pytest -p no:cacheprovider $(COMMANDS)
-
-test-engines: $(STAMP)
-	$(BIN)/python -m pytest -p no:cacheprovider $(ENGINES)
-
-test-rest: $(STAMP)
-	$(BIN)/python -m pytest -p no:cacheprovider $(addprefix --ignore ,$(PARALLEL) $(COMMANDS) $(ENGINES)) tests
 
 # Schedules never drawn before, against the same laws; a failure prints how to play it again.
 campaign: $(STAMP)
