@@ -84,7 +84,8 @@ def function(name: str, value: Any) -> None:
 
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
-    read = sorted((parse(str(text)) for text in listed("faults", faults, "['1@40:crash']")), key=lambda fault: (fault.step, fault.rank, fault.kind))
+    given = listed("faults", faults, "['1@40:crash']")
+    read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
         raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
     for fault in read:

@@ -20,7 +20,7 @@ from models.parts import classification
 from models.setup import Recipe, Setup
 
 SMALL = 16
-"""Images below this height or width are padded before the second convolution too, whose 5x5 kernel would not fit otherwise."""
+"""Images below this height or width are padded before the second convolution too: its 5x5 kernel would not fit otherwise."""
 
 
 def build(data: DataSet) -> nn.Module:
@@ -31,7 +31,9 @@ def build(data: DataSet) -> nn.Module:
     padding = 2 if min(height, width) < SMALL else 0
     pooled = [(side // 2 + 2 * padding - 4) // 2 for side in (height, width)]
     if not all(pooled):
-        raise ValueError(f"images of {height}x{width} pixels are too small for lenet, which halves them twice: 4x4 or more")
+        raise ValueError(
+            f"images of {height}x{width} pixels are too small for lenet, which halves them twice: 4x4 or more"
+        )
     return nn.Sequential(
         *_stage(channels, 6, padding=2),
         *_stage(6, 16, padding),

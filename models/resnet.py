@@ -3,8 +3,8 @@
 From the same seed it has the bits of `resnet_graph`, the same network by the flow builder: values are drawn in one order.
 
 Deviations from the paper: the last layer starts near zero, so that training starts from even odds (the paper leaves that
-open); the 200 epochs are the published set-up's, the paper has 64,000 steps of 128 samples, 182 epochs of its 45,000; the batch of
-128 is the paper's, the published set-up has 64.
+open); the 200 epochs are the published set-up's, the paper has 64,000 steps of 128 samples, 182 epochs of its 45,000; the
+batch of 128 is the paper's, the published set-up has 64.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ddp.runtime.task import Task
 from models.data import DataSet
-from models.parts import classification
+from models.parts import classification, classifier
 from models.resnet import conv3x3
 from models.setup import Recipe, Setup
 
