@@ -265,6 +265,8 @@ class RoundClosed:
     """||own - average|| / ||average||."""
     starved: tuple[bool, ...]
     """Whether the rank stood still for lack of work when the round opened."""
+    lost: tuple[int, ...] = ()
+    """Ranks that the run goes on without; for them there is nothing more to plan."""
 
 
 @dataclass(frozen=True)
