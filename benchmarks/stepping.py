@@ -68,7 +68,7 @@ def replica(job: Job, way: str, group: Group) -> Replica:
         collectives = Collectives(choose("memory", site), meter, Heart(30.0, lambda: None))
         group.barrier()  # every rank has its lock
         collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
-        within = GradientAverage(made.model, made.state, collectives, meter)
+        within = GradientAverage(made.model, made.state, collectives, meter, made.optimizer)
     elif way == "torch_ddp":
         within = Wrapped(nn.parallel.DistributedDataParallel(made.model), parameters)
     elif way == "ddp":

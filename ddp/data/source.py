@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -44,14 +45,30 @@ class TensorSource:
 
 
 def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """`batch` with `change` made to every tensor in it: alone, or in mappings, tuples and lists (which become tuples)."""
+    """`batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types), tuples
+    and lists (which become tuples)."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        return {key: every(change, value) for key, value in batch.items()}
+        return _alike(batch, {key: every(change, value) for key, value in batch.items()})
     if isinstance(batch, (tuple, list)):
-        return tuple(every(change, member) for member in batch)
+        members = [every(change, member) for member in batch]
+        return type(batch)(*members) if hasattr(batch, "_fields") else tuple(members)
     return batch
+
+
+def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, Any]:
+    """A mapping of the type of `batch`; a dictionary where it cannot be made so, as in PyTorch's `default_collate`."""
+    if type(batch) is dict:
+        return members
+    try:
+        if isinstance(batch, MutableMapping):
+            made = copy.copy(batch)  # attributes, default factories
+            made.update(members)
+            return made
+        return type(batch)(members)  # type: ignore[call-arg]
+    except TypeError:
+        return members
 
 
 def move(batch: Any, device: torch.device | None) -> Any:

@@ -14,6 +14,7 @@ from ddp.core.spans import Batch
 from ddp.graph.turns import Turns
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatGradients
+from ddp.runtime.instep import moved
 from ddp.runtime.replica import Replica
 
 
@@ -76,7 +77,7 @@ class Accumulating(Replica):
         with torch.no_grad():
             self.gradients.unpack()
         if self._job.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.state.parameters, self._job.max_grad_norm)
+            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
         self.optimizer.step()
         self.gradients.zero()
         at = self._meter.add("optimizer", began)

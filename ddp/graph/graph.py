@@ -59,6 +59,8 @@ class Graph(Trainable, nn.Module):
         self._training: Training | None = None
         for step, module in zip(self._steps, modules, strict=True):
             self.add_module(step.label, module)
+        # A function of the module, for a copy has hooks of its own to be called with itself.
+        self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -147,3 +149,9 @@ class Graph(Trainable, nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": {}, "_traced": {}, "_training": None}
+
+
+def _loaded(graph: Graph, *_: Any) -> None:
+    """Parameters were replaced: replicas take them."""
+    if graph._training is not None:
+        graph._training.loaded()

@@ -88,7 +88,11 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        flown: Flown = Pass(batches, self.devices, run, self.crew.everywhere)()
+        try:
+            flown: Flown = Pass(batches, self.devices, run, self.crew.everywhere)()
+        except BaseException:
+            turns.restore()
+            raise
         turns.end()
         if grad:
             self._whole = self._whole or whole
@@ -110,7 +114,6 @@ class Replicas:
         gradients = self.exchange.gradients
         with torch.no_grad():
             for one, n in zip(gradients, self._samples, strict=True):
-                one.gather()
                 # The loss was taken over all samples: gradients are parts of a sum, buffers each a mean of their own.
                 one.pack(n / total if total else 0.0, gradients=1.0)
             self.exchange.reduce()

@@ -18,7 +18,8 @@ import torch
 
 T = TypeVar("T")
 Work = Callable[[], Any]
-_Answer = tuple[int, Any, BaseException | None]
+_Answer = tuple[int, int, Any, BaseException | None]
+"""(number of the run, rank, value, error)."""
 
 
 class ReplicaFailed(Exception):
@@ -35,12 +36,13 @@ class Team:
     def __init__(self, size: int, parallel: bool = True) -> None:
         self.size = size
         self._answers: SimpleQueue[_Answer] = SimpleQueue()
-        self._boxes: list[SimpleQueue[Work | None]] = []
+        self._boxes: list[SimpleQueue[tuple[int, Work] | None]] = []
+        self._runs = 0
         self._threads: list[threading.Thread] = []
         own = max(1, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) // size)
         everybody = torch.get_num_threads()
         for rank in range(size if parallel else 0):
-            box: SimpleQueue[Work | None] = SimpleQueue()
+            box: SimpleQueue[tuple[int, Work] | None] = SimpleQueue()
             thread = threading.Thread(
                 target=_serve, args=(rank, box, self._answers, own), name=f"replica-{rank}", daemon=True
             )
@@ -60,13 +62,19 @@ class Team:
         if not self._boxes:
             return [_answer(rank, one)[1] for rank, one in enumerate(work)]
         modes = _modes()
+        self._runs += 1
         for box, one in zip(self._boxes, work, strict=True):
-            box.put(_within(modes, one))
-        answers = sorted((self._answers.get() for _ in work), key=lambda answer: answer[0])
-        for rank, _, error in answers:
+            box.put((self._runs, _within(modes, one)))
+        answers: dict[int, _Answer] = {}
+        while len(answers) < len(self._boxes):
+            answer = self._answers.get()
+            if answer[0] == self._runs:  # others are of a run that was interrupted while it was waited for
+                answers[answer[1]] = answer
+        for rank in range(self.size):
+            error = answers[rank][3]
             if error is not None:
                 raise ReplicaFailed(rank, error) from error
-        return [value for _, value, _ in answers]
+        return [answers[rank][2] for rank in range(self.size)]
 
     def close(self) -> None:
         """End the threads, once they are done with what they have."""
@@ -82,18 +90,19 @@ def _answer(rank: int, work: Callable[[], T]) -> tuple[int, T]:
         raise ReplicaFailed(rank, error) from error
 
 
-def _serve(rank: int, box: SimpleQueue[Work | None], answers: SimpleQueue[_Answer], threads: int) -> None:
+def _serve(rank: int, box: SimpleQueue[tuple[int, Work] | None], answers: SimpleQueue[_Answer], threads: int) -> None:
     torch.set_num_threads(threads)
-    answers.put((rank, None, None))
-    while (work := box.get()) is not None:
+    answers.put((0, rank, None, None))
+    while (given := box.get()) is not None:
+        run, work = given
         try:
-            answers.put((rank, work(), None))
+            answers.put((run, rank, work(), None))
         except BaseException as error:
-            answers.put((rank, None, error))
-        del work  # what it holds is not to live until the next one comes
+            answers.put((run, rank, None, error))
+        del given, work  # what they hold is not to live until the next one comes
 
 
-def _end(boxes: list[SimpleQueue[Work | None]]) -> None:
+def _end(boxes: list[SimpleQueue[tuple[int, Work] | None]]) -> None:
     for box in boxes:
         box.put(None)
 

@@ -137,7 +137,6 @@ class Training:
             config.parallel,
             config.timeline,
         )
-        self.graph.register_load_state_dict_post_hook(lambda *_: self._broadcast())  # type: ignore[no-untyped-call]
         if self._factory is not None:
             self.set_optimizer(self._factory)
 
@@ -158,7 +157,8 @@ class Training:
         hint = tuple(config.speed_hint) if config.speed_hint is not None else None
         return Windows.start(config.policy(devices), world, hint, least)
 
-    def _broadcast(self) -> None:
+    def loaded(self) -> None:
+        """The graph has loaded other parameters: its replicas take them."""
         if self.replicas is not None:
             self.replicas.exchange.broadcast()
 

@@ -68,4 +68,9 @@ class Turns:
             )
         elif self._draws is None:
             self._draws = False
+        self.restore()
+
+    def restore(self) -> None:
+        """Put the generator back: of passes that did not come to their end this is all. On the thread that began."""
+        assert self._before is not None
         torch.set_rng_state(self._before)

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.parallel.group import Group
+from ddp.runtime.flat import refuse_complex
 
 Part = tuple[str, str, str, list[int], bool]
 """(parameter or buffer, name, data type, shape, trained)."""
+_owners: Any = WeakIdKeyDictionary()
+"""Parameter -> weak reference to who averages its gradient. Not on the parameter: copies and pickles take that along."""
 
 
 def describe(model: nn.Module) -> list[Part]:
@@ -63,22 +67,28 @@ def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -
 
 
 def claim(models: Iterable[nn.Module], owner: object) -> None:
-    """Note on every parameter who averages its gradient. Raises ValueError for one that has an owner."""
-    parameters = {id(p): (name, p) for model in models for name, p in model.named_parameters()}.values()
-    for name, parameter in parameters:
-        holder = getattr(parameter, "_averaged_by", lambda: None)()
-        if holder is not None:
+    """Note who averages the gradients of all parameters that are trained. Raises ValueError for one that has an owner, and
+    for a complex one."""
+    named = {id(p): (name, p) for model in models for name, p in model.named_parameters() if p.requires_grad}.values()
+    refuse_complex(named)
+    for name, parameter in named:
+        if _owner(parameter) is not None:
             raise ValueError(
                 f"parameter {name} is wrapped already: its gradient would be averaged twice; use the wrapper that there is, "
                 "or close() it before another"
             )
-    for _, parameter in parameters:
-        parameter._averaged_by = weakref.ref(owner)  # type: ignore[attr-defined]
+    for _, parameter in named:
+        _owners[parameter] = weakref.ref(owner)
+
+
+def _owner(parameter: nn.Parameter) -> object | None:
+    held: weakref.ref[object] | None = _owners.get(parameter)
+    return held() if held is not None else None
 
 
 def release(models: Iterable[nn.Module], owner: object) -> None:
     """Take the notes back."""
     for model in models:
         for parameter in model.parameters():
-            if getattr(parameter, "_averaged_by", lambda: None)() is owner:
-                del parameter._averaged_by  # type: ignore[attr-defined]
+            if _owner(parameter) is owner:
+                del _owners[parameter]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from ddp.core.errors import RankLost
-from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand
+from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand, unread
 from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.runtime.transports.gloo import OPS
 
@@ -97,6 +97,7 @@ class Group:
         self, rank: int, world_size: int, device: torch.device, store: Store, transport: str, timeout_s: float
     ) -> None:
         self.rank, self.world_size, self.device, self.timeout_s = rank, world_size, device, timeout_s
+        store = unread(store, rank, world_size)
         self._board = Board(store, rank, world_size, timeout_s)
         self._transport, self._held = stand(transport, self._board, store, device, rank, world_size, timeout_s)
         self.transport: str = self._transport.name

@@ -30,8 +30,10 @@ NAMES = ("auto", "memory", "gloo", "nccl")
 
 def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
     """The store that the environment speaks of, or that of the process group that is there. Raises ValueError, RankLost."""
+    # An agent of torchrun keeps its store when it starts the ranks anew.
+    prefix = f"ddp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if dist.is_available() and dist.is_initialized():
-        return PrefixStore("ddp", dist.distributed_c10d._get_default_store())
+        return PrefixStore(prefix, dist.distributed_c10d._get_default_store())
     if world_size == 1:
         return HashStore()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
@@ -57,7 +59,17 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
         raise RankLost(
             f"rank {rank} finds no store at {where}; does rank 0 run, and is the port free? {error}"
         ) from error
-    return PrefixStore("ddp", store)
+    return PrefixStore(prefix, store)
+
+
+def unread(store: Store, rank: int, world_size: int) -> Store:
+    """The part of `store` that is for the coming group alone: what an earlier one has left there is not for this one. Ranks
+    count, each for itself, how often they met there. Raises RankLost."""
+    try:
+        number = store.add(f"groups of {world_size}/{rank}", 1)
+    except RuntimeError as error:  # DistStoreError, DistNetworkError
+        raise RankLost(f"rank {rank} does not reach the store where ranks meet; is rank 0 gone? {error}") from error
+    return PrefixStore(f"group {number} of {world_size}", store)
 
 
 def _listen(address: str, port: int) -> int:

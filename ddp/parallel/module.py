@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from ddp.core.buckets import BUCKET_BYTES, FIRST_BYTES
@@ -86,6 +87,15 @@ class DistributedDataParallel(nn.Module):
             parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), index))  # type: ignore[no-untyped-call]
             for index, (_, parameter) in enumerate(named)
         ]
+        if not average:
+            # Before anything is added to a gradient; nodes live as long as somebody holds them.
+            self._nodes = [get_gradient_edge(parameter).node for _, parameter in named]
+            self._hooks += [node.register_prehook(_before(weakref.ref(self))) for node in self._nodes]
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "a DistributedDataParallel belongs to its ranks and can be neither pickled nor copied: take its .module"
+        )
 
     def _refuse_other_devices(self, named: Sequence[tuple[str, nn.Parameter]]) -> None:
         for name, parameter in named:
@@ -174,6 +184,17 @@ def _bytes(caps: float | Sequence[float] | None) -> list[int]:
     if caps is None:
         return [FIRST_BYTES, BUCKET_BYTES]
     return [int(cap * 2**20) for cap in ([caps] if isinstance(caps, (int, float)) else caps)]
+
+
+def _before(owner: weakref.ref[DistributedDataParallel]) -> Callable[[tuple[Tensor, ...]], None]:
+    """The same, of the node that is about to add a gradient to what there is."""
+
+    def hook(gradients: tuple[Tensor, ...]) -> None:
+        wrapper = owner()
+        if wrapper is not None:
+            wrapper._reducer.add_to_sums()
+
+    return hook
 
 
 def _hook(owner: weakref.ref[DistributedDataParallel], index: int) -> Callable[[Tensor], None]:

@@ -62,6 +62,10 @@ class Reducer:
         """Whether gradients are sent as they come."""
         self.passes = 0
         """Synchronisations so far."""
+        self._summed = False
+        """Whether every `grad` is a sum over all ranks, to which nothing has been added since."""
+        self._room: dict[int, Tensor] = {}
+        """Of buckets in float16, float32: a gradient times its samples may be too large for them."""
         self._rest()
 
     def _rest(self) -> None:
@@ -98,11 +102,20 @@ class Reducer:
                     "another (checkpointing?); do them inside no_sync() and call sync_gradients() after"
                 ) from None
 
+    def add_to_sums(self) -> None:
+        """A pass begins; where ranks sum, call it before its first gradient is added to anything. What was summed already
+        stays on one rank alone: it would count once for every rank."""
+        if self._summed and self._group.rank:
+            for parameter, view in zip(self._parameters, self._views, strict=True):
+                if parameter.grad is view:
+                    view.zero_()
+        self._summed = False
+
     def _take_in(self, index: int) -> None:
-        """A gradient that autograd made anew goes to its place."""
+        """A gradient that autograd made anew, dense or sparse, goes to its place."""
         parameter, view = self._parameters[index], self._views[index]
         assert parameter.grad is not None
-        view.copy_(parameter.grad)
+        view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
         parameter.grad = view
 
     def _attach(self, came: int = -1) -> None:
@@ -125,6 +138,7 @@ class Reducer:
 
     def finish(self) -> None:
         """Send what has not gone, and wait for all: every `grad` is that of all ranks. Raises ValueError, RankLost."""
+        self.add_to_sums()
         self._attach()
         for members in self._plan[self._launches.launched :]:
             for index in members:
@@ -134,27 +148,37 @@ class Reducer:
         for bucket in self._launches.rest():
             if bucket < last:
                 self._send(bucket, inline=True)
-        self._scale(last)
+        outgoing = self._outgoing(last)
         self._tell([float(not all(self._used)), 1.0 if said is None else float(said), float(said is not None)])
-        self._carry(last, inline=True)
+        self._group.all_reduce(outgoing, self._op)
         if self._apart:
             self._group.all_reduce(self._tail, self._op)
         self.passes += 1
         self._conclude(said)
 
-    def _scale(self, bucket: int) -> None:
+    def _outgoing(self, bucket: int) -> Tensor:
+        """What is sent of a bucket, times the samples of this rank."""
+        flat, wide = self._flats[bucket], self._wide(bucket)
+        weighed = flat if wide is None else wide.copy_(flat)
         if self.samples is not None and self.samples != 1:
             # A rank without samples weighs nothing, whatever it holds.
-            self._flats[bucket].mul_(self.samples) if self.samples else self._flats[bucket].zero_()
+            weighed.mul_(self.samples) if self.samples else weighed.zero_()
+        return weighed if wide is not None or self._wires is None else self._wires[bucket].copy_(flat)
+
+    def _wide(self, bucket: int) -> Tensor | None:
+        """Where a bucket has room for its values times their samples; None: where it is, or nobody says samples."""
+        flat = self._flats[bucket]
+        if flat.dtype is not torch.float16 or self.samples is None:
+            return None
+        if self._wires is not None:
+            return self._wires[bucket]
+        if not self._room:
+            half = [number for number, one in enumerate(self._flats) if one.dtype is torch.float16]
+            self._room = {number: self._group.empty(self._flats[number].numel(), torch.float32) for number in half}
+        return self._room[bucket]
 
     def _send(self, bucket: int, inline: bool) -> None:
-        self._scale(bucket)
-        self._carry(bucket, inline)
-
-    def _carry(self, bucket: int, inline: bool) -> None:
-        tensor = self._flats[bucket]
-        if self._wires is not None:
-            tensor = self._wires[bucket].copy_(tensor)
+        tensor = self._outgoing(bucket)
         if inline:
             self._group.all_reduce(tensor, self._op)
         else:
@@ -169,17 +193,21 @@ class Reducer:
     def _conclude(self, said: int | None) -> None:
         """Unpack, divide by the samples, and take away the gradients of parameters that no rank used."""
         unused, samples, counted = (self._tail if self._numbers is None else self._numbers).tolist()
-        if self._wires is not None:
-            for flat, wire in zip(self._flats, self._wires, strict=True):
-                flat.copy_(wire)
         whole = 1.0 if self._op == MEAN else float(self._group.world_size)
         if counted and counted != whole:
             raise ValueError(
                 "some ranks said how many samples they have (set_samples), some did not: all must, or none"
             )
-        if said is not None and samples:
-            for flat in self._flats:
-                flat.div_(samples)
+        divisor = samples if said is not None and samples else 1.0
+        for bucket, flat in enumerate(self._flats):
+            wide = self._wide(bucket)
+            if wide is not None:
+                flat.copy_(wide.div_(divisor))
+                continue
+            if self._wires is not None:
+                flat.copy_(self._wires[bucket])
+            if divisor != 1.0:
+                flat.div_(divisor)
         if unused:
             used = torch.tensor([float(used) for used in self._used], device=self._group.device)
             self._group.all_reduce(used)
@@ -188,9 +216,13 @@ class Reducer:
                 if not flags[index]:
                     self._parameters[index].grad = None
         self._rest()
+        self._summed = self._op == SUM
 
     def abandon(self) -> None:
-        """A pass broke off. Raises ValueError if some of it was sent already: the other ranks have it."""
+        """A pass broke off; what was said of samples is for the next one. Raises ValueError if some of it was sent already:
+        the other ranks have it."""
         if self._launches.launched:
             raise ValueError("the last backward pass broke off with gradients under way: start the ranks anew")
+        said = self.samples
         self._rest()
+        self.samples = said

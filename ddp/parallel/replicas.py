@@ -36,7 +36,10 @@ class Replicas:
         self._columns = list(zip(*trained, strict=True))
         dtypes = sorted({column[0].dtype for column in self._columns}, key=str)
         self._groups = [[c for c in self._columns if c[0].dtype == dtype] for dtype in dtypes]
-        self._flats = [group.empty(sum(c[0].numel() for c in part), part[0][0].dtype) for part in self._groups]
+        # In half precision a gradient times its samples may be too large.
+        kinds = [torch.float32 if dtype.itemsize == 2 else dtype for dtype in dtypes]
+        sizes = [sum(column[0].numel() for column in part) for part in self._groups]
+        self._flats = [group.empty(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
         self._flags = torch.zeros(len(self._columns) + 1, dtype=torch.float64, device=group.device)
 
     def sync_params(self) -> None:
@@ -97,12 +100,13 @@ def _add_up(column: Sequence[nn.Parameter], counts: Sequence[float], view: Tenso
     view.zero_()
     for parameter, count in zip(column, counts, strict=True):
         if parameter.grad is not None and count:
-            view.add_(parameter.grad.reshape(-1).to(view.device), alpha=count)
+            gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            view.add_(gradient.reshape(-1).to(view.device, view.dtype), alpha=count)
 
 
 def _hand_out(column: Sequence[nn.Parameter], view: Tensor) -> None:
     for parameter in column:
-        if parameter.grad is None:
+        if parameter.grad is None or parameter.grad.is_sparse:
             parameter.grad = torch.empty_like(parameter)
         parameter.grad.copy_(view.view(parameter.shape))
 

@@ -22,6 +22,7 @@ class RoundRobinSampler(Sampler[int]):
         for epoch in range(10):
             sampler.set_epoch(epoch)
             for batch in sampler.even(loader):
+                optimizer.zero_grad()
                 if batch is None:  # others have one
                     model.sync_gradients(0)
                 else:

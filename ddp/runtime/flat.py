@@ -6,7 +6,7 @@ Parameters and buffers become views into one flat tensor per data type. Knows no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ddp.runtime.buffers import BufferChanges, Counters, moves
 
 Empty = Callable[[str, int, torch.dtype], Tensor]
 """Gives flat memory by name, elements and type."""
@@ -34,13 +36,17 @@ class FlatState:
 
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
     `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
-    another tensor is taken back by `gather`; a parameter that is replaced is an error.
+    another tensor is taken back by `gather`; a parameter that is replaced is an error. Raises ValueError for complex
+    parameters.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._slots = list(_slots(model))
         self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.named = list(model.named_parameters())
+        refuse_complex(self.named)
+        self.parameters = [p for _, p in self.named if p.requires_grad]
+        self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
         self.lay()
 
@@ -73,7 +79,7 @@ class FlatState:
             for module, name, tensor in self._slots
         ]
         """Where every tensor is looked up in each step, and its address if it lies here: as few words as there can be."""
-        self.counters = [flat for flat in self.tensors if not flat.is_floating_point()]
+        self.counters = [flat for flat in self.tensors if not (flat.is_floating_point() or flat.is_complex())]
 
     def _flatten(self, name: str, group: list[Tensor], empty: Empty, fill: bool) -> Tensor:
         sizes = [self._shapes[id(tensor)].numel() for tensor in group]
@@ -104,6 +110,15 @@ class FlatState:
             tensor.data.copy_(held)
             module._buffers[name] = tensor
 
+    def check_frozen(self) -> None:
+        """Raises ValueError for a parameter that was not trained when this was made, and has a gradient now."""
+        for name, parameter in self._frozen:
+            if parameter.grad is not None and parameter.requires_grad:
+                raise ValueError(
+                    f"parameter {name} was unfrozen after training began, when gradients that ranks average were laid out: "
+                    "unfreeze it where the model is made (what is frozen later is left alone), or use policy cadence"
+                )
+
     def digest(self) -> str:
         """sha256 of all bits."""
         self.gather()
@@ -126,49 +141,6 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
             tensor.copy_(own)
 
 
-class BufferChanges:
-    """Floating-point buffers, exchanged as differences to what they were after the last exchange: one that does not change
-    keeps its bits. All of one data type go as one, to their place among what is exchanged."""
-
-    def __init__(self, state: FlatState, places: Mapping[torch.dtype, Tensor]) -> None:
-        self._state, self._places = state, places
-        self._before = {values.dtype: values.clone() for values in self._values()}
-
-    def _values(self) -> Iterator[Tensor]:
-        """The buffers where they lie now: a state can be laid anew."""
-        return (section.values for section in self._state.sections if _moves(section))
-
-    @property
-    def _buffers(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        return [(values, self._places[values.dtype], self._before[values.dtype]) for values in self._values()]
-
-    def undo(self) -> None:
-        """Put buffers back to what they were when the step began."""
-        for buffer, _, before in self._buffers:
-            buffer.copy_(before)
-
-    def rebase(self) -> None:
-        """Buffers were replaced from outside: changes count from here."""
-        for buffer, _, before in self._buffers:
-            before.copy_(buffer)
-
-    def lay(self, weight: float) -> None:
-        """Put what changed in its place, weighed."""
-        for buffer, view, before in self._buffers:
-            torch.sub(buffer, before, out=view)
-            view.masked_fill_(buffer == before, 0.0).mul_(weight)  # equal: also of infinities
-
-    def take(self) -> None:
-        """Move the buffers on by the averaged change."""
-        for buffer, view, before in self._buffers:
-            before.copy_(torch.where(view == 0, before, before + view))
-            buffer.copy_(before)
-
-
-def _moves(section: Section) -> bool:
-    return section.kind == "buffers" and section.values.is_floating_point()
-
-
 class FlatGradients:
     """What a step exchanges, one flat tensor per data type: gradients, floating-point buffers, and which were used.
 
@@ -181,31 +153,41 @@ class FlatGradients:
         """`empty` gives what a transport reduces without a copy. Without `gradients` they lie elsewhere."""
         self._state, parameters = state, state.parameters
         living = parameters if gradients else []
-        moved = {section.values.dtype: section.values.numel() for section in state.sections if _moves(section)}
+        moved = {section.values.dtype: section.values.numel() for section in state.sections if moves(section)}
         self.flats: list[Tensor] = []
         self.gradients: list[Tensor] = []
         """Of each of these the gradients alone."""
-        self._used = torch.zeros(0)
+        self._used, self._unusual = torch.zeros(0), torch.zeros(0)
         views: dict[int, Tensor] = {}
         changes: dict[torch.dtype, Tensor] = {}
         for dtype in sorted({p.dtype for p in living} | set(moved) or {torch.float32}, key=str):
             group = [parameter for parameter in living if parameter.dtype == dtype]
-            # Who was used travels behind the first type: a collective of its own would cost as much as the gradients.
-            sizes = [*(p.numel() for p in group), moved.get(dtype, 0), 0 if self.flats else len(parameters)]
+            # Who was used, and whether counters differ, travels behind the first type: a collective of its own would cost as
+            # much as the gradients.
+            flags = (0, 0) if self.flats else (len(parameters), int(bool(state.counters)))
+            sizes = [*(p.numel() for p in group), moved.get(dtype, 0), *flags]
             flat = (empty or state.ordinary)(f"gradients{len(self.flats)}", sum(sizes), dtype).zero_()
-            *parts, change, used = torch.split(flat, sizes)
-            self.gradients.append(flat[: sum(sizes[:-2])])
+            *parts, change, used, unusual = torch.split(flat, sizes)
+            self.gradients.append(flat[: sum(sizes[:-3])])
             if not self.flats:
-                self._used = used
+                self._used, self._unusual = used, unusual
             self.flats.append(flat)
             changes[dtype] = change
             views |= {id(p): view.view(p.shape) for p, view in zip(group, parts, strict=True)}
         self._touched = [0.0] * len(parameters)
-        self._counted: list[Tensor] = []
         self._gradients = [(parameter, views[id(parameter)]) for parameter in living]
-        self._changes = BufferChanges(state, changes)
-        for index, parameter in enumerate(parameters):
+        self._changes, self._counters = BufferChanges(state, changes), Counters(state)
+        self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(partial(self._touch, index))  # type: ignore[no-untyped-call]
+            for index, parameter in enumerate(parameters)
+        ]
+
+    def close(self) -> None:
+        """Gradients are of no interest any more, and live where autograd puts them."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter, _ in self._gradients:
+            parameter.grad = None
 
     def _touch(self, index: int, parameter: Tensor) -> None:
         self._touched[index] = 1.0
@@ -213,7 +195,7 @@ class FlatGradients:
     def zero(self) -> None:
         """Clear the gradients before a backward pass."""
         self._touched = [0.0] * len(self._touched)
-        self._counted = [counter.clone() for counter in self._state.counters]
+        self._counters.begin()
         for flat in self.flats:
             flat.zero_()
         for parameter, view in self._gradients:
@@ -222,8 +204,7 @@ class FlatGradients:
     def undo(self) -> None:
         """Put buffers and counters back to what they were when the step began."""
         self._changes.undo()
-        for counter, before in zip(self._state.counters, self._counted, strict=True):
-            counter.copy_(before)
+        self._counters.undo()
 
     def rebase(self) -> None:
         """Buffers were replaced from outside: changes count from here."""
@@ -232,25 +213,46 @@ class FlatGradients:
     def gather(self) -> None:
         """Take in gradients that were put in place of the views, or taken away, from outside."""
         for parameter, view in self._gradients:
-            if parameter.grad is None:
+            gradient = parameter.grad
+            if gradient is view:
+                continue
+            if gradient is None:
                 view.zero_()
-            elif parameter.grad is not view:
-                view.copy_(parameter.grad)
+            else:
+                view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
             parameter.grad = view
 
     def pack(self, weight: float, gradients: float | None = None) -> None:
         """Weigh the gradients, and lay what changed in the buffers beside them with the same weight.
 
-        `gradients`: another weight for these, where the loss was taken over all ranks' samples."""
+        `gradients`: another weight for these, where the loss was taken over all ranks' samples. Raises ValueError for a
+        parameter that was unfrozen meanwhile."""
         self._state.gather()
+        self._state.check_frozen()
+        self.gather()  # a step may clear gradients itself, and leave others in their place
         if all(self._touched):
             self._used.fill_(1.0)
         else:
             self._used.copy_(torch.tensor(self._touched))
+        if self._state.counters:
+            self._unusual.copy_(self._counters.unusual())
         for flat in self.flats:
             flat.mul_(weight if gradients is None else gradients)
         if weight:  # else zero, whatever a buffer holds
             self._changes.lay(weight)
+
+    def apart(self) -> bool:
+        """Whether counters of ranks may differ, once exchanged: `counters` are to take the maximum then, and `learn`."""
+        return bool(self._state.counters) and bool(self._unusual)
+
+    @property
+    def counters(self) -> list[Tensor]:
+        """Integer buffers, flat."""
+        return self._state.counters
+
+    def learn(self) -> None:
+        """All ranks hold the same counters."""
+        self._counters.learn()
 
     def unpack(self) -> None:
         """Move the buffers on by the averaged change; take away the gradients of parameters that nobody used."""
@@ -264,6 +266,16 @@ class FlatGradients:
     def used(self) -> list[bool]:
         """Which parameters any rank used, once exchanged."""
         return [bool(count) for count in self._used.tolist()]
+
+
+def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Raise ValueError for a complex parameter: sums, norms and averages here are of real numbers."""
+    for name, parameter in named:
+        if parameter.is_complex():
+            raise ValueError(
+                f"parameter {name} is {str(parameter.dtype)[6:]}: complex parameters cannot be trained here; hold the real "
+                "and the imaginary part as a real one (torch.view_as_complex in the forward pass)"
+            )
 
 
 def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:

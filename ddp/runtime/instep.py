@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp.core.events import Probe, Sums
 from ddp.core.spans import Batch
@@ -41,7 +41,7 @@ class InStep(Protocol):
         ...
 
     def clip(self, limit: float) -> None:
-        """Scale the gradients down to this L2 norm over all parameters."""
+        """Scale the gradients down to this L2 norm over all parameters that the optimizer moves."""
         ...
 
     def end(self) -> None:
@@ -57,11 +57,35 @@ class InStep(Protocol):
         ...
 
 
+def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """What `optimizer` moves: of the model in the model's order, then what else it has."""
+    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+    mine: list[Tensor] = [held.pop(id(p)) for _, p in state.named if id(p) in held]
+    return [*mine, *held.values()]
+
+
+def meet_counters(batch: Batch, ranks: int, gradients: FlatGradients, collectives: Collectives) -> None:
+    """After the exchange of `gradients`: integer buffers take the maximum over `ranks`, where they may differ. Raises
+    ExchangeBroken."""
+    # A rank without a sample did not count this batch in its buffers.
+    if batch.total < ranks or gradients.apart():
+        collectives.all_reduce(gradients.counters, MAX)
+        gradients.learn()
+
+
 class GradientAverage:
     """Gradients and the changes of buffers, averaged with the weight of their samples, between backward and optimizer."""
 
-    def __init__(self, module: nn.Module, state: FlatState, collectives: Collectives, meter: Meter) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        state: FlatState,
+        collectives: Collectives,
+        meter: Meter,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
+        self._optimizer = optimizer
         self._gradients = FlatGradients(state, collectives.transport.empty)
         self._probed = (-1, 0)
         """Epoch and size of the global batch of the last probe."""
@@ -80,19 +104,19 @@ class GradientAverage:
         """In one reduction for each data type."""
         gradients, meter = self._gradients, self._meter
         began = now()
-        brought = self._sums() if (due := self._probed != (batch.epoch, batch.total)) else ()
+        if due := self._probed != (batch.epoch, batch.total):
+            gradients.gather()
+        brought = self._sums() if due else ()
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
         self._collectives.all_reduce(gradients.flats)
+        meet_counters(batch, len(self._collectives.members), gradients, self._collectives)
         began = now()
         gradients.unpack()
         if due:
             self._probed = (batch.epoch, batch.total)
             self.probes.append(Probe(batch.samples, batch.total, brought, self._sums()))
         meter.add("copy", began)
-        if batch.total < len(self._collectives.members):
-            # A rank without a sample did not count this batch in its buffers.
-            self._collectives.all_reduce(self._state.counters, MAX)
 
     def _sums(self) -> Sums:
         self._state.gather()
@@ -101,7 +125,7 @@ class GradientAverage:
 
     def clip(self, limit: float) -> None:
         """Every rank has all gradients."""
-        torch.nn.utils.clip_grad_norm_(self._state.parameters, limit)
+        torch.nn.utils.clip_grad_norm_(moved(self._state, self._optimizer), limit)
 
     def end(self) -> None:
         """Every rank has moved all parameters."""

@@ -21,7 +21,7 @@ from ddp.data.source import every, move
 from ddp.data.visits import Visits
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
-from ddp.runtime.instep import InStep
+from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
@@ -43,6 +43,9 @@ class Replica:
         self.model = self.task.model().to(device)
         self.state = FlatState(self.model)
         self.optimizer = self.task.optimizer(self.model.parameters())
+        held = {id(p) for p in moved(self.state, self.optimizer)}
+        self._unmoved = [p for _, p in self.state.named if id(p) not in held]
+        """Parameters that the optimizer does not have: nobody else clears their gradients."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
         self._device = device
@@ -106,6 +109,8 @@ class Replica:
         factor = 1.0
         if team is None:
             self.optimizer.zero_grad(set_to_none=True)
+            for parameter in self._unmoved:
+                parameter.grad = None
         else:
             factor = team.begin(batch)
         loss: Tensor | None = None
@@ -136,7 +141,7 @@ class Replica:
         if limit is None:
             return
         if team is None:
-            torch.nn.utils.clip_grad_norm_(self.state.parameters, limit)
+            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), limit)
         else:
             team.clip(limit)
 

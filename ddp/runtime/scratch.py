@@ -6,14 +6,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
+from ddp.runtime.life import Life, ended
 
 ROOM = 1 << 30
 """Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
 PREFIX = "ddp-run-"
+OWNER = ".owner"
+"""A file in the folder, locked while its run lasts: containers may share the memory, and know nothing of each other's
+processes."""
 
 
 @contextmanager
@@ -22,10 +25,22 @@ def scratch(more: int = 0) -> Iterator[Path]:
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
     where = memory if roomy else Path(tempfile.gettempdir())
-    for left in where.glob(f"{PREFIX}*"):  # by runs that were killed before they could tidy up
-        pid = left.name.split("-")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+    tidy(where)
     prefix = f"{PREFIX}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+        life: Life | None = None
+        with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
+            life = Life(Path(folder) / OWNER)
+        try:
+            yield Path(folder)
+        finally:
+            if life is not None:
+                life.end()
+
+
+def tidy(where: Path) -> None:
+    """Remove the folders of runs that were killed before they could do so. One without a lock may be about to get it."""
+    for left in where.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another user's
+            if ended(left / OWNER):
+                shutil.rmtree(left, ignore_errors=True)

@@ -67,10 +67,14 @@ def epoch_metrics(
 
 
 class EpochBook:
-    """Collects the records of a run; gives out each epoch once it is trained and evaluated, in ascending order."""
+    """Collects the records of a run; gives out each epoch once it is trained and evaluated, in ascending order.
 
-    def __init__(self, devices: tuple[str, ...]) -> None:
-        self._devices = devices
+    What a lost rank leaves of the last evaluation a survivor does: so that epoch is held back until it is whole, or the run
+    is over. Of earlier epochs the model is gone by then.
+    """
+
+    def __init__(self, devices: tuple[str, ...], epochs: int) -> None:
+        self._devices, self._last = devices, epochs - 1
         self._ready: list[float] = []
         self._trained: dict[int, list[Progress]] = defaultdict(list)
         self._evaluated: dict[int, dict[tuple[int, int], Evaluated]] = defaultdict(dict)
@@ -105,17 +109,28 @@ class EpochBook:
                 return self._complete()
         return []
 
-    def _complete(self) -> list[EpochMetrics]:
+    def end(self) -> list[EpochMetrics]:
+        """There are no more records: the last epoch, if it was held back."""
+        return self._complete(over=True)
+
+    def _complete(self, over: bool = False) -> list[EpochMetrics]:
         done = []
         while self._trained:
             epoch = min(self._trained)
             if epoch not in self._evaluated or any(entry[0] == epoch for entry in self._owed):
                 break
+            if epoch == self._last and not (over or self._whole(epoch)):
+                break
             done.append(self._close(epoch))
         return done
 
+    def _whole(self, epoch: int) -> bool:
+        """Whether every part of the test set has been evaluated."""
+        return len({part for _, part in self._evaluated[epoch]}) >= self._parts.get(epoch, 1)
+
     def _close(self, epoch: int) -> EpochMetrics:
         ranks = len(self._ready)
+        whole = self._whole(epoch)
         trained, parts = self._trained.pop(epoch), list(self._evaluated.pop(epoch).values())
         waiting = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
         self._unfinished += parts
@@ -124,5 +139,6 @@ class EpochBook:
         before, self._seconds = self._seconds, clock.at(until)
         self._stopped += sum(part.seconds for part in self._unfinished if part.at <= until)
         self._unfinished = [part for part in self._unfinished if part.at > until]
-        whole = len(parts) >= self._parts.pop(epoch, 1)
-        return epoch_metrics(trained, parts if whole else [], max(self._seconds - before, 0.0), self._devices)
+        self._parts.pop(epoch, None)
+        once = {part.part: part for part in parts} if whole else {}  # a lost rank may have answered after all
+        return epoch_metrics(trained, list(once.values()), max(self._seconds - before, 0.0), self._devices)

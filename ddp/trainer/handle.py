@@ -64,7 +64,7 @@ class RunHandle:
     ) -> None:
         self._job, self._deliver, self._room = job, deliver, room
         self._devices, self._saved = tuple(devices), saved
-        self._book = EpochBook(self._devices)
+        self._book = EpochBook(self._devices, job.epochs)
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._finished: list[int] = []
         self._stop, self._ended = threading.Event(), threading.Event()
@@ -165,6 +165,8 @@ class RunHandle:
                 error.add_note(f"In rank {error.rank}:\n{error.traceback}")
             self._error = error
         finally:
+            for metrics in self._book.end():
+                self._metrics.put(metrics)
             self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
 

@@ -47,6 +47,8 @@ class Parts:
 class NoSamples:
     """The evaluation data of a run that evaluates nothing."""
 
+    nbytes = 0
+
     def __len__(self) -> int:
         return 0
 
@@ -85,18 +87,37 @@ def _loss(step: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -
     loss = step(model, batch)
     if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
         return loss.reshape(())
-    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)[:60]
     raise ValueError(
-        f"train_step must return the batch's mean loss, one number that the gradient is taken of, not {what}"
+        f"train_step must return the batch's mean loss, one number that the gradient is taken of, not {_told(loss)}"
     )
 
 
 def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     assert step is not None
     means = step(model, batch)
-    loss, metric = means if isinstance(means, tuple) else (math.nan, means)
+    values = means if isinstance(means, tuple) and len(means) == 2 else (math.nan, means)
+    loss, metric = map(_number, values)
+    if loss is None or metric is None:
+        raise ValueError(
+            "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
+            + _told(means)
+        )
     size = _samples(batch)
-    return torch.as_tensor(loss).double() * size, torch.as_tensor(metric).double() * size
+    return loss * size, metric * size
+
+
+def _number(value: Any) -> Tensor | None:
+    """A real number in double precision; None: it is none."""
+    if isinstance(value, Tensor):
+        return value.double().reshape(()) if value.numel() == 1 and not value.is_complex() else None
+    try:
+        return torch.tensor(float(value), dtype=torch.float64) if not isinstance(value, (str, bytes)) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _told(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
 
 
 def _samples(batch: Any) -> int:

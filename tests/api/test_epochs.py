@@ -12,10 +12,14 @@ from ddp.trainer.epochs import EpochBook, EpochMetrics
 
 
 def play(*records: Any) -> list[list[EpochMetrics]]:
-    book = EpochBook(("cpu", "cuda:1"))
+    return list(map(begun().add, records))
+
+
+def begun(epochs: int = 3) -> EpochBook:
+    book = EpochBook(("cpu", "cuda:1"), epochs)
     book.add(Ready(10.0, 0, 40, 5, "d", "cpu", "gloo"))
     book.add(Ready(11.0, 1, 40, 5, "d", "cuda:1", "gloo"))
-    return [book.add(record) for record in records]
+    return book
 
 
 def ordered(epoch: int) -> list[Evaluate]:
@@ -28,7 +32,7 @@ def test_an_epoch_is_given_out_with_its_last_evaluation() -> None:
         Progress(12.5, 1, 0, 1, 8, 0.9, 8.0, 0.1, (("acc", 0.0, 1), ("other", None, 1))),
         *ordered(0),
         Evaluated(13.0, 0, 0, 30, 60.0, 15.0, 1.0),
-        Evaluated(13.5, 1, 0, 10, 20.0, 10.0, 0.5),
+        Evaluated(13.5, 1, 0, 10, 20.0, 10.0, 0.5, 1),
     )
     assert not any(early)
     (row,) = last
@@ -52,8 +56,8 @@ def test_an_epoch_takes_time_though_a_rank_evaluates_the_one_before_late() -> No
         Evaluated(12.5, 0, 0, 20, 1.0, 5.0, 0.5),
         Progress(13.0, 0, 1, 5, 40, 0.5, 48.0, 0.1),
         Evaluated(13.5, 0, 1, 20, 1.0, 5.0, 0.5),
-        Evaluated(13.5, 1, 0, 20, 1.0, 5.0, 0.5),
-        Evaluated(14.0, 1, 1, 20, 1.0, 5.0, 0.5),
+        Evaluated(13.5, 1, 0, 20, 1.0, 5.0, 0.5, 1),
+        Evaluated(14.0, 1, 1, 20, 1.0, 5.0, 0.5, 1),
     )
     first, second = (row for rows in given for row in rows)
     assert (first.seconds, second.seconds) == (pytest.approx(1.0), pytest.approx(0.75))
@@ -67,8 +71,8 @@ def test_epochs_come_in_order_though_a_rank_runs_ahead() -> None:
         Progress(12.2, 1, 1, 1, 8, 0.9, 8.0, 0.1),
         *ordered(0),
         *ordered(1),
-        Evaluated(13.0, 1, 0, 10, 1.0, 5.0, 0.1),
-        Evaluated(13.2, 1, 1, 10, 1.0, 6.0, 0.1),
+        Evaluated(13.0, 1, 0, 10, 1.0, 5.0, 0.1, 1),
+        Evaluated(13.2, 1, 1, 10, 1.0, 6.0, 0.1, 1),
         Evaluated(13.4, 0, 0, 10, 1.0, 7.0, 0.1),
         Evaluated(13.6, 0, 1, 10, 1.0, 8.0, 0.1),
     )
@@ -90,3 +94,30 @@ def test_half_an_evaluation_is_none_and_the_epoch_complete_without_the_lost_rank
 def test_a_loss_that_is_not_finite_is_none() -> None:
     *_, rows = play(Progress(12.0, 0, 0, 1, 8, 0.9, None, 0.1), Evaluated(13.0, 0, 0, 0, 0.0, 0.0, 0.0))
     assert [(row.loss, row.eval, row.eval_loss) for row in rows] == [(None, None, None)]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_lost_rank_left_of_the_last_evaluation_is_waited_for(late: bool) -> None:
+    """A survivor does it, as the model is still there. The lost rank's own answer may come after all, and counts once."""
+    book = begun(epochs=1)
+    records = [
+        Progress(12.0, 0, 0, 1, 8, 0.9, 8.0, 0.1),
+        *ordered(0),
+        Evaluated(13.0, 0, 0, 10, 1.0, 5.0, 0.1),
+        Lost(14.0, 1, "gone"),
+        Evaluate(0, 0, 1, 2, False, "complete"),
+        *([Evaluated(14.5, 1, 0, 30, 1.0, 9.0, 0.1, 1)] if late else []),
+    ]
+    assert not any(map(book.add, records))
+    (row,) = book.add(Evaluated(15.0, 0, 0, 30, 1.0, 9.0, 0.1, 1))
+    assert (row.eval, row.loss) == (14 / 40, 1.0)
+    assert book.end() == []
+
+
+def test_a_last_evaluation_that_stays_incomplete_is_given_out_at_the_end() -> None:
+    book = begun(epochs=1)
+    for record in (Progress(12.0, 0, 0, 1, 8, 0.9, 8.0, 0.1), *ordered(0), Evaluated(13.0, 0, 0, 10, 1.0, 5.0, 0.1)):
+        assert book.add(record) == []
+    assert book.end() == [], "a part of it is under way"
+    assert book.add(Lost(14.0, 1, "gone")) == []
+    assert [(row.epoch, row.eval, row.loss) for row in book.end()] == [(0, None, 1.0)]

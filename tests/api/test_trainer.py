@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -362,3 +362,47 @@ def test_importing_ddp_imports_nothing_heavy() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="no attribute 'trainr'"):
         _ = ddp.trainr
+
+
+def test_resident_data_without_an_evaluation(make: Make) -> None:
+    with make(world_size=1, loader="resident", epochs=1).run() as run:
+        assert run.next_metrics() is not None
+        run.join()
+
+
+@pytest.mark.parametrize("value", [None, "0.5", (1.0, 2.0, 3.0), torch.ones(2), (1.0, None), [0.5, 0.5]], ids=repr)
+def test_an_evaluation_that_returns_no_mean_is_told(make: Make, value: Any) -> None:
+    evaluated = {"eval_step": lambda model, batch: value, "eval_dataset": toy.data(20), "epochs": 1}
+    with pytest.raises(RankFailed, match=r"eval_step must return the mean metric.*\(mean loss, mean metric\), not"):
+        make(world_size=1, **evaluated).run().join()
+
+
+def test_complex_parameters_are_refused_by_name(make: Make) -> None:
+    def model() -> nn.Module:
+        net = toy.net(norm=False)
+        net.register_parameter("phase", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+        return net
+
+    with pytest.raises(RankFailed, match="parameter phase is complex64: complex parameters cannot be trained here"):
+        make(world_size=1, model_factory=model).run().join()
+
+
+def test_batches_may_be_named_tuples(make: Make) -> None:
+    """As PyTorch's own loader gives them."""
+
+    class Rows(Dataset[Any]):
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> Any:
+            return Row(torch.ones(6), index % 2)
+
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch.point), batch.label)
+
+    make(world_size=1, dataset=Rows(), train_step=step, epochs=1).run().join()
+
+
+class Row(NamedTuple):
+    point: Tensor
+    label: int

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 
 from ddp.data import TensorSource
+from ddp.data.source import every
 
 
 def test_batches_come_in_the_order_asked_for_and_are_copies() -> None:
@@ -39,3 +44,32 @@ def test_what_is_no_data_set_is_refused() -> None:
     for empty in (torch.zeros(0, 2), torch.tensor(1.0)):
         with pytest.raises(ValueError, match="empty"):
             TensorSource(empty)
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+class Row(dict[str, Any]):
+    """A mapping with ways of its own."""
+
+    note = ""
+
+
+def test_batches_keep_the_types_that_collating_keeps() -> None:
+    image, label = torch.ones(2), torch.zeros(2)
+    counts = defaultdict(list, image=image)
+    row = Row(image=image, inner=(Pair(image, label), [label]))
+    row.note = "kept"
+    fixed = MappingProxyType({"image": image})
+    found = every(torch.neg, (Pair(image, label), counts, row, OrderedDict(label=label), fixed, "word"))
+    pair, there, moved, ordered, proxy, word = found
+    assert type(pair) is Pair
+    assert torch.equal(pair.image, -image)
+    assert type(there) is defaultdict
+    assert there["nothing"] == []
+    assert (type(moved), moved.note) == (Row, "kept")
+    assert type(moved["inner"][0]) is Pair
+    assert (type(ordered), type(proxy), word) == (OrderedDict, MappingProxyType, "word")
+    assert torch.equal(row["image"], image), "what was given is as it was"

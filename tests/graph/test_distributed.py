@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import threading
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import ddp
 from ddp.core.commands import Plan
 from ddp.core.events import RoundClosed, Slice
 from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
+from ddp.graph.team import Team
 from tests.graph.oracle import build, data, distance, equal, made
 
 TWO = ["cpu", "cpu"]
@@ -464,3 +467,56 @@ def test_what_does_not_come_together_says_why() -> None:
 def test_the_package_exports_it() -> None:
     assert ddp.setup is setup
     assert not ddp.is_heterogeneous()
+
+
+def test_a_graph_is_pickled_and_a_copy_loads_for_itself() -> None:
+    graph = on(2)
+    again, copied, other = pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), made(5)
+    assert equal(again, graph)
+    with torch.no_grad():
+        next(replicas(graph)[1].parameters()).fill_(7.0)  # what reaches the replicas, changes this
+    for one in (again, copied):
+        one.load_state_dict(other.state_dict())
+        assert equal(one, other)
+        assert bool((next(replicas(graph)[1].parameters()) == 7.0).all())
+    outer = nn.Sequential(graph)
+    outer.load_state_dict(nn.Sequential(other).state_dict())
+    assert equal(replicas(graph)[1], other)
+
+
+def test_answers_of_an_interrupted_run_are_nobodys() -> None:
+    team, waited = Team(2), 0
+    get = team._answers.get
+
+    class Interrupted:
+        def get(self) -> Any:
+            nonlocal waited
+            waited += 1
+            if waited == 2:
+                raise KeyboardInterrupt
+            return get()
+
+    team._answers = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        team.run([lambda: "old", lambda: "old"])
+    assert team.run([lambda: "a", lambda: "b"]) == ["a", "b"]
+    assert team.run([lambda: "c", lambda: "d"]) == ["c", "d"]
+    team.close()
+
+
+def test_a_pass_that_fails_puts_the_generator_back() -> None:
+    """It teaches nothing of whether the model draws, either."""
+
+    def drops(device: Any) -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 6)).through(nn.Dropout(0.5)).build()
+
+    graph, states = on(2, drops("cpu"), drops), []
+    for inputs in (torch.ones(4, 5), torch.ones(4, 6)):
+        torch.manual_seed(3)
+        with suppress(GraphError):
+            graph(inputs)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+    assert graph._training is not None
+    assert graph._training.replicas is not None
+    assert graph._training.replicas._turns[True].taken

@@ -14,8 +14,10 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import HashStore
 
 import ddp
+from ddp.parallel.group import make
 from ddp.runtime import forkserver
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.test_module import batch, loss, net, replay, same, train
@@ -161,3 +163,22 @@ def test_closing_ends_the_thread(together: Together) -> None:
     while any(thread.name == "collectives" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_second_group_at_a_store_reads_nothing_of_the_first() -> None:
+    store, found = HashStore(), dict[int, list[list[str]]]()
+
+    def act(rank: int) -> None:
+        found[rank] = []
+        for turn in range(2):
+            group = make(rank, 2, torch.device("cpu"), store, "memory", GROUP_TIMEOUT_S)
+            found[rank].append(group.exchange(f"{turn} of {rank}"))
+            group.barrier()
+            group.close()
+
+    threads = [threading.Thread(target=act, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {rank: [[f"{turn} of 0", f"{turn} of 1"] for turn in range(2)] for rank in range(2)}

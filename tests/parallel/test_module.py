@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -348,3 +350,105 @@ def test_wrong_settings_are_refused(together: Together) -> None:
     refuse(lambda g: DistributedDataParallel(net(), process_group=g).set_samples(-1), "0 or more", together)
     sums = "this model sums"
     refuse(lambda g: DistributedDataParallel(net(), process_group=g, average=False).set_samples(1), sums, together)
+
+
+@pytest.mark.parametrize("cap", [None, 0.0002])
+def test_sums_of_several_passes_add_up(cap: float | None, together: Together) -> None:
+    """Without clearing: what was summed over the ranks counts once, also of a part that the second pass does not use."""
+
+    def act(group: Group) -> list[Tensor]:
+        wrapped = DistributedDataParallel(Parts(), process_group=group, average=False, bucket_cap_mb=cap)
+        inputs = torch.full((1, 5), 1.0 + group.rank)
+        wrapped(inputs, [0, 1]).backward()
+        wrapped(inputs, [0, 2] if group.rank else [0]).backward()
+        with wrapped.no_sync():
+            wrapped(inputs, [0]).backward()
+        wrapped(inputs, [0]).backward()
+        return [p.grad[0, 0].clone() for p in (part.weight for part in wrapped.module.parts)]
+
+    assert [[float(value) for value in found] for found in together(2, act)] == [[12.0, 3.0, 2.0]] * 2
+
+
+def test_samples_that_were_said_hold_though_the_pass_before_broke_off(together: Together) -> None:
+    def act(group: Group) -> list[Tensor]:
+        wrapped = DistributedDataParallel(net(), process_group=group)
+
+        def fail(gradient: Tensor) -> Tensor:
+            raise LookupError
+
+        found = wrapped(batch(group.rank, 0))
+        handle = wrapped.module[0].weight.register_hook(fail)
+        with pytest.raises(LookupError):
+            found.square().mean().backward()
+        handle.remove()
+        wrapped.zero_grad()
+        wrapped.set_samples(1 + 2 * group.rank)
+        loss(wrapped, batch(group.rank, 1)).backward()
+        return [p.grad.clone() for p in wrapped.parameters() if p.grad is not None]
+
+    own = [net(), net()]
+    for rank, model in enumerate(own):
+        loss(model, batch(rank, 1)).backward()
+    for found in together(2, act):
+        for mine, one, three in zip(found, own[0].parameters(), own[1].parameters(), strict=True):
+            assert one.grad is not None
+            assert three.grad is not None
+            torch.testing.assert_close(mine, 0.25 * one.grad + 0.75 * three.grad)
+
+
+def test_a_sparse_gradient_becomes_a_dense_one(together: Together) -> None:
+    def act(group: Group) -> Tensor:
+        wrapped = DistributedDataParallel(nn.Embedding(4, 2, sparse=True), process_group=group)
+        wrapped(torch.tensor([group.rank, 3])).sum().backward()
+        gradient = wrapped.module.weight.grad
+        assert gradient is not None
+        return gradient.clone()
+
+    assert [found.tolist() for found in together(2, act)] == [[[0.5] * 2, [0.5] * 2, [0.0] * 2, [1.0] * 2]] * 2
+
+
+@pytest.mark.parametrize("compression", [None, "bfloat16"])
+def test_samples_do_not_overflow_half_precision(compression: str | None, together: Together) -> None:
+    """256 samples with a gradient of 512 each are more than float16 can say."""
+
+    def act(group: Group) -> float:
+        model = nn.Linear(1, 1, bias=False).half()
+        wrapped = DistributedDataParallel(model, process_group=group, compression=compression)
+        wrapped.set_samples(256)
+        (wrapped(torch.ones(1, 1).half()) * 512).sum().backward()
+        assert model.weight.grad is not None
+        return float(model.weight.grad)
+
+    assert together(2, act) == [512.0] * 2
+
+
+def test_a_wrapped_model_is_pickled_and_copied_as_any_other(together: Together) -> None:
+    def act(group: Group) -> None:
+        model = net()
+        wrapped = DistributedDataParallel(model, process_group=group)
+        again = pickle.loads(pickle.dumps(wrapped.module))
+        assert same(values(again), values(model))
+        for other in (again, copy.deepcopy(model)):
+            DistributedDataParallel(other, process_group=group).close()
+        with pytest.raises(TypeError, match=r"take its \.module"):
+            pickle.dumps(wrapped)
+
+    together(1, act)
+
+
+def test_wrappers_may_share_what_is_not_trained(together: Together) -> None:
+    def act(group: Group) -> None:
+        encoder = nn.Linear(5, 5).requires_grad_(False)
+        kept = [DistributedDataParallel(nn.Sequential(encoder, net()), process_group=group) for _ in range(2)]
+        with pytest.raises(ValueError, match="wrapped already"):
+            DistributedDataParallel(kept[0].module[1], process_group=group)
+
+    together(1, act)
+
+
+def test_complex_parameters_are_refused(together: Together) -> None:
+    def act(group: Group) -> None:
+        with pytest.raises(ValueError, match="parameter weight is complex64"):
+            DistributedDataParallel(nn.Linear(2, 2, dtype=torch.complex64), process_group=group)
+
+    together(1, act)

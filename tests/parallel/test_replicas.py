@@ -138,3 +138,15 @@ def test_ranks_that_disagree_are_told() -> None:
         for result in run_together(2, act):
             with pytest.raises(ValueError, match=said):
                 raise result
+
+
+def test_counts_do_not_overflow_half_precision() -> None:
+    models = [nn.Linear(1, 1, bias=False).half(), nn.Embedding(1, 1, sparse=True).half()]
+    for number, model in enumerate(models):
+        replicas = wrap([model], ["cpu"])
+        out = model(torch.zeros(1, dtype=torch.int64)) if number else model(torch.ones(1, 1).half())
+        (out * 512).sum().backward()
+        replicas.weighted_all_reduce_gradients([256.0])
+        assert model.weight.grad is not None
+        assert model.weight.grad.flatten().tolist() == [512.0]
+        replicas.close()

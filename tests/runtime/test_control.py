@@ -56,6 +56,53 @@ def test_gradients_are_clipped_as_in_a_loop_written_by_hand(play: Play) -> None:
         torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-5)
 
 
+def alone(play: Play, part: Any, callback: Any = None) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """Steep steps of one rank whose optimizer has `part` of the model, with a limit: initial and final state."""
+    first = play("sync", "nccl", partial(toy.task, lr=0.0), world_size=1, epochs=1).state()
+    setup = controlled.steep(64)
+
+    def task() -> Any:
+        def optimizer(parameters: Any) -> torch.optim.Optimizer:
+            return torch.optim.SGD(part(list(parameters)), lr=0.1)
+
+        return replace(setup, optimizer=optimizer, epoch_callback=callback)
+
+    return first, play("sync", "nccl", task, world_size=1, epochs=1, batch_size=16, max_grad_norm=0.5).state()
+
+
+def test_the_limit_is_on_what_the_optimizer_moves(play: Play) -> None:
+    """Gradients of the rest neither count nor pile up."""
+    first, final = alone(play, lambda parameters: parameters[:2])
+    model = controlled.steep(64).model()
+    model.load_state_dict(first)
+    optimizer = torch.optim.SGD(list(model.parameters())[:2], lr=0.1)
+    inputs, targets = toy.data(64)
+    for chosen in order(3, 0, 64).split(16):
+        model.zero_grad()
+        controlled.steep(64).loss(model, (inputs[chosen], targets[chosen])).backward()  # type: ignore[no-untyped-call]
+        assert torch.nn.utils.clip_grad_norm_(list(model.parameters())[:2], 0.5) > 0.5
+        optimizer.step()
+    assert all(torch.equal(value, final[name]) for name, value in model.state_dict().items())
+
+
+def test_the_limit_is_also_on_what_is_unfrozen_later(play: Play) -> None:
+    """Alone, a callback may unfreeze: that is trained, and counts."""
+    setup = controlled.steep(64)
+
+    def frozen() -> torch.nn.Module:
+        model = setup.model()
+        model[0].requires_grad_(False)  # type: ignore[index]
+        return model
+
+    def thaw(epoch: int, worker: WorkerHandle) -> None:
+        worker.model.requires_grad_(True)
+
+    fields = {"world_size": 1, "epochs": 1, "batch_size": 16, "max_grad_norm": 0.5}
+    late = play("sync", "nccl", lambda: replace(setup, model=frozen, epoch_callback=thaw), **fields).state()
+    never = play("sync", "nccl", lambda: setup, **fields).state()
+    assert all(torch.equal(value, never[name]) for name, value in late.items())
+
+
 @pytest.mark.parametrize(("policy", "backend"), [cell for cell in CELLS if cell != ("sync", "nccl")])
 def test_every_rank_clips_its_own_steps(play: Play, policy: str, backend: str) -> None:
     """A step moves by no more than rate x limit, and so does the average: 26 steps, all together."""

@@ -92,7 +92,7 @@ class Backend:
 
     def in_step(self, replica: Replica) -> InStep:
         """Gradients are averaged between backward pass and optimizer."""
-        return GradientAverage(replica.model, replica.state, self._collectives, self._loop.meter)
+        return GradientAverage(replica.model, replica.state, self._collectives, self._loop.meter, replica.optimizer)
 
     def average(self, order: Average, samples: int) -> Change:
         """Average the replicas, weighted by `samples`."""

@@ -39,7 +39,7 @@ def run(job: Job, emit: Emit) -> None:
     def send(event: RankEvent) -> None:
         emit(event, event.at)
         if isinstance(event, Progress) and event.loss_sum is None:
-            raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower train.lr")
+            raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
     try:
         _train(job, send, emit)

@@ -25,6 +25,7 @@ from ddp.runtime.engines.together import Together
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import ExchangeBroken
+from ddp.runtime.transports.gloo import limit_collectives
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
@@ -58,8 +59,7 @@ class Peer(Together):
         self._joined = True
         super().join(order)
         if dist.is_initialized():  # else the first collective breaks
-            limit = timedelta(seconds=self.job.deadline_s)
-            getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
+            limit_collectives(timedelta(seconds=self.job.deadline_s))
 
     def in_step(self, replica: Replica) -> Team:
         """What happens inside a step."""

@@ -7,6 +7,7 @@ it has gone only what this rank owns is left of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +51,15 @@ class Buckets:
         # Backward passes begin at the end of a model; the first one tells exactly.
         self._order = [p for group in self._groups for p in reversed(group.parameters)]
         self._pack()
-        for parameter in self._order:
+        self._hooks: list[Any] = [
             parameter.register_post_accumulate_grad_hook(self._arrive)  # type: ignore[no-untyped-call]
+            for parameter in self._order
+        ]
+
+    def close(self) -> None:
+        """Gradients stay where they come."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _pack(self) -> None:
         self._buckets: list[Bucket] = []

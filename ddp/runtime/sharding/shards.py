@@ -104,6 +104,14 @@ def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[Group]) -
     return before
 
 
+def restore_optimizer(optimizer: torch.optim.Optimizer, before: Iterable[list[nn.Parameter]]) -> None:
+    """Put whole parameters back in the place of shards, whose state is let go."""
+    for group, members in zip(optimizer.param_groups, before, strict=False):
+        for values in group["params"]:
+            optimizer.state.pop(values, None)
+        group["params"] = list(members)
+
+
 def cut(state: dict[str, Any], shape: torch.Size, start: int, stop: int) -> dict[str, Any]:
     """The elements [start, stop) of what has a value for each element of a parameter; the rest as it is."""
 

@@ -19,10 +19,10 @@ from ddp.core.spans import Batch
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatGradients, FlatState
-from ddp.runtime.instep import InStep
+from ddp.runtime.instep import InStep, meet_counters
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import Run
-from ddp.runtime.sharding.shards import Group, claim, disclaim, grouped, shard_optimizer
+from ddp.runtime.sharding.shards import Group, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 from ddp.runtime.transports.base import MAX
 
 
@@ -49,7 +49,9 @@ class Zero(InStep, Protocol):
         ...
 
     def settle(self) -> None:
-        """Training is over: the model is whole, and may be sharded again."""
+        """Training is over: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
+        optimizer has its parameters again, without state: make another, or have it load what `full_state_dict` gave
+        before."""
         ...
 
 
@@ -73,7 +75,7 @@ class Sharded:
             p: shape for group in self.groups for p, shape in zip(group.parameters, group.shapes, strict=True)
         }
         """Of the whole parameters."""
-        self._met = self._torn = False
+        self._met = self._torn = self._settled = False
 
     def _place(self) -> None:
         """Make the shards: stretches of the whole parameters, which lie where other ranks can fetch them."""
@@ -106,8 +108,10 @@ class Sharded:
         raise NotImplementedError
 
     def clip(self, limit: float) -> None:
-        """By the norm over all shards of all ranks, taken in double precision."""
-        gradients = [shard.values.grad for shard in self.shards if shard.values.grad is not None]
+        """By the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
+        held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
+        own = [shard.values for shard in self.shards if id(shard.values) in held]
+        gradients = [values.grad for values in own if values.grad is not None]
         squares = torch.zeros(1, dtype=torch.float64, device=self.groups[0].device)
         for gradient in gradients:
             squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
@@ -157,8 +161,20 @@ class Sharded:
         """The model's whole parameters were replaced: take over what is owned. Between steps, within `whole`."""
 
     def settle(self) -> None:
-        """It may be sharded again."""
+        """See `Zero`."""
+        if self._settled:
+            return
+        self._settled = True
+        self._let_go()
+        if self._met:
+            self.site.collectives.fence()  # nobody reads here any longer what may be written anew
+        self.site.state.lay()
+        restore_optimizer(self.site.optimizer, self.before)
         disclaim(self.module)
+
+    def _let_go(self) -> None:
+        """Gradients stay where autograd puts them."""
+        raise NotImplementedError
 
 
 def _joined(runs: list[Run]) -> list[Run]:
@@ -201,15 +217,16 @@ class Zero1(Sharded):
             if runs:
                 site.collectives.reduce(flat[: runs[-1][2]], runs)
         site.collectives.all_reduce([flat[runs[-1][2] if runs else 0 :] for flat, runs in self._sums])
+        meet_counters(batch, site.world_size, gradients, site.collectives)
         began = now()
         gradients.unpack()
         for shard in self.shards:
             whole = shard.parameter.grad
             shard.values.grad = None if whole is None else whole.view(-1)[shard.start : shard.stop]
         site.meter.add("copy", began)
-        if batch.total < site.world_size:
-            # A rank without a sample did not count this batch in its buffers.
-            site.collectives.all_reduce(site.state.counters, MAX)
+
+    def _let_go(self) -> None:
+        self.gradients.close()
 
     def undo(self) -> None:
         """Put the buffers back."""

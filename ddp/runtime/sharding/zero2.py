@@ -9,9 +9,9 @@ from torch import nn
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatGradients
+from ddp.runtime.instep import meet_counters
 from ddp.runtime.sharding.buckets import Buckets
 from ddp.runtime.sharding.zero1 import Sharded, Site
-from ddp.runtime.transports.base import MAX
 
 
 def largest(model: nn.Module) -> int:
@@ -47,13 +47,15 @@ class Zero2(Sharded):
         self.rest.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
         site.collectives.all_reduce(self.rest.flats)
+        meet_counters(batch, site.world_size, self.rest, site.collectives)
         self.rest.unpack()
         self.buckets.hand_over(dict(zip(site.state.parameters, self._used(), strict=True)))
-        if batch.total < site.world_size:
-            # A rank without a sample did not count this batch in its buffers.
-            site.collectives.all_reduce(site.state.counters, MAX)
-        else:
+        if batch.total >= site.world_size:
             self.buckets.learn()
+
+    def _let_go(self) -> None:
+        self.rest.close()
+        self.buckets.close()
 
     def _used(self) -> Iterable[bool]:
         return self.rest.used()

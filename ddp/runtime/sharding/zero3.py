@@ -267,12 +267,15 @@ class Zero3(Zero2):
         return [*self._sources, *(values for values in blocks if values is not None)]
 
     def settle(self) -> None:
-        """The model is whole, and an ordinary one."""
+        """See `Zero`."""
         if self._parted:
             self._assemble()
+        super().settle()
+
+    def _let_go(self) -> None:
+        super()._let_go()
         for handle in self._handles:
             handle.remove()
-        super().settle()
 
 
 def _outside(name: str) -> str:

@@ -25,6 +25,14 @@ BUCKET_BYTES = 25 << 20
 OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
 
 
+def limit_collectives(limit: timedelta) -> None:
+    """How long collectives of the default group may take from now on."""
+    newer = getattr(
+        dist, "set_timeout", None
+    )  # its older name, of torch before 2.12 or so, warns where there is a new one
+    (newer or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
+
+
 class Transport:
     """One process group over all members."""
 
@@ -67,8 +75,7 @@ class Transport:
     def _formed(self) -> None:
         if self._site.meet:
             return
-        # The older name is for torch before 2.12 or so.
-        getattr(dist, "set_timeout", dist.distributed_c10d._set_pg_timeout)(DAY, dist.group.WORLD)
+        limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """In buckets."""

@@ -1,0 +1,237 @@
+"""What ranks do together inside a step, with ranks as threads of this process: real collectives in milliseconds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp.core.commands import Join
+from ddp.core.spans import Batch
+from ddp.runtime.collectives import Collectives
+from ddp.runtime.flat import FlatState
+from ddp.runtime.heart import Heart
+from ddp.runtime.instep import GradientAverage
+from ddp.runtime.meter import Meter
+from ddp.runtime.sharding.zero1 import Site
+from ddp.runtime.transports.base import Site as Place
+from ddp.runtime.transports.base import choose
+from tests.runtime.sharded_ranks import KINDS, slices
+
+ALL = ("nccl_sync", *KINDS)
+building = threading.Lock()
+
+
+class Net(nn.Module):
+    """A frozen layer, a norm, and a buffer that counts what only the data say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fixed, self.norm = nn.Linear(6, 80), nn.Linear(80, 8), nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 2)
+        self.fixed.requires_grad_(False)
+        self.register_buffer("positive", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.bool))
+        self.register_buffer("table", torch.arange(5))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.positive += (inputs[:, 0] > 0).sum()
+        self.seen[int(inputs[0, 0] > 0)] = True
+        hidden: Tensor = self.head(self.norm(self.fixed(self.body(inputs).tanh())))
+        return hidden
+
+
+class Rank:
+    """One rank."""
+
+    def __init__(self, folder: Path, rank: int, world: int, kind: str) -> None:
+        self.rank, self.world = rank, world
+        meter = Meter(rank, folder, torch.device("cpu"))
+        place = Place(folder, rank, world, torch.device("cpu"), 20.0)
+        self.collectives = Collectives(choose("memory", place), meter, Heart(100.0, lambda: None))
+        self.collectives.join(Join(rank, 0, tuple(range(world)), False, "test"))
+        with building:
+            torch.manual_seed(7)
+            self.model: Any = Net()
+        self.state = FlatState(self.model)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.reduced = 0
+        inner = self.collectives.all_reduce
+
+        def counted(*args: Any) -> tuple[float, int]:
+            self.reduced += 1
+            return inner(*args)
+
+        self.collectives.all_reduce = counted  # type: ignore[method-assign]
+        if kind == "nccl_sync":
+            self.team: Any = GradientAverage(self.model, self.state, self.collectives, meter, self.optimizer)
+        else:
+            self.site = Site(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
+            self.team = KINDS[kind](self.site)
+
+    def step(self, number: int, before: Callable[[], None] = lambda: None) -> None:
+        """One step; `before` is what the user's function does before its forward pass."""
+        inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+        own = slices(self.world, 12)[self.rank]
+        batch = Batch(0, own.start, own.stop, 12)
+        self.team.begin(batch)
+        before()
+        self.team.module(inputs[own]).square().mean().backward()
+        self.team.exchange(batch)
+        self.optimizer.step()
+        self.team.end()
+
+    def digest(self) -> str:
+        with self.team.whole() if hasattr(self.team, "whole") else threading.Lock():
+            return self.state.digest()
+
+
+Act = Callable[[Rank], Any]
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
+    """What `act` returns on every rank, or the exception that it raises."""
+
+    def run(kind: str, act: Act, world: int = 2) -> list[Any]:
+        folder, found = tmp_path / f"{len(list(tmp_path.iterdir()))}", [None] * world
+        folder.mkdir()
+
+        def main(number: int) -> None:
+            torch.set_num_threads(1)
+            rank = None
+            try:
+                rank = Rank(folder, number, world, kind)
+                found[number] = act(rank)
+            except Exception as error:
+                found[number] = error  # type: ignore[call-overload]
+            finally:
+                if rank is not None:
+                    rank.collectives.transport.close()
+
+        threads = [threading.Thread(target=main, args=(number,)) for number in range(world)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a rank hangs"
+        return found
+
+    return run
+
+
+def sound(found: list[Any]) -> list[Any]:
+    for one in found:
+        if isinstance(one, Exception):
+            raise one
+    return found
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_step_that_clears_gradients_itself_is_averaged_as_any_other(ranks: Any, kind: str) -> None:
+    def act(clear: Callable[[Rank], None]) -> Act:
+        def train(rank: Rank) -> str:
+            for number in range(3):
+                rank.step(number, lambda: clear(rank))
+            return rank.digest()
+
+        return train
+
+    ways: list[Callable[[Rank], None]] = [
+        lambda rank: None,
+        lambda rank: rank.model.zero_grad(),
+        lambda rank: rank.model.zero_grad(set_to_none=False),
+    ]
+    digests = {digest for clear in ways for digest in sound(ranks(kind, act(clear)))}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_is_unfrozen_during_training_is_an_error_that_names_it(ranks: Any, kind: str) -> None:
+    """Each rank would train it alone. What is frozen during training just stays what it is."""
+
+    def act(rank: Rank) -> None:
+        rank.step(0)
+        rank.model.head.requires_grad_(False)
+        rank.step(1)
+        rank.model.fixed.requires_grad_(True)
+        rank.step(2)
+
+    for error in ranks(kind, act):
+        assert isinstance(error, ValueError)
+        assert "parameter fixed.weight was unfrozen after training began" in str(error)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_counters_take_the_maximum_after_every_step(ranks: Any, kind: str) -> None:
+    def act(rank: Rank) -> list[tuple[int, list[bool], str]]:
+        found = []
+        for number in range(4):
+            rank.step(number)
+            found.append((int(rank.model.positive), rank.model.seen.tolist(), rank.digest()))
+        return found
+
+    expected, most = [], 0
+    for number in range(4):
+        inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
+        counts = [int((inputs[own, 0] > 0).sum()) for own in slices(2, 12)]
+        assert len(set(counts)) == 2 or number == 3
+        most += max(counts)
+        expected.append(most)
+    one, other = sound(ranks(kind, act))
+    assert one == other
+    assert [positive for positive, _, _ in one] == expected
+
+
+def test_counters_that_count_alike_cost_no_collective(ranks: Any) -> None:
+    """Once it is known how: `seen` changes in the first step alone, and the batches that are counted in all."""
+
+    def act(quiet: bool) -> Act:
+        def train(rank: Rank) -> int:
+            if quiet:
+                alike = torch.tensor([0])
+                rank.model.forward = lambda inputs: Net.forward(rank.model, inputs.index_fill(1, alike, -1.0))
+            rank.step(0)
+            rank.step(1)
+            before = rank.reduced
+            for number in range(2, 5):
+                rank.step(number)
+            return rank.reduced - before
+
+        return train
+
+    assert sound(ranks("nccl_sync", act(quiet=True))) == [3, 3]
+    assert sound(ranks("nccl_sync", act(quiet=False)))[0] > 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_settled_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any, kind: str) -> None:
+    def act(rank: Rank) -> tuple[list[Tensor], str]:
+        rank.step(0)
+        rank.team.settle()
+        rank.team.settle()  # once more is nothing
+        model, optimizer = rank.model, rank.optimizer
+        assert [id(p) for p in optimizer.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+        assert not optimizer.state
+        inputs = torch.randn(4, 6, generator=torch.Generator().manual_seed(9))
+        for _ in range(2):  # two backward passes, as anywhere
+            model(inputs).square().sum().backward()
+        before = model.body.weight.detach().clone()
+        assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+        optimizer.step()
+        assert not torch.equal(before, model.body.weight)
+        optimizer.zero_grad()
+        rank.team = KINDS[kind](rank.site)
+        rank.step(1)
+        rank.step(2)
+        rank.team.settle()
+        return [value.clone() for value in model.state_dict().values()], rank.digest()
+
+    (values, digest), (_, other) = sound(ranks(kind, act))
+    assert digest == other
+    assert all(bool(value.isfinite().all()) for value in values)
