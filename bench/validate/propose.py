@@ -63,7 +63,7 @@ def propose(
         **{"epochs": about.epochs_planned, "batch_size": about.batch_size, "lr": about.lr},
         "metric": about.final.eval_metric,
         "config_hash": about.config_hash,
-        "config": cell_config(runs[0].config),
+        "config": cell_config(runs[0].config) | ({"depth": about.depth} if about.depth else {}),
         "metrics": compared,
         "target": target,
         "curves": _curves(metrics),
