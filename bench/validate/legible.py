@@ -6,7 +6,7 @@ that lacks lines, a `metrics.json` that was edited. Says what is wrong, and judg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -42,20 +42,37 @@ class _Settings(TypedDict, total=False):
     depth: int | None
 
 
-def legible(run: Run) -> None:
-    """Raises ValueError, one line that names the file, if the checks cannot go by what lies in the folder."""
+def consistent(run: Run) -> None:
+    """Raises ValueError, one line that names the file, if configuration or result cannot be, or contradict each other."""
     try:
         msgspec.convert(run.config, _Settings)
     except msgspec.ValidationError as error:
         raise ValueError(f"{run.path / CONFIG}: not the configuration of a run: {error}") from None
     if wrong := _result(run.metrics):
         raise ValueError(f"{run.path / METRICS}: {wrong}")
+
+
+def legible(run: Run) -> None:
+    """The same, if the checks cannot go by what lies in the folder: `consistent`, and the records with the result."""
+    consistent(run)
     try:
         known = records(run)
     except OSError as error:
         raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
     if known is not None and (wrong := _events(run.metrics, known)):
         raise ValueError(f"{run.path / EVENTS}: {wrong}")
+
+
+def sound(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Those that are `consistent`, and a line for each that is not."""
+    kept, problems = [], []
+    for run in runs:
+        try:
+            consistent(run)
+            kept.append(run)
+        except ValueError as error:
+            problems.append(str(error))
+    return kept, problems
 
 
 def _result(m: Metrics) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import summary
+from bench import report, summary
 from bench.cells import Sample, cells
 from bench.exitcodes import Exit
 from bench.report.differences import difference
 from bench.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import CHECKS, Terms, Verdict, judge
+from bench.validate.revision import write_proposals
 from tests.bench.references import TODAY
 from tests.bench.streams import make_spec
 from tests.bench.told import baseline, write
@@ -156,6 +157,18 @@ def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: 
     assert summary.judge(console, tmp_path, base, own) is Exit.OK
 
 
+@pytest.mark.parametrize("damage", ["a rank more", "no training settings", "an immense result"])
+def test_the_report_names_them_as_well(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    mode, spoil, reason = DAMAGES[damage]
+    for kind in (mode, "solo"):
+        write(tmp_path / "runs", make_spec(kind))
+    spoil(next((tmp_path / "runs" / "mlp" / mode).iterdir()))
+    text = report.write_report(tmp_path / "runs", tmp_path / "out", previous=tmp_path / "runs").read_text()
+    assert reason.partition(" - ")[0].partition("`")[0] in text
+    assert "**1 folder could not be read.**" in text
+
+
 def test_sound_seeds_of_the_same_cell_are_judged(tmp_path: Path, base: Path) -> None:
     folders = [write(tmp_path, make_spec("nccl_cadence", seed=seed)) for seed in range(4)]
     DAMAGES["no first lines"][1](folders[2])
@@ -184,6 +197,13 @@ def test_what_no_check_is_prepared_for_refuses_one_cell(
     assert "KeyError" in refused.line
     assert "\n" not in refused.line
     assert any(v.check == "quality" and "nccl_sync" in v.cell for v in verdicts)
+
+
+def test_no_baseline_is_made_of_them(tmp_path: Path) -> None:
+    folders = [write(tmp_path / "runs", make_spec("solo", seed=seed)) for seed in range(5)]
+    DAMAGES["no first lines"][1](folders[3])
+    with pytest.raises(ValueError, match=f"{folders[3].name}/events.jsonl: tells of no rank"):
+        write_proposals(tmp_path / "runs", tmp_path / "out", TODAY)
 
 
 def test_immense_values_are_no_measurement() -> None:

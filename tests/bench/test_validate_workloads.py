@@ -103,10 +103,11 @@ def test_a_baseline_of_the_same_training_is_preferred(tmp_path: Path) -> None:
     limited = base_of(tmp_path / "limited", {"train": LIMITED}, config_hash="limited")
     for folder in (plain, limited):
         for file in folder.rglob("*.json"):
-            (tmp_path / file.name).write_text(file.read_text())
+            (tmp_path / "both").mkdir(exist_ok=True)
+            (tmp_path / "both" / file.name).write_text(file.read_text())
     for name, train in (("a", {}), ("b", LIMITED)):
         runs = configured(tmp_path / "runs" / name, "nccl_sync", {"train": train})
-        assert one(runs, tmp_path / "plain" / "..", "quality").name == "PASS"
+        assert one(runs, tmp_path / "both", "quality").name == "PASS"
 
 
 def words(line: str, start: str) -> list[str]:
