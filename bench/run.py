@@ -243,7 +243,8 @@ class Session:
             root = out = shown[0].folder
             summary.show_run(self.console, shown[0])
         if self.config.validate:
-            codes.append(summary.judge(self.console, root, baseline))
+            own = [cell.folder for cell in self.cells if cell.folder is not None]
+            codes.append(summary.judge(self.console, root, baseline, own))
         if self.config.report:
             summary.report(self.console, root, out, baseline if self.config.validate else None)
         return gravest(codes)

@@ -125,6 +125,15 @@ def test_a_failed_rerun_leaves_the_finished_run(quiet, monkeypatch):
     assert sorted(run.metrics.status for run in find_runs(Path("runs"))[0]) == ["failed", "ok"]
 
 
+def test_an_old_failure_is_not_blamed_on_a_healthy_sweep(bench, quiet, monkeypatch, capsys):
+    monkeypatch.setenv("BENCH_FAKE", "fail")
+    assert quiet(*SOLO, "seed=0") == 5
+    monkeypatch.delenv("BENCH_FAKE")
+    capsys.readouterr()
+    assert bench("-m", *SOLO, "seed=1,2", "report=false") == 0
+    assert "others    1 FAIL in 1 place; not of this command: python -m bench validate runs" in capsys.readouterr().out
+
+
 def test_an_interrupt_ends_run_and_sweep(quiet, monkeypatch):
     monkeypatch.setenv("BENCH_FAKE", "interrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -171,6 +180,8 @@ def test_a_baseline_is_written_from_five_seeds(bench, quiet, capsys):
     assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert "5 proposals" not in capsys.readouterr().out
     assert bench("baseline", "accept", "--baseline", "mine") == 0
+    assert not Path("proposals").exists(), "accepted, it is none any more"
+    assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert bench("baseline", "diff", "mine", "proposals") == 0
     assert bench("baseline", "audit", "mine") == 0
     assert "provisional" in capsys.readouterr().out
