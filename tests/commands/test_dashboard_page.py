@@ -88,8 +88,9 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
         write_run(tmp_path / "runs", make_spec(seed=seed))
     writer = begin(tmp_path / "runs", "w2-s9-bad")
     (writer.path / CONFIG).write_text(json.dumps({"model": HOSTILE, "run_id": HOSTILE, HOSTILE: HOSTILE}))
-    many = begin(tmp_path / "runs", "w2-s8-many")
-    (many.path / CONFIG).write_text(json.dumps({"model": "mlp", "world_size": 2_000_000_000}))
+    many = tmp_path / "runs" / "mlp" / "nccl_cadence" / "w2-s8-many"
+    many.mkdir()
+    (many / CONFIG).write_text(json.dumps({"model": "mlp", "world_size": 2_000_000_000}))
     out = tmp_path / "it.html"
     out.write_text(pages.exported(whole(tmp_path / "runs"), tmp_path / "runs"), encoding="utf-8")
     wrong, asked = watch(tab)
