@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from bench.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
-from ddp.settings import check_transport, known
+from ddp.settings import check_transport, known, number
 from ddp.suggest import unknown
 from models.data import DATA, DataOptions, check
 from models.setup import Recipe, Setup
@@ -136,8 +136,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         raise ValueError(
             f"cluster.transport=memory with mode={config.engine.name}, which has PyTorch's own; leave it out"
         )
-    if not 0 < cluster.deadline_s <= DAY_S:
-        raise ValueError(f"cluster.deadline_s={cluster.deadline_s} must be above 0 and at most {DAY_S}, a day")
+    number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
     if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
         count = len(cluster.speeds)
         raise ValueError(

@@ -39,6 +39,8 @@ CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
 """Tasks that may be ordered from another host."""
 STORE_S = 60.0
 """How long torchrun's store may take to answer."""
+AGENT_S = 15.0
+"""What torchrun gets to end, where the link to its store is cut."""
 READY_S = 900.0
 """How long outposts wait for rank 0 to read its configuration and make its data ready, which may be a download."""
 LOOK_S = 0.05
@@ -247,7 +249,24 @@ def _end_agent(pid: int) -> None:
     with suppress(psutil.Error, OSError):
         words = psutil.Process(pid).cmdline()
         if os.getppid() == pid and any("torchrun" in word or word == "torch.distributed.run" for word in words):
-            os.kill(pid, signal.SIGTERM)
+            _end(pid, AGENT_S)
+
+
+def _end(pid: int, patience_s: float) -> None:
+    """SIGTERM, and SIGKILL for who still lives after `patience_s`: torchrun takes leave of a store that does not answer, a
+    minute for each word. That second signal is of a process that outlives this one."""
+    last = [sys.executable, "-c", _LAST_WORD, str(pid), str(patience_s)]
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
+    os.posix_spawn(sys.executable, last, os.environ, file_actions=nowhere, setpgroup=0)
+    os.kill(pid, signal.SIGTERM)
+
+
+_LAST_WORD = """
+import sys, psutil
+process = psutil.Process(int(sys.argv[1]))
+if psutil.wait_procs([process], float(sys.argv[2]))[1]:
+    process.kill()
+"""
 
 
 def _loopback(store: str) -> bool:

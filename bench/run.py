@@ -241,5 +241,5 @@ def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> R
 
             check(ready, source)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        ready.job.task()  # a model may refuse the data, or its depth
+        ready.job.task().model()  # which may refuse the data, or its depth
     return ready

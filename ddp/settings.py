@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -62,6 +62,20 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
     return float(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` if it is True or False; else ValueError: words would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={_shown(value)} must be True or False")
+    return value
+
+
+def listed(name: str, value: Any, example: str) -> tuple[Any, ...]:
+    """`value` as a tuple; ValueError with an example if it is no list, a word included."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ValueError(f"{name}={_shown(value)} must be a list, such as {example}")
+    return tuple(value)
+
+
 def function(name: str, value: Any) -> None:
     """ValueError unless `value` can be called."""
     if not callable(value):
@@ -70,9 +84,8 @@ def function(name: str, value: Any) -> None:
 
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
-    if isinstance(faults, str):
-        raise ValueError(f"faults={faults!r} must be a list of faults, such as [{faults!r}]")
-    read = sorted((parse(str(text)) for text in faults), key=lambda fault: (fault.step, fault.rank, fault.kind))
+    given = listed("faults", faults, "['1@40:crash']")
+    read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
         raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
     for fault in read:

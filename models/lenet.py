@@ -20,14 +20,20 @@ from models.parts import classification
 from models.setup import Recipe, Setup
 
 SMALL = 16
-"""Images below this height are padded before the second convolution too, whose 5x5 kernel would not fit otherwise."""
+"""Images below this height or width are padded before the second convolution too: its 5x5 kernel would not fit otherwise."""
 
 
 def build(data: DataSet) -> nn.Module:
-    """[n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for 1x8x8."""
+    """[n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for 1x8x8.
+
+    ValueError for images that are too small."""
     channels, height, width = data.shape
-    padding = 2 if height < SMALL else 0
+    padding = 2 if min(height, width) < SMALL else 0
     pooled = [(side // 2 + 2 * padding - 4) // 2 for side in (height, width)]
+    if not all(pooled):
+        raise ValueError(
+            f"images of {height}x{width} pixels are too small for lenet, which halves them twice: 4x4 or more"
+        )
     return nn.Sequential(
         *_stage(channels, 6, padding=2),
         *_stage(6, 16, padding),

@@ -55,6 +55,15 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 `warm_up_10` is that of vision transformers (Lee et al. 2021), `warm_up_20` that of gpt-nano: from 3e-4 it ends at 1e-5.
 """
 
+
+def classifier(features: int, classes: int) -> nn.Linear:
+    """The last layer, near zero, so that training starts from even odds, a loss of ln(classes)."""
+    linear = nn.Linear(features, classes)
+    nn.init.normal_(linear.weight, std=0.01)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
 PADDING = 4
 """Pixels that images are shifted by at most, where a recipe augments them."""
 Loss = Callable[[nn.Module, Tensors], Tensor]

@@ -3,7 +3,8 @@
 From the same seed it has the bits of `resnet_graph`, the same network by the flow builder: values are drawn in one order.
 
 Deviations from the paper: the last layer starts near zero, so that training starts from even odds (the paper leaves that
-open); the 200 epochs are the published set-up's, the paper has 64,000 steps of 128 samples, 182 epochs of its 45,000.
+open); the 200 epochs are the published set-up's, the paper has 64,000 steps of 128 samples, 182 epochs of its 45,000; the
+batch of 128 is the paper's, the published set-up has 64.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from ddp.runtime.task import Task
 from models.data import DataSet
-from models.parts import classification
+from models.parts import classification, classifier
 from models.setup import Recipe, Setup
 
 WIDTHS = (16, 32, 64)
@@ -47,14 +48,6 @@ def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
     conv = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
-
-
-def classifier(channels: int, classes: int) -> nn.Linear:
-    """The last layer, near zero, so that training starts from even odds, a loss of ln(classes)."""
-    linear = nn.Linear(channels, classes)
-    nn.init.normal_(linear.weight, std=0.01)
-    nn.init.zeros_(linear.bias)
-    return linear
 
 
 class Block(nn.Module):

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from ddp.runtime.task import Task
 from models.data import DataSet
-from models.parts import classification
-from models.resnet import classifier, conv3x3
+from models.parts import classification, classifier
+from models.resnet import conv3x3
 from models.setup import Recipe, Setup
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))

@@ -13,7 +13,8 @@ from torch import nn
 from ddp.graph import FlowBuilder, Graph
 from models import resnet
 from models.data import DataSet
-from models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, classifier, conv3x3, task_of
+from models.parts import classifier
+from models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, conv3x3, task_of
 
 
 def block(channels: int, out: int) -> FlowBuilder:

@@ -10,7 +10,7 @@ UNITS = ("epochs", "averages")
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The default is one at the end of an epoch, ten seconds or more after the last: a short run writes none."""
+    """The default is one at the end of an epoch, two seconds or more after the last: a short run writes none."""
 
     every: int = 1
     """Epochs or averages from one checkpoint to the next; 0: no checkpoints."""

@@ -22,7 +22,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
 from ddp.runtime.task import Job, whole_batches
-from ddp.settings import check_transport, function, known, make_policy, number, script, whole
+from ddp.settings import check_transport, flag, function, known, listed, make_policy, number, script, whole
 from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -140,7 +140,7 @@ class Trainer:
             epoch_callback=epoch_callback,
             augment=augment,
             sampler=sampler,
-            drop_last=drop_last,
+            drop_last=flag("drop_last", drop_last),
         )
         _check_functions(self._parts)
         self._job = Job(
@@ -159,7 +159,7 @@ class Trainer:
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=_limit(max_grad_norm),
             deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
-            tolerate_loss=tolerate_loss,
+            tolerate_loss=flag("tolerate_loss", tolerate_loss),
             faults=script(faults, size),
             keep_state=True,
             preload=("ddp.trainer.task",),
@@ -233,7 +233,8 @@ def _limit(max_grad_norm: float | None) -> float | None:
 
 
 def _speeds(speeds: Sequence[float], world_size: int) -> tuple[float, ...]:
-    known_speeds = tuple(number("speeds", speed, 0.01, 1.0, remedy="0.5 makes a rank half as fast") for speed in speeds)
+    given = listed("speeds", speeds, "[1.0, 0.4]")
+    known_speeds = tuple(number("speeds", speed, 0.01, 1.0, remedy="0.5 makes a rank half as fast") for speed in given)
     if known_speeds and len(known_speeds) != world_size:
         raise ValueError(f"speeds has {len(known_speeds)} values for {world_size} ranks; give one for each")
     return known_speeds

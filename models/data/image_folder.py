@@ -108,7 +108,7 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
         raise ValueError("data set image_folder needs data.path=FOLDER, which has a folder of images for each class")
     if options.shape is not None and options.shape[0] not in (1, 3):
         raise ValueError(f"data.shape: {options.shape[0]} channels; images of a folder have 3 (RGB) or 1 (grey)")
-    root = Path(options.path).expanduser().resolve()
+    root = options.location.resolve()
     try:
         found = listing(root, options.seed or 0)
         return found, kept.place(data_dir, (found.train, found.eval), options.shape)
@@ -121,13 +121,13 @@ def _made(found: Listing, place: kept.Place, options: DataOptions) -> Path:
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
-    _made(*_open(data_dir, options), options)
+    _describe(data_dir, options).load()  # in a moment: the arrays are mapped
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     found, place = _open(data_dir, options)
     folder = _made(found, place, options)
-    return DataSet(kept.shape(folder), len(found.classes), lambda: kept.load(folder))
+    return DataSet(kept.shape(folder), len(found.classes), lambda: kept.load(folder), kept.moments(folder)[1])
 
 
 ORIGIN = Origin(_describe, _prepare)

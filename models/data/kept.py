@@ -13,9 +13,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,24 +120,45 @@ def conclude(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:
 
 
 def shape(folder: Path) -> tuple[int, ...]:
-    """Channels, height and width."""
-    return _mapped(folder / "train-images.npy").shape[1:]
+    """Channels, height and width. ValueError for a file that is damaged, as of the others."""
+    return _array(folder / "train-images.npy").shape[1:]
+
+
+def moments(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """(means, standard deviations) of the channels, on a scale of 0 to 1."""
+    with _whole(folder / ABOUT) as path:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return tuple(map(float, about["mean"])), tuple(map(float, about["std"]))
 
 
 def load(folder: Path) -> tuple[TensorSource, TensorSource]:
-    """(train, eval), mapped: ranks of one machine share the memory. ValueError for a file that is damaged."""
-    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    """(train, eval), mapped: ranks of one machine share the memory."""
+    mean, std = moments(folder)
 
     def part(name: str) -> TensorSource:
-        images, labels = _mapped(folder / f"{name}-images.npy"), np.load(folder / f"{name}-labels.npy")
-        return images_source(images, labels, 255, about["mean"], about["std"])
+        labels = folder / f"{name}-labels.npy"
+        with _whole(labels):
+            return images_source(_array(folder / f"{name}-images.npy"), _array(labels), 255, mean, std)
 
     return part("train"), part("eval")
 
 
-def _mapped(path: Path) -> NDArray[np.uint8]:
+def _array(path: Path) -> NDArray[Any]:
+    with _whole(path):
+        array: NDArray[Any] = np.load(path, mmap_mode="c")
+        return array
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """What goes wrong inside is the file's fault, and is said so; a fault found within it by name stays as it is."""
     try:
-        array: NDArray[np.uint8] = np.load(path, mmap_mode="c")
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"damaged file {path}; remove the folder {path.parent}: it is made again") from error
-    return array
+        yield path
+    except _Damaged:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, EOFError) as error:
+        raise _Damaged(f"damaged file {path}; remove the folder {path.parent}: it is made again") from error
+
+
+class _Damaged(ValueError):
+    """Names the file."""

@@ -6,6 +6,7 @@ Which data set takes which of them is said in its line of `models.data.DATA`.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 MOST = 2**40
@@ -39,6 +40,15 @@ class DataOptions:
                 raise ValueError(f"data.shape=[{shown}] must be channels, height and width, as in data.shape=[3,32,32]")
             for size in self.shape:
                 _within("data.shape", size, 1)
+
+    @property
+    def location(self) -> Path:
+        """`path`, with `~` in its place. ValueError where that names nobody."""
+        assert self.path is not None
+        try:
+            return Path(self.path).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"data.path={self.path}: {error}") from error
 
     @property
     def given(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def _read(path: Path) -> str:
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
     if options.path is None:
         raise ValueError("data set text_file needs data.path=FILE, a text in UTF-8")
-    path, length = Path(options.path).expanduser(), options.seq_len or SEQ_LEN
+    path, length = options.location, options.seq_len or SEQ_LEN
     text = _read(path)
     vocabulary = "".join(sorted(set(text)))
     where = f"data.path={path}"

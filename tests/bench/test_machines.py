@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
+import subprocess
 import sys
 from typing import Any
 
@@ -102,7 +104,7 @@ def test_others_are_told_how_the_command_ended(
 def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else may have started this process."""
     killed: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(machines, "_end", lambda pid, patience_s: killed.append(pid))
     words = [["python", "-m", "pytest"]]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
     machines._end_agent(os.getppid())
@@ -112,6 +114,16 @@ def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert killed == []
     machines._end_agent(os.getppid())
     assert killed == [os.getppid()]
+
+
+def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
+    """It took leave of a store behind a cut link for more than four minutes."""
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        machines._end(agent.pid, 0.2)
+        assert agent.wait(30) == -signal.SIGKILL
 
 
 def test_ranks_are_counted_by_host() -> None:

@@ -192,7 +192,7 @@ def test_saying_the_default_is_saying_nothing():
         ({"cluster": ClusterConfig(speeds=[1.0, float("nan")])}, "not in [0.01, 1]"),
         ({"cluster": ClusterConfig(device="gpu")}, "cluster.device"),
         ({"cluster": ClusterConfig(device="cuda")}, "no GPU"),
-        ({"cluster": ClusterConfig(deadline_s=0.0)}, "above 0"),
+        ({"cluster": ClusterConfig(deadline_s=0.0)}, "from 0.1 to"),
         ({"cluster": ClusterConfig(transport="memry")}, "did you mean 'memory'"),
         ({"cluster": ClusterConfig(transport="nccl")}, "needs a GPU for every rank"),
         ({"train": TrainConfig(global_batch_size=33)}, "32 can"),

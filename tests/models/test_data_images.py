@@ -165,9 +165,10 @@ def test_an_interrupted_attempt_is_never_taken_for_whole(folders: Folders, monke
     assert len(left(folders[1])) == 1
 
 
-def test_kept_images_that_are_damaged_are_named(folders: Folders) -> None:
+@pytest.mark.parametrize("name", ["train-images.npy", "eval-images.npy", "train-labels.npy", "about.json"])
+def test_kept_images_that_are_damaged_are_named(name: str, folders: Folders) -> None:
     ready(*folders)
-    path = next(folders[1].glob("decoded/*/eval-images.npy"))
+    path = next(folders[1].glob(f"decoded/*/{name}"))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match=rf"damaged file {path}; remove the folder"):
         ready(*folders)
@@ -258,3 +259,15 @@ def test_a_place_depends_on_names_sizes_times_labels_and_form(tmp_path: Path) ->
     os.utime(two, (1, 1))
     keys.append(key(files))
     assert len(set(keys)) == 6
+
+
+def test_the_scale_that_is_said_is_the_one_that_pixels_were_divided_by(folders: Folders) -> None:
+    """Without it the error of `conv_ae` was in other units than of the other data sets."""
+    own = DataOptions(path=str(folders[0]))
+    for name, asked in (("image_folder", own), ("synthetic", DataOptions(samples=20, shape=(3, 4, 4)))):
+        prepare(name, str(folders[1]), asked)
+        data = data_set(name, str(folders[1]), asked)
+        images = data.load()[0].batch(torch.arange(8))[0]
+        levels = (images - images[0]) * torch.tensor(data.std).view(-1, 1, 1) * 255
+        assert levels.abs().max() > 1
+        assert torch.allclose(levels, levels.round(), atol=1e-2), f"{name}: whole steps of a byte"

@@ -392,3 +392,23 @@ def test_lenet_has_the_papers_widths(data: str, features: int) -> None:
         sum(p.numel() for p in build_lenet(data_set(data)).parameters())
         == 150 + 12 + 2400 + 32 + 120 * features + 11_134
     )
+
+
+@pytest.mark.parametrize("shape", [(1, 32, 8), (1, 8, 32), (1, 4, 4), (3, 17, 15)])
+def test_lenet_takes_images_of_any_form(shape: tuple[int, ...]) -> None:
+    """A width below that of the second kernel was not padded."""
+    assert build_lenet(replace(MNIST, shape=shape))(torch.randn(2, *shape)).shape == (2, 10)
+
+
+def test_lenet_refuses_images_of_which_nothing_would_be_left() -> None:
+    with pytest.raises(ValueError, match="too small for lenet"):
+        build_lenet(replace(MNIST, shape=(1, 3, 20)))
+
+
+@pytest.mark.parametrize("name", ["logistic", "mlp"])
+def test_models_begin_at_even_odds_whatever_the_seed(name: str) -> None:
+    task = quick(name)
+    batch = task.train_data().batch(torch.arange(400))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        assert task.loss(task.model(), batch).item() == pytest.approx(math.log(10), rel=0.1)

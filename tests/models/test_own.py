@@ -1,4 +1,4 @@
-"""The example of docs/models.md, a user's own data and model, works as printed."""
+"""The example of the README, a user's own data and model, works as printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import models
 from models.data import DATA, Entry, prepare
 
-TEXT = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+TEXT = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
