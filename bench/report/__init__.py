@@ -15,6 +15,7 @@ from bench.report.planned import planned
 from bench.report.sections import SECTIONS
 from bench.runfolder import Run, find_runs, write_text
 from bench.style import styled
+from bench.usage import reason
 from bench.validate import judge_cells
 from bench.validate.legible import sound
 from bench.validate.library import Library, load
@@ -55,5 +56,5 @@ def write_report(
         write_text(path, markdown.render(blocks))
         write_text(out / "report.html", html.render(blocks, out, "Benchmark report"))
     except OSError as error:
-        raise ValueError(f"cannot write the report to {out}: {error.strerror}: {error.filename}") from None
+        raise ValueError(f"cannot write the report to {out}: {reason(error)}") from None
     return path

@@ -195,6 +195,20 @@ def test_an_output_that_cannot_be_is_one_line(quiet, capsys, tmp_path):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatch, capsys):
+    def refuse(source, destination):
+        raise PermissionError(13, "Permission denied", str(destination))
+
+    monkeypatch.setattr("bench.runfolder._replace", refuse)
+    assert quiet(*SOLO) == 5
+    (folder,) = Path("runs/mlp/solo").iterdir()
+    assert {"metrics.json", "events.jsonl", "timeline.json"} <= {path.name for path in folder.iterdir()}
+    said = capsys.readouterr().err
+    assert str(folder) in said
+    assert "cannot be put into place: Permission denied" in said
+    assert len(said.splitlines()) == 1
+
+
 def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):
     from models.data import mnist
 
