@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 from bench.interrupts import interrupted, listening
@@ -38,7 +39,8 @@ def main() -> int:
 def _speak_plainly() -> None:
     """Signs that the encoding of the output does not have are shown as `?`: what was found out is said whatever reads it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+        with suppress(OSError):  # it was opened on something else than is beneath it now
+            sys.stdout.reconfigure(errors="replace")
 
 
 def _leave() -> NoReturn:

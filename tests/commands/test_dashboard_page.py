@@ -78,7 +78,7 @@ def test_a_job_is_watched_a_killed_rank_shows_and_a_server_may_come_back(
         tab.wait_for_selector("#link.live")
         tab.wait_for_selector("#runs .chip.left")
         assert "process gone" in tab.inner_text("#detail")
-        assert tab.locator("#runs li").count() == 1
+        until(lambda: tab.locator("#runs li").count() == 1)  # drawn with the next frame
     assert until(lambda: asked)
     assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in asked)
 
@@ -106,7 +106,7 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
     assert HOSTILE in tab.inner_text("#detail")
     assert tab.inner_text("#runs .problem") == "world_size=2e+09: no run has more than 4096 ranks"
     tab.fill("#filter", "w2-s1")
-    assert tab.locator("#runs li").count() == 1
+    until(lambda: tab.locator("#runs li").count() == 1)  # drawn with the next frame
     for width in (1280, 390):
         tab.set_viewport_size({"width": width, "height": 800})
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
