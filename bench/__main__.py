@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -12,22 +13,32 @@ from bench.interrupts import interrupted, listening
 
 def main() -> int:
     """Run the command line; its exit code (`bench.exitcodes`)."""
+    code = 0
+    _speak_plainly()
     with listening():
         try:
             from bench.cli import dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
-            return dispatch(sys.argv[1:])
+            code = dispatch(sys.argv[1:])
+            sys.stdout.flush()  # here, where somebody minds what comes of it
+            return code
         except KeyboardInterrupt:
             _leave()
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            return code
         except Exception:
             if interrupted():  # an import that is interrupted may fail in its own way
                 _leave()
             traceback.print_exc()
             print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return 6
+
+
+def _speak_plainly() -> None:
+    """Signs that the encoding of the output does not have are shown as `?`: what was found out is said whatever reads it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _leave() -> NoReturn:

@@ -109,12 +109,12 @@ def check_engine(config: Config, engine: str) -> None:
 
 def world_size_of(asked: int | None, engine: str) -> int:
     """Ranks asked for, or those that the engine has by itself."""
-    one = facts(engine).one_rank
+    able = facts(engine)
     if asked is None:
-        return 1 if one else 2
+        return 1 if able.one_rank else 2
     if not 1 <= asked <= MAX_WORLD:
         raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
-    if one and asked != 1:
+    if not able.fits(asked):
         raise ValueError(
             f"world_size={asked} with mode={engine}, which has one rank: leave it out, or choose another mode"
         )

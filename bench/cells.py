@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from bench.runfolder import Run
 from bench.schema import Metrics
+
+LARGEST = 1e100
+"""Of what counts as measured: the squares of larger numbers overflow, so they have no mean nor deviation."""
+
+
+def measured(values: Iterable[float | None]) -> list[float]:
+    """The values that are there and can be reckoned with."""
+    return [value for value in values if value is not None and math.isfinite(value) and abs(value) <= LARGEST]
 
 
 class Workload(NamedTuple):
@@ -54,8 +62,8 @@ class Sample:
 
     @staticmethod
     def of(values: Sequence[float | None]) -> Sample:
-        """Of the values that are there."""
-        known = [value for value in values if value is not None and math.isfinite(value)]
+        """Of the values that are there, and `measured`."""
+        known = measured(values)
         return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
 
 
@@ -81,6 +89,14 @@ class Cell:
         return [run.metrics for run in self.runs if run.metrics.status == "ok"]
 
     @property
+    def one_each(self) -> list[Metrics]:
+        """A finished run of every seed, in their order; of a seed that was run again, the first: a seed is one value."""
+        found: dict[int, Metrics] = {}
+        for metrics in self.ok:
+            found.setdefault(metrics.seed, metrics)
+        return [found[seed] for seed in sorted(found)]
+
+    @property
     def is_solo(self) -> bool:
         """Whether it is the reference: one rank, no engine around it."""
         return self.about.engine == "solo"
@@ -104,8 +120,8 @@ class Cell:
         )
 
     def sample(self, value: Callable[[Metrics], float | None]) -> Sample:
-        """`value` over the runs that finished."""
-        return Sample.of([value(metrics) for metrics in self.ok])
+        """`value` over the seeds that finished."""
+        return Sample.of([value(metrics) for metrics in self.one_each])
 
     @property
     def eval(self) -> Sample:
@@ -147,7 +163,8 @@ def _label(m: Metrics) -> str:
 
 def _order(m: Metrics) -> tuple[object, ...]:
     distorted = (bool(m.emulated_speeds), m.scripted_faults)
-    return (*Workload.of(m), m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
+    *workload, depth = Workload.of(m)
+    return (*workload, depth or 0, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
 
 
 def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:

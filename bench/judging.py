@@ -28,6 +28,9 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     parser.add_argument("--with", dest="optional", action="append", default=[], metavar="CHECK", help="also: rcp")
     parser.add_argument("--accept-improvement", action="store_true", help="better than can be is no reason to stop")
     parser.add_argument("--allow-expired", action="store_true", help="compare with baselines whose last day is over")
+    parser.add_argument(
+        "--allow-inconclusive", action="store_true", help="too few seeds for a verdict: exit code 0, not 3"
+    )
     parser.add_argument("--allow-mismatch", default="", metavar="FIELD,...", help="fields that may differ; is recorded")
 
 
@@ -41,6 +44,7 @@ def validate(asked: argparse.Namespace) -> Exit:
         optional=tuple(asked.optional),
         accept_improvement=asked.accept_improvement,
         allow_expired=asked.allow_expired,
+        allow_inconclusive=asked.allow_inconclusive,
         allowed=tuple(field for field in asked.allow_mismatch.split(",") if field),
     )
     with usage():
@@ -88,10 +92,13 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     one.add_argument("--dirty", action="store_true", help="though the source tree had uncommitted changes")
     one.add_argument("--because", help="what explains seeds far from the others")
     one.add_argument("--baseline", type=Path, default=baselines, help="what the differences are shown to")
-    one = action("accept", "Put proposals into place. Worse than what it replaces: only with a reason.")
+    one = action(
+        "accept",
+        "Put proposals into place, out of their folder. What asks less than what it replaces: only with a reason.",
+    )
     one.add_argument("path", type=Path, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
     one.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines")
-    one.add_argument("--because", help="why a baseline that is worse than the old one is right")
+    one.add_argument("--because", help="why a baseline is right that asks less than the old one")
     one = action("diff", "Old and new means with intervals.")
     one.add_argument("old", type=Path, help="file or folder")
     one.add_argument("new", type=Path, help="file or folder")

@@ -21,7 +21,7 @@ from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
 from bench.resume import Source, earlier
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, RunWriter, write_text
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, NotInPlace, RunWriter, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
@@ -59,7 +59,8 @@ class _End:
 def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder.
 
-    Raises UsageError if the folder cannot be made or the source cannot be gone on from, OSError if the disk fails.
+    Raises UsageError if the folder cannot be made or the source cannot be gone on from, OSError if the disk fails;
+    NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
     env, git, before = environment.describe(), environment.source(), environment.usage()
@@ -101,6 +102,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                     error=end.error,
                 )
                 folder = _complete(writer, records, metrics, spec, launched)
+    except NotInPlace:  # finished: what was trained is not thrown away
+        raise
     except BaseException as error:
         writer.discard(copied=isinstance(error, UsageError))
         raise
@@ -124,8 +127,7 @@ def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: 
     # Whoever interrupts does not wait for pictures.
     write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    with usage():
-        return writer.commit(metrics.status)
+    return writer.commit(metrics.status)
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:

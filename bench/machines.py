@@ -233,9 +233,9 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
     forkserver.warm(("sklearn.datasets", *models.MODELS.values()))
     agent = os.getppid()
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
-    wire, shift = arrive(post, STORE_S)
+    wire, clock = arrive(post, STORE_S)
     try:
-        with Outpost(post, wire, shift) as outpost:
+        with Outpost(post, wire, clock) as outpost:
             return outpost.serve()
     except EngineError as error:
         if place.node and isinstance(error, Silent):

@@ -109,7 +109,9 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
 
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
-    """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null."""
+    """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null.
+
+    Beside it `training`: what the recipe alone says, by which baselines know the recipe."""
     made_of = facts(config.engine.name).made_of
     paired = "backend" in made_of
     return {
@@ -122,6 +124,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "seed": config.seed,
         "recipe": config.recipe,
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
+        "training": {"schedule": recipe.schedule, "augment": recipe.augment},
         "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),

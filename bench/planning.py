@@ -14,11 +14,11 @@ from tabulate import tabulate
 
 from bench import environment
 from bench.asked import Machine
+from bench.compose import compose
 from bench.config import typed
 from bench.estimate import Estimate, estimate
 from bench.exitcodes import Exit
 from bench.plan import plan
-from bench.run import compose
 from bench.runfolder import find_runs, finished
 from bench.schema import Metrics
 from bench.spec import RunSpec
@@ -37,6 +37,8 @@ class Planned:
     """By run: whether it is there already, and a sweep skips it."""
     impossible: list[str] = field(default_factory=list)
     """What cannot be, a line each."""
+    left_out: list[str] = field(default_factory=list)
+    """Points of a sweep that are no runs, a line each."""
 
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this."""
@@ -63,7 +65,7 @@ class Planned:
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
     """Print the plan of a command line. Raises UsageError."""
     planned = Planned()
-    compose(arguments, verbs, planned.job)
+    compose(arguments, verbs, planned.job, planned.left_out.append)
     for line in table(planned, _history(planned)):
         print(line)
     return Exit.USAGE if planned.impossible else Exit.OK
@@ -73,7 +75,7 @@ def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> 
     """One line on a sweep that is about to start; silent on one that cannot."""
     planned = Planned()
     try:
-        compose(arguments, verbs, planned.job)
+        compose(arguments, verbs, planned.job, planned.left_out.append)
     except UsageError:
         return
     if len(planned.specs) > 1:
@@ -102,6 +104,7 @@ def table(planned: Planned, history: Sequence[Metrics]) -> list[str]:
     headers = ["model", "mode", "ranks", "cell", "seeds", "finished", "estimate", "from"]
     align = ("left", "left", "right", "left", "right", "right", "right", "left")
     lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
+    lines += planned.left_out
     lines += [f"cannot be: {text}" for text in planned.impossible]
     return [*lines, total(planned, history)]
 

@@ -1,4 +1,8 @@
-"""The command that runs a cell again, from its run folder alone. Imports no torch."""
+"""The command that runs a cell again, from its run folder alone. Imports no torch.
+
+Whatever is part of the cell (`bench.plan.cell_hash`) and not the default is said, and numbers to their last digit: the
+command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
+"""
 
 from __future__ import annotations
 
@@ -7,67 +11,100 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
+from omegaconf import OmegaConf
 
 from bench.runfolder import Run
 from ddp.core.averaging import Averaging
+from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
+from ddp.runtime.engines import facts
+
+MODES = Path(__file__).resolve().parent.parent / "conf" / "mode"
+_PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
+"""Words, paths and faults: Hydra has meanings for most other signs."""
+_MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 
 
 def command(runs: Sequence[Run]) -> str:
-    """A shell line for the runs of one cell, all their seeds. Settings of the policy are named where not the default."""
+    """A shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make them so."""
     run = runs[0]
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
-    words += [f"model={m.model}", *([f"model.depth={m.depth}"] if m.depth else []), f"mode={m.mode}"]
-    words += [] if m.engine == "solo" else [f"world_size={m.world_size}"]
-    words += [f"recipe={m.recipe}", *_data(run), f"train.epochs={m.epochs_planned}"]
-    words += [f"train.batch_size={m.batch_size}", f"train.lr={m.lr:g}"]
-    train = run.config.get("train", {})
-    words += [f"train.{name}={train[name]:g}" for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
-    if m.emulated_speeds:
-        words.append(f"'cluster.speeds=[{','.join(f'{speed:g}' for speed in m.emulated_speeds)}]'")
-    words += _faults(run)
-    words += [f"profile.steps={run.config['profile']['steps']}"] if run.config.get("profile") else []
-    words += _policy(run.config.get("policy"))
-    words += _changed("averaging", run.config.get("averaging"), Averaging())
+    words += [said("model", m.model), *([said("model.depth", m.depth)] if m.depth else []), said("mode", m.mode)]
+    words += [] if facts(m.engine).one_rank else [said("world_size", m.world_size)]
+    words += [said("recipe", m.recipe), *_data(run), said("train.epochs", m.epochs_planned)]
+    words += [said("train.batch_size", m.batch_size), said("train.lr", m.lr)]
+    train = _group(run, "train")
+    words += [said(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
+    words += _cluster(run)
+    words += [said("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
+    usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
+    for group, default in usual.items():
+        words += _changed(group, _group(run, group), asdict(default) | _preset(m.mode).get(group, {}))
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def said(key: str, value: Any) -> str:
+    """`key=value` as a word for the shell, in which Hydra reads this very value."""
+    return shlex.quote(f"{key}={_spelt(value)}")
+
+
+def _group(run: Run, name: str) -> dict[str, Any]:
+    """What the configuration says of a group; nothing where it has none."""
+    found = run.config.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _data(run: Run) -> list[str]:
     """The data set and its settings; where it lies is the machine's."""
-    said = {"name": run.metrics.data} | run.config.get("data", {})
-    return [shlex.quote(f"data.{key}={_spelt(value)}") for key, value in said.items() if key != "dir"]
+    named = {"name": run.metrics.data} | _group(run, "data")
+    return [said(f"data.{key}", value) for key, value in named.items() if key != "dir"]
+
+
+def _cluster(run: Run) -> list[str]:
+    """The devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
+    m, cluster = run.metrics, _group(run, "cluster")
+    words = [said("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
+    words += [
+        said(f"cluster.{key}", cluster[key]) for key in ("device", "transport") if cluster.get(key, "auto") != "auto"
+    ]
+    if m.scripted_faults:
+        words.append(said("cluster.faults", m.scripted_faults))
+        words.append(said("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
+    return words + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
+
+
+def _policy(name: Any) -> dict[str, Any]:
+    return {"policy": POLICIES[name]()} if isinstance(name, str) and name in POLICIES else {}
+
+
+@cache
+def _preset(mode: str) -> dict[str, Any]:
+    """What choosing a mode says beside its engine, policy and backend: group -> settings."""
+    file = MODES / f"{mode}.yaml"
+    body = OmegaConf.to_container(OmegaConf.load(file)) if re.fullmatch(r"\w+", mode) and file.is_file() else {}
+    return {str(key): value for key, value in body.items() if key != "defaults"} if isinstance(body, dict) else {}
+
+
+def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+    """The settings that are not as they are by themselves."""
+    plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
+    return [said(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
 
 
 def _spelt(value: Any) -> str:
-    """Hydra has meanings for most signs: what is no plain word is quoted for it, too."""
-    plain = not isinstance(value, str) or re.fullmatch(r"[\w./-]+", value)
-    return _word(value) if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _faults(run: Run) -> list[str]:
-    """The fault script, with the deadline that it was met with; and whether the run was to go on."""
-    cluster, script = run.config.get("cluster", {}), run.metrics.scripted_faults
-    words = [f"'cluster.faults=[{','.join(script)}]'", f"cluster.deadline_s={cluster.get('deadline_s', 60.0):g}"]
-    return (words if script else []) + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
-
-
-def _policy(settings: Any) -> list[str]:
-    if not isinstance(settings, dict) or settings.get("name") not in POLICIES:
-        return []
-    said = {key: value for key, value in settings.items() if key != "name"}
-    return _changed("policy", said, POLICIES[settings["name"]]())
-
-
-def _changed(group: str, settings: Any, default: Any) -> list[str]:
-    """The settings that differ from a frozen dataclass of defaults."""
-    if not isinstance(settings, dict):
-        return []
-    usual = json.loads(json.dumps(asdict(default)))
-    changed = {key: value for key, value in settings.items() if value != usual.get(key)}
-    return [f"{group}.{key}={_word(value)}" for key, value in changed.items()]
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    """A value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
+        return value if plain else QuotedString(value, Quote.single).with_quotes()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_spelt, value))}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return json.dumps(value, separators=(",", ":"))

@@ -5,19 +5,13 @@ Hydra composes configurations and enumerates sweeps; what goes wrong in a cell s
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra import version
-from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,9 +20,9 @@ from rich.console import Console
 from bench import environment, interrupts, summary
 from bench.asked import Machine
 from bench.complaints import complain
-from bench.config import Config, register, typed
+from bench.compose import compose
+from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
-from bench.listing import CONF
 from bench.loggers import chosen, write
 from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, place
@@ -60,7 +54,7 @@ def _run(session: Session, arguments: list[str], verbs: tuple[str, ...], baselin
         from bench.planning import announce
 
         announce(session.console, arguments, verbs)
-    compose(arguments, verbs, session.job)
+    compose(arguments, verbs, session.job, session.leave_out)
     return session.conclude(baseline)
 
 
@@ -69,51 +63,6 @@ def _is_experiment(arguments: list[str]) -> bool:
     shows = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
     asked = any(word.lstrip("+").startswith("experiment=") for word in arguments)
     return asked and not any(word.partition("=")[0] in shows for word in arguments)
-
-
-def compose(arguments: list[str], verbs: tuple[str, ...], job: Callable[[DictConfig], None]) -> None:
-    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each. Raises UsageError."""
-    register()
-    version.setbase("1.3")
-    parser = get_args_parser()
-    arguments = [in_our_words(word) for word in arguments]
-    asked = _read_flags(parser, arguments)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
-    with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
-        OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
-        try:
-            for word in arguments:
-                if word.startswith("="):
-                    raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
-            _run_hydra(asked, parser, job, str(CONF), "config")
-        except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(complain(error, verbs)) from error
-
-
-ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
-"""Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
-
-
-def in_our_words(override: str) -> str:
-    """An override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
-    key, equals, value = override.partition("=")
-    return f"{ALSO_SAID.get(key, key)}{equals}{value}"
-
-
-def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    def refuse(message: str) -> None:
-        raise UsageError(f"{message} (see --help)")
-
-    parser.error = refuse  # type: ignore[method-assign, assignment]
-    asked, strange = parser.parse_known_intermixed_args(arguments)
-    if strange:
-        raise UsageError(unknown("option", strange[0].partition("=")[0], parser._option_string_actions))
-    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
-    if len(modes) > 1:
-        raise UsageError(f"only one of --{', --'.join(modes)} at a time")
-    if asked.resolve and not (asked.cfg or asked.help):
-        raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
-    return asked
 
 
 class Patient(Console):
@@ -163,6 +112,10 @@ class Session:
         if cell.code is Exit.KILLED:
             self.console.print(f"what there is lies in {cell.folder}", soft_wrap=True)
             raise KeyboardInterrupt
+
+    def leave_out(self, line: str) -> None:
+        """Say that a point of a sweep is no run."""
+        self.console.print(line, markup=False, soft_wrap=True)
 
     def _cell(self, composed: DictConfig) -> Cell:
         try:
@@ -243,7 +196,8 @@ class Session:
             root = out = shown[0].folder
             summary.show_run(self.console, shown[0])
         if self.config.validate:
-            codes.append(summary.judge(self.console, root, baseline))
+            own = [cell.folder for cell in self.cells if cell.folder is not None]
+            codes.append(summary.judge(self.console, root, baseline, own))
         if self.config.report:
             summary.report(self.console, root, out, baseline if self.config.validate else None)
         return gravest(codes)

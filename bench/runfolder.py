@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import psutil
 from pydantic import ValidationError
 
 from bench.schema import READABLE, Metrics
+from bench.usage import reason
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
@@ -65,6 +67,10 @@ def _resumable(folder: Path) -> bool:
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
+class NotInPlace(OSError):
+    """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
+
+
 class RunWriter:
     """A run folder in the making: write files under `path`, then `commit` or `discard`.
 
@@ -80,24 +86,25 @@ class RunWriter:
             _clean(parent, run_id)
             self.path.mkdir()
         except OSError as error:
-            raise ValueError(f"cannot write runs to {output}: {error.strerror}: {error.filename}") from None
+            raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
 
     def commit(self, status: str) -> Path:
         """Rename into place; the final folder. An `ok` run replaces what was there; another one never replaces an `ok`
         one, nor one that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it. Checkpoints are
-        kept until a run of the cell is `ok`."""
+        kept until a run of the cell is `ok`. Raises NotInPlace: what was written stays where it is, under `path`."""
         beside = self._place.with_name(self._place.name + FAILED)
         kept = _is_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
         destination = beside if status != "ok" and kept else self._place
         try:
             if status == "ok":
                 shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-                shutil.rmtree(beside, ignore_errors=True)
             _replace(self.path, destination)
-            if status == "ok":
-                _clean(self._place.parent, self._place.name, resumable=True)
         except OSError as error:
-            raise ValueError(f"cannot put {self.path} into place: {error.strerror}: {error.filename}") from None
+            raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
+        if status == "ok":
+            shutil.rmtree(beside, ignore_errors=True)
+            with suppress(OSError):  # the run is in place; the next one tidies up
+                _clean(self._place.parent, self._place.name, everything=True)
         return destination
 
     def discard(self, copied: bool = False) -> None:
@@ -111,26 +118,35 @@ def _replace(source: Path, destination: Path) -> None:
     aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
     if destination.exists():
         os.rename(destination, aside)
-    os.rename(source, destination)
+    try:
+        os.rename(source, destination)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, destination)
+        raise
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _clean(parent: Path, run_id: str, resumable: bool = False) -> None:
-    """Remove what dead processes left of this run, but for what can be gone on with, or that too."""
+def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
+    """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
     for folder in parent.glob(".*-*"):
         kind, _, rest = folder.name.partition("-")
         name, _, pid = rest.rpartition("-")
         if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
             continue
+        whole = kind == ".tmp" and (folder / METRICS).is_file()
         if kind == ".old" and not (parent / name).exists():
             os.rename(folder, parent / name)
-        elif kind in (".tmp", ".old") and (resumable or not _resumable(folder)):
+        elif kind in (".tmp", ".old") and (everything or not (whole or _resumable(folder))):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def alive(pid: int) -> bool:
     """Whether another process of this number lives."""
-    return pid != os.getpid() and psutil.pid_exists(pid)
+    try:
+        return pid != os.getpid() and psutil.pid_exists(pid)
+    except OverflowError:  # the name of a folder may have any number
+        return False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ SCHEMA_VERSION = 2
 """1 had no `timeline`."""
 READABLE = (1, 2)
 SCHEMA_FILE = Path(__file__).with_name("metrics.schema.json")
+MOST_RANKS = 4096
+"""More are no run but a mistake."""
 Status = Literal["ok", "diverged", "failed", "killed"]
 
 
@@ -182,7 +184,7 @@ class Metrics(Strict):
         default_factory=list, description="how each rank got at its data: resident or streaming; empty: not recorded"
     )
     devices: list[str] = Field(description="device of each rank that became ready")
-    world_size: int = Field(description="number of ranks")
+    world_size: int = Field(ge=1, le=MOST_RANKS, description="number of ranks")
     emulated_speeds: list[float] = Field(
         description="emulated relative speed, by rank; empty: no slow device was emulated"
     )

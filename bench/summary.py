@@ -6,8 +6,10 @@ Imports the judges when they are needed: they bring pandas and matplotlib, and a
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from tabulate import tabulate
@@ -15,6 +17,10 @@ from tabulate import tabulate
 from bench.analysis.faults import notes
 from bench.exitcodes import Exit
 from bench.schema import Metrics, RankTime, Steady
+
+if TYPE_CHECKING:
+    from bench.cells import Cell as Runs
+    from bench.validate import Verdict
 
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
@@ -86,16 +92,23 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
         _line(console, "note", warning)
 
 
-def judge(console: Console, root: Path, baselines: Path) -> Exit:
-    """Print the verdicts on the runs in `root`; the exit code as far as it concerns who trained.
+def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
+    """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`; the exit code as far as
+    it concerns who trained.
 
     A regression that is proved, and a run that failed, do. To have too few seeds for a verdict, nothing to compare with, or
-    something to look at, does not: a run is no claim. `bench validate` has exit codes for these.
+    something to look at, does not: a run is no claim. `bench validate` has exit codes for these. Seeds of a cell that
+    finished earlier count with its own; whatever else lies there concerns nobody here.
     """
-    from bench.validate import judge as judged
+    from bench.cells import cells
+    from bench.runfolder import find_runs
+    from bench.validate import judge_cells
 
     try:
-        judgement = judged([root], baselines)
+        runs, unread = find_runs(root)
+        mine, others = _apart(cells(runs), own)
+        judgement = judge_cells(mine, [], baselines)
+        beside = judge_cells(others, [(root.name, text) for text in unread], baselines)
     except ValueError as error:
         _line(console, "verdict", f"none: {error}")
         return Exit.REFUSED
@@ -107,7 +120,32 @@ def judge(console: Console, root: Path, baselines: Path) -> Exit:
         count = sum(replace(other, cell="") == verdict for other in verdicts)
         text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
         console.print(f"  {text}", markup=False, soft_wrap=True)
+    if line := _beside([one for one in beside.verdicts if one not in verdicts]):
+        _line(console, "others", f"{line}; not of this command: python -m bench validate {root}")
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
+
+
+def _apart(found: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], list[Runs]]:
+    """The cells with runs in `own`, and with them what finished of them earlier; and all the rest."""
+    folders = {folder.resolve() for folder in own}
+    mine: list[Runs] = []
+    others: list[Runs] = []
+    for cell in found:
+        ours = {run.path for run in cell.runs if run.path.resolve() in folders}
+        kept = {run.path for run in cell.runs if ours and (run.path in ours or run.metrics.status == "ok")}
+        for place, wanted in ((mine, True), (others, False)):
+            runs = tuple(run for run in cell.runs if (run.path in kept) is wanted)
+            place += [replace(cell, runs=runs)] if runs else []
+    return mine, others
+
+
+def _beside(verdicts: Sequence[Verdict]) -> str:
+    """What is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
+    wrong = [one for one in verdicts if one.exit_code and one.name not in ("INCONCLUSIVE", "NO_BASELINE")]
+    counts = Counter(one.name for one in wrong)
+    places = len({one.cell for one in wrong})
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{told} in {places} {'place' if places == 1 else 'places'}" if wrong else ""
 
 
 def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:

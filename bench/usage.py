@@ -15,7 +15,15 @@ def usage() -> Iterator[None]:
     """What is done inside is documented to raise ValueError for a user's mistake, and OSError for a path that cannot be."""
     try:
         yield
+    except BrokenPipeError:  # the reader of our output has left, which is nobody's mistake
+        raise
     except ValueError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
-        raise UsageError(f"{error.strerror or error}: {error.filename}") from error
+        raise UsageError(reason(error)) from error
+
+
+def reason(error: OSError) -> str:
+    """What went wrong, and with which file, if that is known."""
+    what = str(error.strerror or error)
+    return what if error.filename is None else f"{what}: {error.filename}"

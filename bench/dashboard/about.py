@@ -9,6 +9,10 @@ from bench.schema import Metrics
 
 RUNNING, LEFT = "running", "left"
 """Statuses of a run without a result: its process lives, or it is gone without having ended the run."""
+BROKEN = "broken"
+"""Status of a folder of which nothing can be shown but why."""
+MOST_RANKS = 4096
+"""No run has more: what says so is no run."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +50,14 @@ class About:
         return str(self.asked("model") or parts[-3]), parts[-2], str(self.asked("run_id") or parts[-1])
 
     @property
-    def world_size(self) -> int:
-        """Ranks; 0: not known."""
+    def claimed(self) -> int:
+        """Ranks that the folder speaks of; 0: of none."""
         return self.metrics.world_size if self.metrics is not None else self.count("world_size")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks; 0: not known, or no number of ranks."""
+        return self.claimed if 0 < self.claimed <= MOST_RANKS else 0
 
     @property
     def epochs(self) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.dashboard import tree, view
-from bench.dashboard.about import RUNNING, About
+from bench.dashboard.about import BROKEN, RUNNING, About
 from bench.dashboard.state import State
 from bench.dashboard.tail import Tail
 
@@ -71,16 +71,24 @@ class Board:
             del self._runs[key]
             for kind in (ROW, ABOUT, LIVE):
                 self._show(kind, key, None)
-        return sum(self._refresh(entry, key in keys) for key, entry in found.items()) > 0
+        return sum(self._look_at(entry, key in keys) for key, entry in found.items()) > 0
+
+    def _look_at(self, found: tree.Found, wanted: bool) -> bool:
+        """As `_refresh`; whatever a folder does to that is shown in its own row, and harms no other."""
+        try:
+            return self._refresh(found, wanted)
+        except Exception as error:
+            self._show_all(_broken(found.key, error), State(), wanted)
+            return False
 
     def _refresh(self, found: tree.Found, wanted: bool) -> bool:
         run = self._runs.get(found.key)
         if run is None:
-            run = self._runs[found.key] = _Watched(found, tree.read(found), Tail(found.folder))
+            run = self._runs[found.key] = _Watched(found, _about(found), Tail(found.folder))
         elif found != run.found:
             if found.folder != run.found.folder:
                 run.tail.move(found.folder)
-            run.found, run.about, run.complete = found, tree.read(found), False
+            run.found, run.about, run.complete = found, _about(found), False
         more = False
         if not run.complete and (wanted or run.about.metrics is None):
             more = run.tail.read()
@@ -88,11 +96,14 @@ class Board:
         last, run.shown = run.shown, (run.about, run.tail.state, wanted)
         if last is not None and last[0] is run.about and last[1] is run.tail.state and last[2] == wanted:
             return more
-        self._show(ROW, found.key, lambda: view.row(run.about, run.tail.state))
-        if wanted:
-            self._show(ABOUT, found.key, lambda: view.about(run.about))
-            self._show(LIVE, found.key, lambda: view.live(run.about, run.tail.state))
+        self._show_all(run.about, run.tail.state, wanted)
         return more
+
+    def _show_all(self, about: About, state: State, wanted: bool) -> None:
+        self._show(ROW, about.key, lambda: view.row(about, state))
+        if wanted:
+            self._show(ABOUT, about.key, lambda: view.about(about))
+            self._show(LIVE, about.key, lambda: view.live(about, state))
 
     def _show(self, kind: str, key: str, make: Callable[[], Any] | None) -> None:
         """Enter a piece if it is another than before."""
@@ -103,6 +114,19 @@ class Board:
         with self._lock:
             self.number += 1
             self._pieces[kind, key] = Piece(self.number, kind, key, text)
+
+
+def _about(found: tree.Found) -> About:
+    """What lies beside the records; of a folder that cannot be read at all, why."""
+    try:
+        return tree.read(found)
+    except Exception as error:  # read again when the folder changes, not at every look
+        return _broken(found.key, error)
+
+
+def _broken(key: str, error: Exception) -> About:
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return About(key, BROKEN, problems=(f"this folder cannot be shown ({said[:300]})",))
 
 
 def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:

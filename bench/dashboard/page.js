@@ -73,7 +73,8 @@ function listContent(row) {
     : [time(row.seconds), row.eval !== null && `${row.metric || "evaluation"} ${metric(row.eval)}`];
   if (row.lost) facts.push(`${row.lost} rank${row.lost > 1 ? "s" : ""} lost`);
   return [h("span", { class: "name" }, h("span", {}, `${row.model} · ${row.mode}`), status(row)), h("span", { class: "mono quiet" }, row.run_id),
-    bar(row.status, row.progress), h("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
+    bar(row.status, row.progress), h("span", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+    row.problem && h("span", { class: "facts problem" }, row.problem)].filter(Boolean);
 }
 
 /** Show these runs. */

@@ -11,7 +11,9 @@ import ipaddress
 import json
 import secrets
 import socket
+import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -86,6 +88,7 @@ class Stream:
         self._poll_s = poll_s
         self._watching: Counter[tuple[str, ...]] = Counter()
         self._awake = asyncio.Event()
+        self._complained = ""
 
     async def look(self) -> None:
         """Keep the board up to date, until cancelled. Sleeps while nobody watches."""
@@ -93,12 +96,21 @@ class Stream:
             await self._awake.wait()
             keys = {key for keys in self._watching for key in keys}
             began = time.monotonic()
-            more = await asyncio.to_thread(self.board.refresh, keys)
+            try:
+                more = await asyncio.to_thread(self.board.refresh, keys)
+            except Exception:  # what a run does stays in its row; this is ours, and the next look may be better
+                more = False
+                self._complain(traceback.format_exc())
             if not self._watching:
                 self._awake.clear()
             elif not more:
                 # With very many runs or ranks a look takes longer; it is not to take a core from who trains.
                 await asyncio.sleep(min(max(self._poll_s, 4 * (time.monotonic() - began)), MOST_POLL_S))
+
+    def _complain(self, text: str) -> None:
+        if text != self._complained:
+            self._complained = text
+            print(text, file=sys.stderr, flush=True)
 
     async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
         """What a page is sent."""

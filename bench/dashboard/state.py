@@ -130,6 +130,8 @@ def fold(state: State, record: Record, at: float) -> State:
     """The state after `record`, which was written at `at` on the clock of the records."""
     if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MAX_RANK:
         return state
+    if len(getattr(record, "counts", ())) > MAX_RANK:  # a plan for ranks that no run has
+        return state
     try:
         return _folded(state, record, at)
     except OverflowError:  # numbers that no run has
@@ -179,7 +181,12 @@ def _used(state: State, record: Memory, at: float) -> State:
     cpu = known.cpu_s if record.cpu_s is None else record.cpu_s
     told = known.used is not None and record.cpu_s is not None and cpu >= known.cpu_s
     start, stop = state.since(at if known.used is None else known.used), state.since(at)
-    what = Cell(rss=record.rss_bytes, cpu_s=cpu - known.cpu_s if told else 0.0, used_s=stop - start if told else 0.0)
+    what = Cell(
+        rss=record.rss_bytes,
+        device=record.device_bytes or 0,
+        cpu_s=cpu - known.cpu_s if told else 0.0,
+        used_s=stop - start if told else 0.0,
+    )
     state = _rank(state, record.rank, rss_bytes=record.rss_bytes, peak_rss_bytes=peak, used=at, cpu_s=cpu)
     return replace(state, series=spread(state.series, record.rank, start, stop, what))
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from bench.dashboard.state import State, fold
 from bench.journal import SLICES
 from bench.runfolder import EVENTS
-from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import decode, stamp
 
 CHUNK = 4 << 20
@@ -105,10 +104,9 @@ class Tail:
             return
         try:
             record, at = decode(line), stamp(line)
-        except (ProtocolError, ValueError, KeyError, TypeError, RecursionError):
+            self.state = fold(self.state, record, at)
+        except Exception:  # a file may hold anything: one line of it does not keep the others from being seen
             self.malformed += 1
-            return
-        self.state = fold(self.state, record, at)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.dashboard.about import LEFT, RUNNING, About
+from bench.dashboard.about import LEFT, MOST_RANKS, RUNNING, About
 from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object
 
 _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
@@ -90,4 +90,8 @@ def read(found: Found) -> About:
         except ValueError as error:
             problems.append(str(error))
     status = metrics.status if metrics else RUNNING if found.running else LEFT
-    return About(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
+    about = About(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
+    if about.claimed > MOST_RANKS:
+        much = f"world_size={about.claimed:g}: no run has more than {MOST_RANKS} ranks"
+        about = replace(about, problems=(much, *problems))
+    return about

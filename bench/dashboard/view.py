@@ -23,7 +23,8 @@ from ddp.core.events import Failed, Lost
 def row(about: About, state: State) -> Json:
     """A line in the list of runs: of one with a result what that says, else what its records do."""
     model, mode, run_id = about.name
-    known = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
+    known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
+    known["problem"] = about.problems[0] if about.problems else None
     metrics = about.metrics
     if metrics is not None:
         last = metrics.epochs[-1] if metrics.epochs else None

@@ -15,7 +15,9 @@ from bench.report.planned import planned
 from bench.report.sections import SECTIONS
 from bench.runfolder import Run, find_runs, write_text
 from bench.style import styled
+from bench.usage import reason
 from bench.validate import judge_cells
+from bench.validate.legible import sound
 from bench.validate.library import Library, load
 
 
@@ -36,8 +38,10 @@ def write_report(
     `found` is what was read of `root` already. Raises ValueError if a tree is no folder, the experiment is not known, or
     `out` cannot be written.
     """
-    runs, problems = found or find_runs(root)
-    earlier = None if previous is None else tuple(cells(find_runs(previous)[0]))
+    read, problems = found or find_runs(root)
+    runs, unfit = sound(read)
+    problems = [*problems, *unfit]
+    earlier = None if previous is None else tuple(cells(sound(find_runs(previous)[0])[0]))
     plan = planned(root, experiment)
     unread = [(root.name, problem) for problem in problems]
     grouped = tuple(cells(runs))
@@ -52,5 +56,5 @@ def write_report(
         write_text(path, markdown.render(blocks))
         write_text(out / "report.html", html.render(blocks, out, "Benchmark report"))
     except OSError as error:
-        raise ValueError(f"cannot write the report to {out}: {error.strerror}: {error.filename}") from None
+        raise ValueError(f"cannot write the report to {out}: {reason(error)}") from None
     return path

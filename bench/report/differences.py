@@ -1,7 +1,7 @@
 """Differences between two samples of seeds, with intervals: of results as they are, of speeds as ratios. Pure.
 
 The interval is that of the tests behind the verdicts (`bench.validate.statistics`): Student's t with pooled variances,
-Welch's where they differ plainly; 95 %, two-sided.
+Welch's where one side plainly scatters more than the other, whichever it is; 95 %, two-sided. A seed counts once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.cells import Cell
+from bench.cells import Cell, measured
 from bench.report.page import Page
 from bench.validate.statistics import Moments, compare
 
@@ -60,7 +60,7 @@ def difference(
 ) -> Difference | None:
     """Of the values that are there; None where a side has none. An interval needs two seeds on the base's side, and some
     spread or a resolution."""
-    theirs, mine = _known(base), _known(values)
+    theirs, mine = measured(base), measured(values)
     if not theirs or not mine:
         return None
     sign = 1.0 if higher_is_better else -1.0
@@ -68,13 +68,13 @@ def difference(
     gain = float(worse[0].mean - worse[1].mean) + 0.0
     if len(theirs) < 2 or (resolution <= 0 and (worse[0].sd <= 0 or (len(mine) > 1 and worse[1].sd <= 0))):
         return Difference(gain, None, None, len(mine), len(theirs))
-    low, high = compare(worse[0], worse[1], 0.0, resolution).bounds(TAIL)
+    low, high = compare(worse[0], worse[1], 0.0, resolution, either=True).bounds(TAIL)
     return Difference(gain, -float(high), -float(low), len(mine), len(theirs))
 
 
 def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> Difference | None:
     """Of positive values: mean of logarithms, so `exp` of the result is the ratio of geometric means."""
-    positive = [[math.log(value) for value in _known(side) if value > 0] for side in (base, values)]
+    positive = [[math.log(value) for value in measured(side) if value > 0] for side in (base, values)]
     return difference(positive[0], positive[1], True)
 
 
@@ -84,9 +84,9 @@ def qualities(page: Page, found: list[Cell], solo: Cell | None) -> list[Quality]
         return []
     margin, resolution = _terms(page, solo)
     sign = solo.about.final.higher_is_better
-    theirs = [m.final.eval for m in solo.ok]
+    theirs = [m.final.eval for m in solo.one_each]
     pairs = [
-        (cell, difference(theirs, [m.final.eval for m in cell.ok], sign, resolution))
+        (cell, difference(theirs, [m.final.eval for m in cell.one_each], sign, resolution))
         for cell in found
         if cell is not solo
     ]
@@ -100,7 +100,3 @@ def _terms(page: Page, solo: Cell) -> tuple[float | None, float]:
         return None, 0.0
     quality = match.reference.metrics["quality"]
     return quality.margin, quality.resolution
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]

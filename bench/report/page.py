@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -105,7 +106,8 @@ class Page:
 
     def link(self, target: Path) -> str:
         """The path of a file as seen from the report."""
-        return Path(os.path.relpath(target, self.out)).as_posix().replace(" ", "%20")
+        relative = Path(os.path.relpath(target, self.out)).as_posix()
+        return quote(os.fsencode(relative), safe="/")  # a name may hold what ends a link, or a part of an address
 
 
 @dataclass

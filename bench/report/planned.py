@@ -79,13 +79,13 @@ def _read(file: Path, conf: Path) -> Planned:
 
 
 def _sizes(mode: str, sizes: list[int], said: bool, conf: Path) -> Iterator[int]:
-    """The world sizes of a mode: an engine of one rank refuses others, but where none is said it has one."""
+    """The world sizes of a mode: those that its engine can have; of one rank where none is said, if it can have no other."""
     chosen = _body(conf / "mode" / f"{mode}.yaml").get("defaults", ())
     engines = [one["override /engine"] for one in chosen if isinstance(one, dict) and "override /engine" in one]
-    if not any(facts(str(engine)).one_rank for engine in engines):
-        yield from sizes
-    elif not said or 1 in sizes:
-        yield 1
+    able = [facts(str(engine)) for engine in engines]
+    if not said and any(each.one_rank for each in able):
+        sizes = [1]
+    yield from (size for size in sizes if all(each.fits(size) for each in able))
 
 
 def _choices(said: Any, all_of_them: Sequence[str]) -> list[str]:

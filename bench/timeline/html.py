@@ -64,6 +64,8 @@ def content(trace: Trace, spec: Named, idle: Sequence[Gap]) -> dict[str, Any]:
         "run": {"model": spec.model, "mode": spec.mode, "id": spec.run_id, "cell": spec.config_hash},
         "ranks": spec.world_size,
         "started": trace.about.get("started"),
+        "hosts": trace.about.get("hosts", 1),
+        "clock_error_us": trace.about.get("clock_error_us", 0),
         "tick_ns": tick,
         "end": max([*ends, *(mark[0] for mark in trace.marks)], default=0) // tick,
         "spans": sum(map(len, lanes.values())),

@@ -5,6 +5,7 @@ One process per rank and one for the run. Times are since launch. `bench.trace` 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -27,6 +28,8 @@ CATEGORIES = ("compute", "data", "comm", "wait", "eval", "checkpoint", "step", "
 """Of slices. The first six are those of the breakdown."""
 _LANE = {"compute": COMPUTE, "data": COMPUTE, "comm": COMM, "wait": WAIT, "eval": PHASE, "checkpoint": PHASE}
 """Category of a slice -> its lane."""
+LEAST_CPU_S = 0.01
+"""Time over which the use of processors is measured, at least."""
 
 
 def make_trace(
@@ -44,9 +47,8 @@ def make_trace(
         "cell_hash": spec.config_hash,
         "model": spec.model,
         "mode": spec.mode,
-        "clock": "CLOCK_MONOTONIC, one host",
     }
-    about |= {"clock_error_us": 0, "launched": launched, "started": started}
+    about |= _clock(stream) | {"launched": launched, "started": started}
     trace = Trace(launched, about)
     run = spec.world_size
     for rank in range(spec.world_size):
@@ -66,6 +68,19 @@ def make_trace(
     _counters(trace, stream, run)
     _marks(trace, stream, run)
     return trace
+
+
+def _clock(stream: Stream) -> dict[str, object]:
+    """What times are measured with, how many hosts share it, and how far a rank's may be off: at most half of the quickest
+    round trip in which its host asked for the time, before the run. Clocks drift apart after that."""
+    hosts = len({0, *(event.host for event in stream.ready.values())})
+    errors = (event.clock_error_s for event in stream.ready.values() if math.isfinite(event.clock_error_s))
+    shared = "one host" if hosts == 1 else f"{hosts} hosts, compared at the start"
+    return {
+        "clock": f"CLOCK_MONOTONIC, {shared}",
+        "clock_error_us": math.ceil(max(errors, default=0.0) * 1e6),
+        "hosts": hosts,
+    }
 
 
 def _operations(trace: Trace, rank: int, operations: Sequence[Operation]) -> dict[int, str]:
@@ -155,11 +170,25 @@ def _counters(trace: Trace, stream: Stream, run: int) -> None:
         if elapsed > 0:
             trace.counter(event.rank, "samples/s", event.at, event.samples / elapsed)
         reported[event.rank] = event.at
-    for held in stream.memory:
-        trace.counter(held.rank, "memory MB", held.at, held.rss_bytes / 1e6)
+    _resources(trace, stream)
     for closed in stream.closed:
         if closed.divergence:
             trace.counter(run, "divergence", closed.at, max(closed.divergence))
+
+
+def _resources(trace: Trace, stream: Stream) -> None:
+    """Memory and processor as ranks measured them. What is said of the processor holds until the next measurement."""
+    last: dict[int, tuple[float, float]] = {}
+    for held in stream.memory:
+        trace.counter(held.rank, "memory MB", held.at, held.rss_bytes / 1e6)
+        if held.device_bytes is not None:
+            trace.counter(held.rank, "GPU memory MB", held.at, held.device_bytes / 1e6)
+        if held.cpu_s is None:
+            continue
+        at, used = last.setdefault(held.rank, (held.at, held.cpu_s))
+        if held.at - at >= LEAST_CPU_S:
+            trace.counter(held.rank, "cores busy", at, max(held.cpu_s - used, 0.0) / (held.at - at))
+            last[held.rank] = held.at, held.cpu_s
 
 
 def _marks(trace: Trace, stream: Stream, run: int) -> None:

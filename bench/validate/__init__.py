@@ -6,22 +6,23 @@ decided over all cells; references are `bench.validate.reference`'s.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 from bench.cells import Cell, cells
 from bench.exitcodes import Exit, gravest
 from bench.reproduce import command
-from bench.runfolder import find_runs
-from bench.validate import expected
-from bench.validate.checks import CHECKS, OPTIONAL
+from bench.runfolder import Run, find_runs
+from bench.validate import expected, further
+from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import Difference, beyond
+from bench.validate.legible import legible
 from bench.validate.library import Library, load
-from bench.validate.records import records
 from bench.validate.verdict import EXITS, Verdict
 from ddp.suggest import unknown
 
@@ -37,6 +38,8 @@ class Terms:
     """Checks beyond the usual ones."""
     accept_improvement: bool = False
     allow_expired: bool = False
+    allow_inconclusive: bool = False
+    """Too few seeds for a verdict is no reason to stop; anything that a person must look at still is."""
     allowed: tuple[str, ...] = ()
     """Fields in which runs may differ from their baseline."""
 
@@ -63,9 +66,15 @@ def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) ->
     """
     terms = terms or Terms()
     _known(terms)
-    found = [find_runs(path) for path in paths]
-    unread = [(path.name, text) for path, (_, said) in zip(paths, found, strict=True) for text in said]
-    return judge_cells(cells([run for runs, _ in found for run in runs]), unread, baselines, terms)
+    runs: dict[Path, Run] = {}
+    unread: dict[str, tuple[str, str]] = {}
+    for path in paths:  # one may lie in another: what is met twice is one
+        found, said = find_runs(path)
+        for run in found:
+            runs.setdefault(run.path.resolve(), run)
+        for text in said:
+            unread.setdefault(text, (path.name, text))
+    return judge_cells(cells(list(runs.values())), list(unread.values()), baselines, terms)
 
 
 def judge_cells(
@@ -78,20 +87,53 @@ def judge_cells(
     library = load(baselines)
     problems += [_refused("baseline", "baselines", text) for text in library.broken]
     checks = [*CHECKS.values(), *(OPTIONAL[name] for name in terms.optional)]
+    judged = partial(_judged, library=library, checks=checks, terms=terms)
     findings: list[Finding] = []
     for cell in grouped:
         cell, broken = _legible(cell)
         problems += broken
-        if not cell.runs:
-            continue
-        case, said = _case(cell, library, terms)
-        findings += [result for check in checks if (result := check(case)) is not None]
-        findings += said
+        findings += _findings(cell, judged) if cell.runs else []
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
     footer = [*settled.footer, *([f"allowed to differ: {', '.join(terms.allowed)}"] if terms.allowed else [])]
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": _seeds(cell)} for cell in grouped}
-    return Judgement([*problems, *expected.apply(settled.verdicts, known, terms.today)], footer, about)
+    verdicts = expected.apply(settled.verdicts, known, terms.today)
+    if terms.allow_inconclusive:
+        verdicts, told = _allowed(verdicts)
+        footer += told
+    return Judgement([*problems, *verdicts], footer, about)
+
+
+def _judged(cell: Cell, library: Library, checks: Sequence[Check], terms: Terms) -> list[Finding]:
+    """What all checks find in a cell."""
+    case, said = _case(cell, library, terms)
+    return [*(result for check in checks if (result := check(case)) is not None), *said]
+
+
+def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Finding]:
+    """The same, whatever lies in the folders: what no check is prepared for refuses this cell, and no other."""
+    try:
+        return judged(cell)
+    except Exception as error:
+        alone = [run for run in cell.runs if _fails(judged, replace(cell, runs=(run,)))]
+        where = ", ".join(str(run.path) for run in alone or cell.runs)
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        return [_refused("readable", cell.name, f"{where}: what lies there does not fit together: {told}")]
+
+
+def _fails(judged: Callable[[Cell], list[Finding]], cell: Cell) -> bool:
+    try:
+        judged(cell)
+    except Exception:
+        return True
+    return False
+
+
+def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:
+    """The verdicts with too little data as none that stops anybody; not where runs were compared though they differ."""
+    allowed = [one.name == "INCONCLUSIVE" and one.check != "baseline" for one in verdicts]
+    eased = [replace(one, exit_code=Exit.OK) if ok else one for one, ok in zip(verdicts, allowed, strict=True)]
+    return eased, [f"allowed: {sum(allowed)} INCONCLUSIVE, which count as exit code 0"] if any(allowed) else []
 
 
 def _known(terms: Terms) -> None:
@@ -147,11 +189,11 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
 
 
 def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:
-    """The cell without runs whose records cannot be read, and what is wrong with these."""
+    """The cell without runs that cannot be read, and what is wrong with these."""
     kept, broken = [], []
     for run in cell.runs:
         try:
-            records(run)
+            legible(run)
             kept.append(run)
         except ValueError as error:
             broken.append(_refused("readable", run.path.name, str(error)))
@@ -163,7 +205,5 @@ def _fields(found: Sequence[Difference]) -> str:
 
 
 def _none(cell: Cell) -> Verdict:
-    seeds = ",".join(map(str, range(20)))
-    how = f"python -m bench -m model={cell.workload.model} mode=solo recipe={cell.workload.recipe} seed={seeds}"
-    line = f"none for {cell.workload.title}; make one: {how}, then: python -m bench baseline propose, and accept"
+    line = f"none for {cell.workload.title}; make one: {further.baseline(cell)}"
     return Verdict("NO_BASELINE", "baseline", cell.name, line, EXITS["NO_BASELINE"])

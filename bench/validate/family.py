@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.cells import Cell
-from bench.reproduce import command
+from bench.validate import further
 from bench.validate.findings import Finding, Level, Rate, Spread
 from bench.validate.statistics import (
     GATING_SEEDS,
@@ -107,18 +106,8 @@ def _word(claim: Level, call: Call) -> tuple[Name, str]:
     if call is Call.NOT_SHOWN:
         return "FAIL", f"not shown to be no worse, after the last look at {LOOKS[-1]} seeds"
     if more is not None:
-        return "INCONCLUSIVE", f"not shown yet: {_seeds(claim.case.cell, more)}"
+        return "INCONCLUSIVE", f"not shown yet: {further.seeds(claim.case.cell, more)}"
     return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
-
-
-def _seeds(cell: Cell, wanted: int) -> str:
-    """What to run to reach the next look."""
-    have = {run.metrics.seed for run in cell.runs if run.metrics.status == "ok"}
-    fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
-    line = command(cell.runs[:1]).rpartition(" seed=")[0]
-    if len(fresh) > 1:
-        line = line.replace("python -m bench ", "python -m bench -m ", 1)
-    return f"{len(fresh)} more {'seeds' if len(fresh) > 1 else 'seed'} needed: {line} seed={','.join(map(str, fresh))}"
 
 
 def _direction(claim: Level) -> str:
@@ -143,8 +132,8 @@ def _rate(claim: Rate, p: float) -> Verdict:
     if p <= PROOF:
         return verdict("FAIL", claim.check, claim.case.cell, f"{text}: too few")
     if not claim.enough:
-        more = next_look(len(claim.case.cell.ok))
-        need = _seeds(claim.case.cell, more) if more else "run more seeds"
+        more = next_look(len(claim.case.cell.one_each))
+        need = further.seeds(claim.case.cell, more) if more else "run more seeds"
         return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: fewer than expected; {need}")
     return verdict("PASS", claim.check, claim.case.cell, text)
 

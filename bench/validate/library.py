@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import JsonValue
 
 from bench.cells import Cell
 from bench.validate.fingerprint import Difference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
+
+APART = ("epochs", "batch_size", "lr", "global_batch_size", "lr_scale_ratio")
+"""Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
+the rate grows with their number."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,11 @@ class Library:
         if own:
             return Match(own[0], True, _environment(own[0], cell))
         alike = [r for r in self.references if (r.model, r.data, r.recipe) == tuple(cell.workload[:3])]
-        solo = sorted((r for r in alike if r.engine == "solo"), key=lambda r: (r.workload == cell.workload, r.created))
+        config = cell.runs[0].config
+        solo = sorted(
+            (r for r in alike if r.engine == "solo"),
+            key=lambda r: (r.workload == cell.workload, not _training(r.config, config), r.created),
+        )
         if not solo:
             return None
         return Match(solo[-1], False, [*_workload(solo[-1], cell), *_environment(solo[-1], cell)])
@@ -46,14 +57,31 @@ def _workload(reference: Reference, cell: Cell) -> list[Difference]:
     """Fields in which training differs. A solo cell that is not the reference's own differs somewhere: it is said where."""
     theirs = {**reference.workload._asdict(), "metric": reference.metric}
     mine = {**cell.workload._asdict(), "metric": cell.about.final.eval_metric}
-    found = differences(theirs, mine, prefix="")
+    config = cell_config(cell.runs[0].config)
+    found = [*differences(theirs, mine, prefix=""), *_training(reference.config, config)]
     if found or not cell.is_solo or cell.about.emulated_speeds:
         return found
-    config = cell_config(cell.runs[0].config)
-    told = differences(flat(reference.config), flat(config), prefix="")
+    known = {key: value for key, value in config.items() if key in reference.config}  # others came up after it was made
+    told = differences(flat(reference.config), flat(known), prefix="")
     if not told:  # what no field shows: the recipe itself was changed
         return [Difference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
     return [one for one in told if not one.field.startswith("cluster.")]
+
+
+def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) -> list[Difference]:
+    """Fields of two configurations that change what is trained, whatever trains it. What is not recorded is not held against
+    anybody: files from before `training` was kept say nothing of the recipe."""
+    found = differences(_beyond(theirs), _beyond(mine), prefix="train.")
+    base, run = theirs.get("training"), mine.get("training")
+    if isinstance(base, dict) and isinstance(run, dict):
+        found += differences(base, run, prefix="training.")
+    return found
+
+
+def _beyond(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """What is said of the training beyond the fields of a workload, and is no business of the way of training."""
+    train = config.get("train")
+    return {key: value for key, value in train.items() if key not in APART} if isinstance(train, dict) else {}
 
 
 def _environment(reference: Reference, cell: Cell) -> list[Difference]:
@@ -65,11 +93,15 @@ def _environment(reference: Reference, cell: Cell) -> list[Difference]:
     return found
 
 
+def files(path: Path) -> list[Path]:
+    """The files of references in a folder, or the one file that `path` is."""
+    return [path] if path.is_file() else sorted(path.glob("**/*.json"))
+
+
 def load(path: Path) -> Library:
     """The references in a folder, or in one file. What is not there is an empty library."""
-    files = [path] if path.is_file() else sorted(path.glob("**/*.json"))
     found, broken = [], []
-    for file in files:
+    for file in files(path):
         try:
             found.append(read(file))
         except Broken as error:

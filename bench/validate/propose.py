@@ -23,6 +23,7 @@ from bench.schema import Metrics
 from bench.validate.checks import evaluation, rate
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
+from bench.validate.legible import legible
 from bench.validate.records import records
 from bench.validate.reference import MIN_SEEDS, Reference, sealed
 from bench.validate.statistics import DEVIATIONS, Moments
@@ -63,7 +64,7 @@ def propose(
         **{"epochs": about.epochs_planned, "batch_size": about.batch_size, "lr": about.lr},
         "metric": about.final.eval_metric,
         "config_hash": about.config_hash,
-        "config": cell_config(runs[0].config),
+        "config": cell_config(runs[0].config) | ({"depth": about.depth} if about.depth else {}),
         "metrics": compared,
         "target": target,
         "curves": _curves(metrics),
@@ -84,6 +85,8 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
     name = cell.name
     if len(cell.ok) < len(cell.runs):
         raise ValueError(f"{name}: not every run finished ({cell.status}); run them again first")
+    for run in cell.runs:
+        legible(run)
     seeds = [m.seed for m in cell.ok]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: a seed is there twice: {seeds}")

@@ -137,15 +137,22 @@ class Reference(Strict):
         return self.seeds >= GATING_SEEDS
 
     @property
+    def depth(self) -> int | None:
+        """Layers with weights, as its configuration has them; None: the model's own number."""
+        depth = self.config.get("depth")
+        return depth if isinstance(depth, int) else None
+
+    @property
     def workload(self) -> Workload:
         """What it is the reference for."""
-        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr)
+        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth)
 
     @property
     def name(self) -> str:
         """For people."""
         ranks = "" if self.engine == "solo" else f" ×{self.world_size}"
-        return f"{self.model} {self.mode}{ranks} on {self.data}, recipe {self.recipe}"
+        depth = f" of depth {self.depth}" if self.depth else ""
+        return f"{self.model}{depth} {self.mode}{ranks} on {self.data}, recipe {self.recipe}"
 
     @property
     def place(self) -> Path:

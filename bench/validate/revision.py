@@ -1,11 +1,12 @@
 """How baselines change: `propose` writes candidates from runs, `accept` puts them into place, `diff` and `audit` tell.
 
-The only writer of baseline files. A candidate that is worse than what it replaces, or not shown to be as good, is accepted
-only with a reason, which it then carries.
+The only writer of baseline files. A candidate that asks less than what it replaces, in whatever way, is accepted only with a
+reason, which it then carries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -15,15 +16,14 @@ from tabulate import tabulate
 
 from bench.cells import cells
 from bench.runfolder import find_runs, write_text
-from bench.validate.library import Library, load
+from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
-from bench.validate.reference import Broken, Metric, Reference, sealed, text
-from bench.validate.statistics import GATING_SEEDS, LOOKS, Comparison, Moments, compare, power
+from bench.validate.reference import Broken, Metric, Reference, read, sealed, text
+from bench.validate.statistics import GATING_SEEDS, LOOKS, Moments, power
+from bench.validate.weaker import NOT_SHOWN, compared, weaker
 
 CONFIDENCE = 0.95
 SOON = timedelta(days=14)
-NOT_SHOWN = 0.05
-"""Level at which a new reference must be shown to be no worse than the old one."""
 
 
 def write_proposals(
@@ -72,39 +72,59 @@ def whole(path: Path) -> Library:
 
 
 def accept(proposals: Path, baselines: Path, because: str | None = None) -> list[str]:
-    """Put candidates into place; the differences. Raises ValueError, with nothing written, if one is not shown to be as good
-    as what it replaces and no reason is given, or a file cannot be trusted."""
-    candidates = whole(proposals).references
+    """Put candidates into place, out of `proposals`; the differences. Raises ValueError, with nothing written, if one asks
+    less than what it replaces and no reason is given, or is older, or a file cannot be trusted."""
+    whole(proposals)
+    candidates = [(file, read(file)) for file in files(proposals)]
     if not candidates:
         raise ValueError(f"{proposals}: no proposals; make some: python -m bench baseline propose RUNS")
     old = {r.config_hash: r for r in (whole(baselines).references if baselines.exists() else ())}
-    accepted = []
-    for candidate in candidates:
-        before = old.get(candidate.config_hash)
-        worse = [name for name in candidate.metrics if before and not as_good(before, candidate, name)]
-        if worse and not because:
-            raise ValueError(
-                f"{candidate.name}: {', '.join(worse)} not shown to be as good as in the baseline that it replaces "
-                "(python -m bench baseline diff shows it); say why it is right with --because"
-            )
-        body = candidate.model_dump(mode="json")
-        body["supersedes"] = before.digest if before else None
-        body["because"] = "; ".join(reason for reason in (candidate.because, because) if reason) or None
-        accepted.append((before, sealed(body)))
-    for _, reference in accepted:
+    accepted = [_accepted(candidate, old.get(candidate.config_hash), because) for _, candidate in candidates]
+    for _, reference, _ in accepted:
         _write(baselines, reference)
-    return [told for before, reference in accepted for told in (_headline(reference), *_changes(before, reference))]
+    left = _clear(proposals, [file for file, _ in candidates], [baselines / made.place for _, made, _ in accepted])
+    return left + [
+        told
+        for before, reference, less in accepted
+        for told in (_headline(reference), *(f"  asks less: {one}" for one in less), *_changes(before, reference))
+    ]
 
 
-def as_good(old: Reference, new: Reference, name: str) -> bool:
-    """Whether a metric of `new` is shown to be worse than `old`'s by less than the old margin, if at all."""
-    if name not in old.metrics:
-        return True
-    return float(_compared(old.metrics[name], new.metrics[name]).p_noninferior) < NOT_SHOWN
+def _accepted(
+    new: Reference, old: Reference | None, because: str | None
+) -> tuple[Reference | None, Reference, list[str]]:
+    """(what it replaces, what is written, in what it asks less). Raises ValueError if it must not be."""
+    if old is not None and new.created < old.created:
+        raise ValueError(
+            f"{new.name}: proposed on {new.created}, before the baseline that it would replace ({old.created}); propose anew"
+        )
+    less = weaker(old, new) if old is not None else []
+    if less and not because:
+        raise ValueError(
+            f"{new.name}: it asks less than the baseline that it replaces: {'; '.join(less)} "
+            "(python -m bench baseline diff shows both); say why it is right with --because"
+        )
+    body = new.model_dump(mode="json")
+    body["supersedes"] = old.digest if old else None
+    body["because"] = "; ".join(reason for reason in (new.because, because) if reason) or None
+    return old, sealed(body), less
 
 
-def _compared(old: Metric, new: Metric) -> Comparison:
-    return compare(old.moments, new.moments, old.margin, old.resolution)
+def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> list[str]:
+    """Remove what was accepted, and the folders that this empties; a line for what stays. Not what was just written, where
+    both are one place."""
+    kept, left = {path.resolve() for path in written}, []
+    for file in done:
+        if file.resolve() in kept:
+            continue
+        try:
+            file.unlink()
+            for folder in (file.parent, proposals):
+                if file != proposals and folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
+        except OSError as error:
+            left.append(f"accepted, and cannot be removed: {file}: {error.strerror}")
+    return left
 
 
 def diff(old: Library, new: Library) -> list[str]:
@@ -155,7 +175,7 @@ def interval(metric: Metric) -> str:
 
 
 def _judged(old: Metric, new: Metric) -> str:
-    found = _compared(old, new)
+    found = compared(old, new)
     if float(found.p_better) < NOT_SHOWN:
         return "better by more than the margin"
     if float(found.p_noninferior) < NOT_SHOWN:

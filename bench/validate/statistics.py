@@ -74,8 +74,13 @@ class Comparison:
         return self.worse - reach, self.worse + reach
 
 
-def compare(base: Moments, run: Moments, margin: ArrayLike, resolution: ArrayLike = 0.0) -> Comparison:
+def compare(
+    base: Moments, run: Moments, margin: ArrayLike, resolution: ArrayLike = 0.0, *, either: bool = False
+) -> Comparison:
     """Non-inferiority, inferiority and superiority by `margin`, and the test of variances.
+
+    Variances are pooled unless a test at `VARIANCE` tells them apart: that the runs scatter more, as verdicts ask, whose
+    baselines are to be the quiet side; `either`: that one side does, whichever, where two samples stand for themselves.
 
     Standard deviations are at least that of rounding to `resolution`, so a baseline whose seeds agree divides by no zero.
     Raises ValueError if a baseline has fewer than two values, or neither it nor the resolution has any spread.
@@ -85,27 +90,33 @@ def compare(base: Moments, run: Moments, margin: ArrayLike, resolution: ArrayLik
     if np.any(base.n < 2) or np.any(s0 <= 0):
         raise ValueError("a baseline needs two values or more, with some spread or a resolution")
     several = run.n > 1
-    df1 = np.maximum(run.n - 1, 1)
-    p_variance = np.where(several, fdtrc(df1, base.n - 1, (s1 / s0) ** 2), 1.0)
-    welch = p_variance < VARIANCE
-    v0, v1 = s0**2 / base.n, s1**2 / run.n
-    df_pooled = base.n + run.n - 2
-    pooled = ((base.n - 1) * s0**2 + (run.n - 1) * s1**2) / df_pooled
-    df_welch = (v0 + v1) ** 2 / (v0**2 / (base.n - 1) + v1**2 / df1)
-    error = np.where(welch, np.sqrt(v0 + v1), np.sqrt(pooled * (1 / base.n + 1 / run.n)))
-    df = np.where(welch, df_welch, df_pooled)
+    p_variance = np.where(several, fdtrc(np.maximum(run.n - 1, 1), base.n - 1, (s1 / s0) ** 2), 1.0)
+    p_apart = np.minimum(2 * np.minimum(p_variance, 1 - p_variance), 1.0) if either else p_variance
+    welch = np.asarray(several & (p_apart < VARIANCE), np.bool_)
+    error, df = _error(base.n, s0, run.n, s1, welch)
     worse = np.asarray(run.mean - base.mean, np.float64)
     beyond = np.asarray(margin, np.float64)
     return Comparison(
         worse=worse,
         error=error,
         df=df,
-        welch=np.asarray(welch, np.bool_),
+        welch=welch,
         p_inferior=np.asarray(stdtr(df, (beyond - worse) / error)),
         p_noninferior=np.asarray(stdtr(df, (worse - beyond) / error)),
         p_better=np.asarray(stdtr(df, (worse + beyond) / error)),
         p_variance=np.asarray(p_variance),
     )
+
+
+def _error(n0: Floats, s0: Floats, n1: Floats, s1: Floats, welch: Flags) -> tuple[Floats, Floats]:
+    """(standard error of a difference of means, its degrees of freedom): pooled, or Welch's."""
+    df1 = np.maximum(n1 - 1, 1)
+    v0, v1 = s0**2 / n0, s1**2 / n1
+    df_pooled = n0 + n1 - 2
+    pooled = ((n0 - 1) * s0**2 + (n1 - 1) * s1**2) / df_pooled
+    df_welch = (v0 + v1) ** 2 / (v0**2 / (n0 - 1) + v1**2 / df1)
+    error = np.where(welch, np.sqrt(v0 + v1), np.sqrt(pooled * (1 / n0 + 1 / n1)))
+    return error, np.where(welch, df_welch, df_pooled)
 
 
 def holm(p: ArrayLike) -> Floats:

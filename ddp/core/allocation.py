@@ -16,6 +16,9 @@ TOLERANCE = 0.01
 """Rate that is given up for windows of equal size."""
 NEAR = 16
 """Sizes on either side of the middle that are tried where the rest of an epoch is cut in two."""
+TRIED = 20_000
+"""Ends of steps among which the best length of a window is looked for, some more at most: in a window of so many steps what
+rounding costs is nothing, and an anchor may be of any size."""
 _EPSILON = 1e-9
 
 
@@ -35,14 +38,14 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
     """
     if lead is not None:
         return _led(costs, shortest, most, lead)
-    best = _fill(costs, shortest, _best_length(costs, shortest))
     low, high = sum(_fill(costs, shortest, shortest)), sum(_fill(costs, shortest, shortest * STRETCH))
     weights, unbounded = tuple(1 / cost for cost in costs), (most,) * len(costs)
     windows = max(1, most // max(low, 1))
     equal = level(weights, unbounded, -(-most // windows))
-    if low >= most or (
-        windows <= FEW and sum(equal) <= high and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs)
-    ):
+    if low >= most:
+        return _with_all(equal)
+    best = _fill(costs, shortest, _best_length(costs, shortest))
+    if windows <= FEW and sum(equal) <= high and rate(equal, costs) >= (1 - TOLERANCE) * rate(best, costs):
         return _with_all(equal)
     return best if sum(best) <= most else _with_all(level(weights, best, most))
 
@@ -77,11 +80,12 @@ def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int
 def _best_length(costs: tuple[float, ...], shortest: float) -> float:
     """The length from `shortest` to `STRETCH` times that with the most steps per second: where some rank ends a step."""
     steps = _fill(costs, shortest, shortest)
+    stretch = min(STRETCH, 1 + TRIED / sum(steps))
     longest = max(n * cost for n, cost in zip(steps, costs, strict=True))
     best, length, done = sum(steps) / longest, longest, sum(steps)
     ends: list[float] = []
     for n, cost in zip(steps, costs, strict=True):
-        ends += [(n + 1 + i) * cost for i in range(int(STRETCH * shortest / cost) - n)]
+        ends += [(n + 1 + i) * cost for i in range(int(stretch * shortest / cost) - n)]
     for end in sorted(ends):
         done += 1
         if done / max(end, longest) > best * (1 + _EPSILON):

@@ -14,7 +14,7 @@ class Train:
     """Rank: train this chunk after those that you have.
 
     The learning rate is a function of samples seen by the whole cohort: `seen` when the chunk begins, plus `pace` for each
-    sample that the rank trains of it.
+    sample that is trained of it: by the rank, and of a shared chunk by all who share it, however odd their slices.
     """
 
     rank: int
@@ -156,7 +156,8 @@ class Plan:
     weights: tuple[float, ...] = ()
     """Exact parts of the work that `counts` stand for; empty: the counts themselves."""
     max_lead: int | None = None
-    """Steps by which a rank may be ahead of the slowest in a window; None: as the counts say."""
+    """Steps by which a rank may be ahead of the slowest in a window: by the counts, and where nobody blocks at any time;
+    None: as the counts say."""
     dispatch: str = "progressive"
     """Which samples a rank gets: the next of the `progressive` order, those of its own slice of the epoch and then others'
     (`partition`), or those of its own slice alone (`fixed`)."""

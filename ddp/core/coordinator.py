@@ -245,7 +245,9 @@ def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     if current is not None and current.stage == "reduce" and event.at - current.since > deadline:
         return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
     meeting = cohort.world.blocking and bool(cohort.shares or (current is not None and current.stage == "collect"))
-    if meeting and not cohort.evaluating and event.at - cohort.moved > STUCK * deadline:
+    closes = current.closes if current is not None else ()
+    evaluating = any(owed.epoch not in closes for owed in cohort.evaluating)  # what follows the round has not begun
+    if meeting and not evaluating and event.at - cohort.moved > STUCK * deadline:
         return cohort, (Abort("failed", f"all ranks live, but a collective takes over {STUCK * deadline} s"),)
     for rank, state in enumerate(cohort.ranks):
         silence = event.at - state.last_seen

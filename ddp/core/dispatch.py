@@ -9,6 +9,7 @@ import math
 import operator
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
+from ddp.core.allowance import allowance, givers
 from ddp.core.cohort import Cohort, RankState
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
@@ -104,24 +105,6 @@ def _of_own(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
     )
 
 
-def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
-    """Steps that may still be granted to `rank`."""
-    state, current = cohort.ranks[rank], cohort.round
-    since, queued = state.steps, state.queued - state.before
-    if current is not None and rank in current.members:
-        if cohort.world.blocking:
-            # The order to average is ahead of what is granted now: the window ends with it.
-            since = 0 if rank in current.waiting else since
-        elif not plan.overlap and current.stage != "apply":
-            return 0
-    return cohort.window[rank] + plan.ahead[rank] - since - queued
-
-
-def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
-    """Whether the rank stands still for lack of samples; to be asked after a dispatch."""
-    return not cohort.ranks[rank].queue and allowance(cohort, plan, rank) > 0
-
-
 def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = _take_over(cohort, plan) if cohort.window else begin_window(cohort, plan)
@@ -137,7 +120,7 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
-    owners, commands = _owners(cohort, plan), []
+    owners, commands = givers(cohort, plan), []
     wants = _wants(cohort, plan, ledger, owners)
     for rank, steps in enumerate(wants):
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
@@ -174,8 +157,10 @@ def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int)
 
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
-    queued = tuple(state.queued for state in cohort.ranks)
-    return tuple(map(min, wants, top_up(queued, _weights(cohort, plan), left)))
+    queued, weights = tuple(state.queued for state in cohort.ranks), _weights(cohort, plan)
+    if plan.max_lead is not None:  # who has to wait for the slowest leaves its part to it
+        weights = tuple(w if want > 0 else 0.0 for w, want in zip(weights, wants, strict=True))
+    return tuple(map(min, wants, top_up(queued, weights, left)))
 
 
 def _share_left(cohort: Cohort, rank: int) -> int:
@@ -185,16 +170,9 @@ def _share_left(cohort: Cohort, rank: int) -> int:
     return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
 
 
-def _owners(cohort: Cohort, plan: Plan) -> tuple[int, ...]:
-    """Ranks whose own samples others may take over."""
-    if plan.dispatch == "progressive":
-        return ()
-    return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
-
-
 def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[Cohort, Train]:
     world = cohort.world
-    ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, _owners(cohort, plan))
+    ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, givers(cohort, plan))
     chunk = Chunk(epoch, start, stop, world.batch)
     state = cohort.ranks[rank]
     # What all may do in a window over what this rank may do: no rank takes the schedule beyond what the cohort can reach.
@@ -269,6 +247,6 @@ def split(cohort: Cohort, epoch: int, start: int, stop: int) -> tuple[Cohort, tu
     for rank, chunk in zip(live, chunks, strict=True):
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))
         reason = f"slice {chunk.part + 1} of {len(live)} of every global batch of epoch {epoch}"
-        seen, pace = epoch * world.samples + start, float(len(live))
-        commands.append(Train(rank, chunk, seen, pace, reason))
+        seen = epoch * world.samples + start
+        commands.append(Train(rank, chunk, seen, 1.0, reason))  # a step counts the whole global batch
     return replace(cohort, shares=tuple(zip(live, chunks, strict=True))), tuple(commands)

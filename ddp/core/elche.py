@@ -36,7 +36,9 @@ BAND, DOMINANCE = 0.15, 1.10
 DEAD_ZONE, NOTICE, PATIENCE = 0.05, 0.01, 3
 """Counts are replaced at once if they lose this part of the steps; if they lose the second, after so many windows."""
 MAX_RATIO = 64.0
-"""Ranks are taken for no more unequal than this."""
+"""By what is measured or hinted, ranks are taken for no more unequal than this."""
+LARGEST = 1e12
+"""Ratios that are given lie between this and its inverse, so that nothing made of them overflows."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class ElCheSettings:
     anchor: int = 10
     """Steps of every rank in the first window, and of the slowest rank afterwards until the tuner moves it."""
     min_anchor: int = 0
-    """Lower bound of the tuner; 0: the initial anchor."""
+    """Least anchor, of the first window too; 0: the initial anchor. A nudge of the guard alone goes below."""
     max_anchor: int = 200
     overhead_target: float = 0.02
     """What the cohort may lose by an average, as a fraction of the window; above it the anchor grows."""
@@ -57,7 +59,7 @@ class ElCheSettings:
     speed_hint: tuple[float, ...] | None = None
     """Relative speeds of all ranks to begin with; null: equal until they are measured."""
     partition_ratios: tuple[float, ...] | None = None
-    """Fixed parts of the work, of all ranks; null: in proportion to the measured speeds."""
+    """Fixed parts of the work, of all ranks, however unequal; null: in proportion to the measured speeds."""
 
     def __post_init__(self) -> None:
         for name in ("speed_hint", "partition_ratios"):
@@ -82,8 +84,8 @@ def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | N
     """As a tuple: configuration files know lists only."""
     if given is None:
         return None
-    if not given or any(not (math.isfinite(x) and x > 0) for x in given):
-        raise ValueError(f"{name}={list(given)} must hold a positive number for each rank, or be null")
+    if not given or any(not 1 / LARGEST <= x <= LARGEST for x in given):
+        raise ValueError(f"{name}={list(given)} must hold a positive number (1e-12 to 1e12) for each rank, or be null")
     return tuple(float(x) for x in given)
 
 
@@ -107,6 +109,8 @@ class ElChe:
     """Windows in a row in which less than half the target was lost."""
     losing: int = 0
     """Windows in a row in which other counts would have been noticeably better."""
+    gone: tuple[int, ...] = ()
+    """Ranks that are lost: they have no count, and no part in anything."""
 
     @property
     def phase(self) -> str:
@@ -117,6 +121,11 @@ class ElChe:
     def settled(self) -> bool:
         """Whether it is beyond warm-up."""
         return self.phase in ("stable", "mature")
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Ranks that are not lost."""
+        return tuple(rank for rank in range(len(self.speeds)) if rank not in self.gone)
 
     @property
     def known(self) -> tuple[float, ...]:
@@ -132,22 +141,25 @@ def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
         given = getattr(settings, name)
         if given is not None and len(given) != size:
             raise ValueError(f"{name}={list(given)} has {len(given)} entries, but there are {size} ranks")
-    state = ElChe(settings.anchor, (), (Speed(),) * size, max(most, 1))
-    costs = _inverse(settings.partition_ratios or settings.speed_hint or (1.0,) * size)
-    shortest = settings.anchor * max(costs)
-    return replace(state, counts=allocate(costs, shortest, max(most, size), settings.max_batch_diff))
+    state = ElChe(max(settings.anchor, settings.min_anchor), (), (Speed(),) * size, max(most, 1))
+    return replace(state, counts=_counts(settings, state, settings.max_batch_diff))
 
 
-def _inverse(ratios: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(1 / max(x, max(ratios) / MAX_RATIO) for x in ratios)
+def _counts(settings: ElCheSettings, state: ElChe, lead: int | None) -> tuple[int, ...]:
+    """Steps of each rank in a window, for the anchor and the speeds; none for a rank that is lost."""
+    costs, live = step_costs(settings, state), state.live
+    shortest, most = state.anchor * _slowest(settings, state), max(state.most, len(live))
+    found = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
+    return tuple(found.get(rank, 0) for rank in range(len(costs)))
 
 
 def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     """What the counts are made for: the inverse of fixed parts, measured seconds per step, or what was hinted."""
     if settings.partition_ratios:
-        return _inverse(settings.partition_ratios)
+        return tuple(1 / part for part in settings.partition_ratios)
     if not any(speed.step_s for speed in state.speeds):
-        return _inverse(settings.speed_hint or (1.0,) * len(state.speeds))
+        hint = settings.speed_hint or (1.0,) * len(state.speeds)
+        return tuple(1 / max(x, max(hint) / MAX_RATIO) for x in hint)
     return state.known
 
 
@@ -155,15 +167,20 @@ def _slowest(settings: ElCheSettings, state: ElChe) -> float:
     """What the anchor counts steps of: the anchor rank, or where ratios or leads are fixed the slowest by them."""
     costs = step_costs(settings, state)
     fixed = settings.partition_ratios or settings.max_batch_diff is not None
-    return max(costs) if fixed or state.rank is None else costs[state.rank]
+    return max(costs[rank] for rank in state.live) if fixed or state.rank is None else costs[state.rank]
 
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
     """Exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
-    parts = tuple(1 / cost for cost in step_costs(settings, state))
+    parts = _rates(state, step_costs(settings, state))
     if settings.max_batch_diff is not None:
         parts = tuple(map(float, state.counts))
     return tuple(part / sum(parts) for part in parts)
+
+
+def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
+    """Steps in a unit of `costs` by rank; nothing of a rank that is lost."""
+    return tuple(0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs))
 
 
 def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together: bool = True) -> ElChe:
@@ -172,11 +189,12 @@ def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together:
     `together` says that every rank stood still from the end of its count to the average.
     """
     speeds = tuple(
-        follow(speed, steps, busy, settings.smoothing)
-        for speed, steps, busy in zip(state.speeds, event.steps, event.busy_s, strict=True)
+        Speed() if rank in event.lost else follow(speed, steps, busy, settings.smoothing)
+        for rank, (speed, steps, busy) in enumerate(zip(state.speeds, event.steps, event.busy_s, strict=True))
     )
+    counts = tuple(0 if rank in event.lost else n for rank, n in enumerate(state.counts))
     calibrated = state.calibrations + any(event.steps)
-    state = replace(state, speeds=speeds, calibrations=calibrated)
+    state = replace(state, speeds=speeds, counts=counts, calibrations=calibrated, gone=event.lost)
     state = replace(state, costs=(*state.costs, _lost(state, event, together))[-MEMORY[state.phase] :])
     return replace(state, rank=_elect(state))
 
@@ -219,22 +237,22 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
         return state
     anchor, costs = state.anchor, step_costs(settings, state)
     slowest = _slowest(settings, state)
-    seconds = max(slowest / cost * step_s for cost, step_s in zip(costs, state.known, strict=True))
+    seconds = max(slowest / costs[rank] * state.known[rank] for rank in state.live)
     wanted = median(state.costs) / (settings.overhead_target * seconds)
     if not state.settled:
         measured = wanted if wanted > WARMUP_FACTOR * anchor else 0.0
         wanted = max(measured, _unfit(settings, state, costs) * anchor / settings.overhead_target)
-    epoch = math.ceil(state.most / sum(slowest / cost for cost in costs))
+    epoch = math.ceil(state.most / sum(slowest / costs[rank] for rank in state.live))
+    lowest = settings.min_anchor or settings.anchor
     if wanted > anchor:
         if may_grow:
-            grown = min(math.ceil(MARGIN * wanted), 2 * anchor, settings.max_anchor, epoch)
+            grown = min(max(min(math.ceil(MARGIN * wanted), 2 * anchor), lowest), settings.max_anchor, epoch)
             anchor = max(anchor, grown)
         return replace(state, anchor=anchor, quiet=0)
     if not state.settled or 2 * wanted >= anchor:
         return replace(state, quiet=0)
     if state.quiet + 1 < QUIET:
         return replace(state, quiet=state.quiet + 1)
-    lowest = settings.min_anchor or settings.anchor
     rested = max(math.ceil(REST * wanted), -(-anchor // 2), lowest)
     return replace(state, anchor=min(anchor, rested), quiet=0)
 
@@ -246,8 +264,7 @@ def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> f
     """
     if settings.partition_ratios or settings.max_batch_diff is not None:
         return 0.0
-    counts = allocate(costs, state.anchor * _slowest(settings, state), max(state.most, len(costs)))
-    return 1 - rate(counts, costs) / sum(1 / cost for cost in costs)
+    return 1 - rate(_counts(settings, state, None), costs) / sum(_rates(state, costs))
 
 
 def nudge_down(state: ElChe, factor: float) -> ElChe:
@@ -259,13 +276,10 @@ def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
     """Counts for the anchor and the speeds, unless those in force do nearly as well."""
     if state.rank is None:
         return state
-    costs = step_costs(settings, state)
-    new = allocate(
-        costs, state.anchor * _slowest(settings, state), max(state.most, len(costs)), settings.max_batch_diff
-    )
+    costs, new = step_costs(settings, state), _counts(settings, state, settings.max_batch_diff)
     loss = 1 - rate(state.counts, costs) / rate(new, costs)
     losing = state.losing + 1 if loss > NOTICE else 0
-    moved = state.anchor != before.anchor or not state.settled or state.rank != before.rank
+    moved = (state.anchor, state.rank, state.gone) != (before.anchor, before.rank, before.gone) or not state.settled
     if moved or loss > DEAD_ZONE or losing >= PATIENCE:
         return replace(state, counts=new, losing=0)
     return replace(state, losing=losing)

@@ -32,6 +32,10 @@ class Ready:
     """How the rank gets at its data: `resident` or `streaming`; nothing where it does not say."""
     note: str = ""
     """What a reader of the results must know about that."""
+    host: int = 0
+    """Place of its host; that of the coordinator is 0."""
+    clock_error_s: float = 0.0
+    """Most that its clock may be off from the coordinator's, as of the start; 0 where both are one."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,8 @@ class Memory:
     rss_bytes: int
     cpu_s: float | None = None
     """Processor seconds that the process has used, all its threads together; None: it does not say."""
+    device_bytes: int | None = None
+    """Memory that its tensors take on its GPU; None: it has none."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +271,8 @@ class RoundClosed:
     """||own - average|| / ||average||."""
     starved: tuple[bool, ...]
     """Whether the rank stood still for lack of work when the round opened."""
+    lost: tuple[int, ...] = ()
+    """Ranks that the run goes on without; for them there is nothing more to plan."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Fault:
             raise ValueError(f"fault {self}: a slow rank's steps take at least 1 times as long")
 
     def __str__(self) -> str:
-        factor = f"*{self.value:g}" if self.kind == "slow" else ""
+        value = float(self.value)  # written to its last digit, and never as 1e+06
+        factor = f"*{int(value) if value.is_integer() else value}" if self.kind == "slow" else ""
         return f"{self.rank}@{self.step}:{self.kind}{factor}"
 
 

@@ -8,9 +8,9 @@ broke on some ranks only, one that has the result lays it down (`share`) and the
 from __future__ import annotations
 
 from ddp.core import evaluation
+from ddp.core.allowance import starved
 from ddp.core.cohort import Cohort, Contribution, Round, Trained
 from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Plan, Reduce, Share
-from ddp.core.dispatch import starved
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
 from ddp.core.spans import measure
@@ -258,6 +258,7 @@ def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
         wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
         divergence=tuple(apart.get(rank, 0.0) for rank in ranks),
         starved=tuple(rank in current.starved for rank in ranks),
+        lost=tuple(rank for rank in ranks if not cohort.ranks[rank].alive),
     )
 
 

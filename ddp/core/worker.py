@@ -45,7 +45,7 @@ class Worker:
     offset: int = 0
     """Steps of the first grant that are done."""
     own: int = 0
-    """Samples of the first grant that are trained."""
+    """Samples of the first grant that are trained; of a shared one, by all who share it."""
     orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop, ...] = ()
     held: bool = False
     """A round broke here: no training until a new group is formed."""
@@ -85,7 +85,7 @@ class Worker:
         step = Step(batch, first.seen + first.pace * self.own, last)
         if last:
             return replace(self, lane=self.lane[1:], offset=0, own=0), step
-        return replace(self, offset=self.offset + 1, own=self.own + batch.samples), step
+        return replace(self, offset=self.offset + 1, own=self.own + batch.total), step
 
     def ahead(self) -> Iterator[Batch]:
         """The batches that are granted and not begun, in their order."""

@@ -99,8 +99,9 @@ class Loop:
         replica = self.replica
         count = sum(p.numel() for p in replica.model.parameters())
         digest = replica.state.digest()
-        place, kind = str(self.device), replica.feed.kind
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, place, transport, kind, replica.note))
+        place, kind, job = str(self.device), replica.feed.kind, self.job
+        about = place, transport, kind, replica.note, job.host, job.clock_error_s
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about))
 
     def train(self, step: Step) -> None:
         """Do one step; report if the rank runs out of work, or now and then."""

@@ -7,6 +7,8 @@ had. Knows nothing of what the slices mean.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING
@@ -33,12 +35,14 @@ class Meter:
         self._written = now()
         self._last = 0.0
         """When the last slice ended."""
-        self._synchronize = None
+        self._synchronize: Callable[[], None] | None = None
+        self._allocated: Callable[[], int] | None = None
         if device.type == "cuda":
             import torch
 
             # Work is only enqueued on a device: a slice ends when the device is done, not the host.
             self._synchronize = torch.cuda.synchronize
+            self._allocated = partial(torch.cuda.memory_allocated, device)
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
         """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes. It is cut around slices that lie
@@ -75,9 +79,13 @@ class Meter:
         with self._path.open("ab") as file:
             file.write(_ENCODER.encode_lines(self._slices))
             if (held := _resident()) is not None:
-                used = (self._written, rank, held, process_time())
-                file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r}\n' % used)
+                used = (self._written, rank, held, process_time(), self._on_device())
+                file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used)
         self._slices.clear()
+
+    def _on_device(self) -> bytes:
+        """What is said of the memory of the rank's device."""
+        return b"" if self._allocated is None else b',"device_bytes":%d' % self._allocated()
 
 
 class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):

@@ -127,8 +127,12 @@ class Job:
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
     host_ranks: int = 0
     """Ranks on each host; 0: all."""
+    host: int = 0
+    """Place of this host; that of the coordinator is 0."""
     clock_shift: float = 0.0
     """What this host's clock lacks to the coordinator's, seconds."""
+    clock_error_s: float = 0.0
+    """Most that `clock_shift` may be off."""
 
 
 def whole_batches(drop_last: bool, job: Job) -> int:

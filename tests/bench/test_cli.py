@@ -125,6 +125,15 @@ def test_a_failed_rerun_leaves_the_finished_run(quiet, monkeypatch):
     assert sorted(run.metrics.status for run in find_runs(Path("runs"))[0]) == ["failed", "ok"]
 
 
+def test_an_old_failure_is_not_blamed_on_a_healthy_sweep(bench, quiet, monkeypatch, capsys):
+    monkeypatch.setenv("BENCH_FAKE", "fail")
+    assert quiet(*SOLO, "seed=0") == 5
+    monkeypatch.delenv("BENCH_FAKE")
+    capsys.readouterr()
+    assert bench("-m", *SOLO, "seed=1,2", "report=false") == 0
+    assert "others    1 FAIL in 1 place; not of this command: python -m bench validate runs" in capsys.readouterr().out
+
+
 def test_an_interrupt_ends_run_and_sweep(quiet, monkeypatch):
     monkeypatch.setenv("BENCH_FAKE", "interrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -171,6 +180,8 @@ def test_a_baseline_is_written_from_five_seeds(bench, quiet, capsys):
     assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert "5 proposals" not in capsys.readouterr().out
     assert bench("baseline", "accept", "--baseline", "mine") == 0
+    assert not Path("proposals").exists(), "accepted, it is none any more"
+    assert bench("baseline", "propose", "runs", "--dirty") == 0
     assert bench("baseline", "diff", "mine", "proposals") == 0
     assert bench("baseline", "audit", "mine") == 0
     assert "provisional" in capsys.readouterr().out
@@ -182,6 +193,20 @@ def test_an_output_that_cannot_be_is_one_line(quiet, capsys, tmp_path):
     (tmp_path / "file").write_text("")
     assert quiet(*SOLO, "output=file") == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatch, capsys):
+    def refuse(source, destination):
+        raise PermissionError(13, "Permission denied", str(destination))
+
+    monkeypatch.setattr("bench.runfolder._replace", refuse)
+    assert quiet(*SOLO) == 5
+    (folder,) = Path("runs/mlp/solo").iterdir()
+    assert {"metrics.json", "events.jsonl", "timeline.json"} <= {path.name for path in folder.iterdir()}
+    said = capsys.readouterr().err
+    assert str(folder) in said
+    assert "cannot be put into place: Permission denied" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):

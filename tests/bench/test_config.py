@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.complaints import complain, known_keys
+from bench.compose import in_our_words
 from bench.config import Config, register, typed
 from bench.listing import CONF, presets
 from bench.plan import mode_name
-from bench.run import in_our_words
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES

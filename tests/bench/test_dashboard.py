@@ -11,18 +11,21 @@ import sys
 from html.parser import HTMLParser
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from bench.dashboard import page, tree
+from bench.dashboard import page, tree, view
+from bench.dashboard.about import About
 from bench.dashboard.beside import Beside
 from bench.dashboard.board import ABOUT, LIVE, ROW, Board, whole
 from bench.dashboard.server import names_us
+from bench.dashboard.state import State
 from bench.dashboard.tail import Tail
 from bench.journal import Journal
 from bench.runfolder import CONFIG, EVENTS, RunWriter, find_runs
-from ddp.core import events
+from ddp.core import commands, events
 from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench
 from tests.bench.dashboards import messages, serving, until
@@ -324,3 +327,104 @@ def test_judging_a_tree_of_runs_imports_no_torch(tmp_path: Path) -> None:
     make_records(make_spec())
     code = "import sys; import bench.dashboard.command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def shown(board: Board, kind: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {piece.key: json.loads(piece.text) for piece in board.since(0, keys) if piece.kind == kind}
+
+
+def test_what_one_folder_does_is_said_in_its_row_and_harms_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bad", "good"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / CONFIG).write_text(json.dumps({"model": name, "run_id": name, "world_size": 2}))
+    live = view.live
+
+    def fail(about: About, state: State) -> Any:
+        if about.key == "bad" and about.status != "broken":
+            raise ZeroDivisionError("in its\nown way")
+        return live(about, state)
+
+    monkeypatch.setattr(view, "live", fail)
+    board, keys = Board(tmp_path), ("bad", "good")
+    for _ in range(3):
+        assert board.refresh(keys) is False
+    rows, lives = shown(board, ROW), shown(board, LIVE, keys)
+    assert {key: row["status"] for key, row in rows.items()} == {"bad": "broken", "good": "left"}
+    assert rows["bad"]["problem"] == "this folder cannot be shown (ZeroDivisionError: in its own way)"
+    assert lives["bad"]["notes"] == [rows["bad"]["problem"]]
+    assert "metrics.json: missing" in rows["good"]["problem"]
+    number = board.number
+    board.refresh(keys)
+    assert board.number == number, "it is not tried at every look"
+
+
+def test_a_folder_that_cannot_be_read_at_all_is_read_again_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(tmp_path)
+    read, tried = tree.read, []
+
+    def fail(found: tree.Found) -> About:
+        tried.append(found)
+        raise RuntimeError("no")
+
+    board = Board(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "read", fail)
+        for _ in range(3):
+            board.refresh([])
+    assert len(tried) == 1
+    (row,) = shown(board, ROW).values()
+    assert row["status"] == "broken"
+    assert tree.read is read
+    (tmp_path / "mlp" / "nccl_cadence" / tried[0].folder.name / CONFIG).write_text('{"model": "mlp"}')
+    board.refresh([])
+    (row,) = shown(board, ROW).values()
+    assert (row["status"], row["problem"]) == ("running", None)
+
+
+@pytest.mark.parametrize("where", ["config", "metrics", "records"])
+def test_ranks_that_no_run_has_are_said_and_not_counted(tmp_path: Path, where: str) -> None:
+    folder = write_run(tmp_path, spec := make_spec())
+    key, many = f"mlp/nccl_cadence/{spec.run_id}", 2_000_000_000
+    if where == "config":
+        (folder / "metrics.json").unlink()
+        (folder / CONFIG).write_text(json.dumps({"world_size": many}))
+    elif where == "metrics":
+        body = json.loads((folder / "metrics.json").read_text()) | {"world_size": many}
+        (folder / "metrics.json").write_text(json.dumps(body))
+    else:
+        plan = commands.Plan((1,) * 5000, (), False, 1, False, 1, "too many")
+        with (folder / EVENTS).open("ab") as file:
+            file.write(encode(plan, 200.0) + b"\n" + line(progress(200.0, rank=many)))
+    board = Board(tmp_path)
+    while board.refresh([key]):
+        pass
+    row, live = shown(board, ROW)[key], shown(board, LIVE, (key,))[key]
+    assert len(live["ranks"]) == 2
+    assert len(live["controller"]["counts"]) == 2
+    said = None if where == "records" else "world_size=2e+09: no run has more than 4096 ranks"
+    assert row["problem"] == said
+    assert (said in live["notes"]) is (said is not None)
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is complained of once, and the page goes on as soon as it can."""
+    write_run(tmp_path, make_spec())
+    scan, looks = tree.scan, []
+
+    def fail_at_first(root: Path) -> Any:
+        looks.append(root)
+        if len(looks) < 3:
+            raise RuntimeError("the disk is away")
+        return scan(root)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "scan", fail_at_first)
+        with serving(tmp_path) as port:
+            stream = messages(port)
+            assert [next(stream).kind for _ in range(2)] == ["hello", ROW]
+            stream.close()
+    assert capsys.readouterr().err.count("RuntimeError: the disk is away") == 1

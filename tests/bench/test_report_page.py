@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import string
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page as Tab
 
 from bench.report import html, markdown, write_report
 from bench.report.blocks import Bullets, Code, Heading, Picture, Table, Text, Verdicts, plain, told
+from bench.report.page import Page
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
@@ -133,7 +137,7 @@ def test_markdown_and_page_say_the_same(evil: Path) -> None:
     assert len(pictures) == page.count("<figure>") > 3
 
 
-def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Page) -> None:  # noqa: F811
+def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Tab) -> None:  # noqa: F811
     said: list[str] = []
     asked: list[str] = []
     tab.on("console", lambda message: said.append(message.text))
@@ -175,3 +179,15 @@ def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Page)
     assert tab.locator("h1").inner_text() == "Benchmark report"
     assert said == []
     assert [url for url in asked if not url.startswith(("file://", "data:image/png"))] == []
+
+
+def test_links_lead_to_folders_of_any_name(tmp_path: Path) -> None:
+    """Brackets, signs that mean something in an address, a drive, letters of other alphabets, bytes that are no text."""
+    names = ["a b", "b)(c", "c#d", "d%20e", "e?f=g", "https:x", "ü→", "q\"'<", os.fsdecode(b"\xff")]
+    for name in names:
+        target = tmp_path / "runs" / name / "timeline.json"
+        link = Page(tmp_path, tmp_path / "out", (), (), ()).link(target)
+        (found,) = Seen(html.inline(f"[json]({link})")).links
+        assert os.fsdecode(unquote_to_bytes(found)) == f"../runs/{name}/timeline.json"
+        assert f"]({link})" in markdown.render([Text(f"[json]({link})")])
+        assert not set(found) - set(string.ascii_letters + string.digits + "/%._-~"), found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.runfolder import METRICS, RunWriter, find_runs, finished, read_records, write_text
+from bench.runfolder import METRICS, NotInPlace, RunWriter, alive, find_runs, finished, read_records, write_text
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 KEY = ("mlp", "nccl_cadence")
@@ -136,3 +136,37 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         file.write("garbage\n")
     with pytest.raises(ValueError, match=r"events.jsonl:\d+: malformed"):
         list(read_records(folder))
+
+
+def test_a_run_that_cannot_be_put_into_place_stays_where_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what was in its place stays there; the next run of the cell does not tidy it away, a finished one does."""
+    before = _write(tmp_path, "ok", "first")
+    rename = os.rename
+
+    def refuse(source: Path, destination: Path) -> None:
+        if Path(destination) == before and Path(source).name.startswith(".tmp"):
+            raise PermissionError(13, "Permission denied", str(destination))
+        rename(source, destination)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        with pytest.raises(NotInPlace, match=r"\.tmp-w2-s0-abc-\d+.*Permission denied") as caught:
+            _write(tmp_path, "ok", "second")
+    assert (before / "note").read_text() == "first"
+    (kept,) = before.parent.glob(".tmp-*")
+    assert str(kept) in str(caught.value)
+    assert {METRICS, "note"} <= {path.name for path in kept.iterdir()}
+    dead = kept.with_name(f".tmp-w2-s0-abc-{2**22 + 1}")
+    kept.rename(dead)
+    RunWriter(tmp_path, *KEY, "w2-s0-abc").discard()
+    assert dead.exists()
+    _write(tmp_path, "ok", "third")
+    assert not dead.exists()
+
+
+def test_a_folder_may_have_any_number_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mlp" / "nccl_cadence" / f".tmp-w2-s0-abc-{10**30}").mkdir(parents=True)
+    _write(tmp_path, "ok", "first")
+    assert not alive(10**30)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import matplotlib.image
@@ -13,6 +14,8 @@ from bench.analysis.idle import by_cause, gaps
 from bench.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
 from bench.trace import Trace, violations
+from ddp.core import events
+from ddp.runtime.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
 
 
@@ -142,3 +145,47 @@ def _trace(*timed: dict[str, object]) -> dict[str, object]:
 def test_violations_are_found(trace: dict[str, object], complaint: str) -> None:
     assert any(complaint in line for line in violations(trace))
     assert violations(_trace(_slice(0, 10), _slice(2, 8), _slice(10, 1))) == []
+
+
+def _ready(rank: int, host: int = 0, error_s: float = 0.0) -> events.Ready:
+    return events.Ready(LAUNCHED + 1, rank, 64, 10, "d", "cpu", "gloo", host=host, clock_error_s=error_s)
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"),
+    [
+        ([], ("CLOCK_MONOTONIC, one host", 1, 0)),
+        ([_ready(0), _ready(1)], ("CLOCK_MONOTONIC, one host", 1, 0)),
+        (
+            [_ready(0), _ready(1, 1, 0.00012), _ready(2, 1, 0.0002), _ready(3, 2, 1e-9)],
+            ("CLOCK_MONOTONIC, 3 hosts, compared at the start", 3, 200),
+        ),
+        ([_ready(0), _ready(1, 1, math.inf)], ("CLOCK_MONOTONIC, 2 hosts, compared at the start", 2, 0)),
+    ],
+)
+def test_the_header_says_how_far_clocks_may_be_apart(ready: list[Record], expected: tuple[str, int, int]) -> None:
+    spec = make_spec(world_size=4)
+    about = make_trace(sort(ready, LAUNCHED), spec, LAUNCHED).to_dict()["otherData"]
+    assert (about["clock"], about["hosts"], about["clock_error_us"]) == expected
+
+
+def test_processor_and_memory_of_gpus_are_counters() -> None:
+    """What a rank used between two measurements holds from the first of them on; without a GPU nothing is said of one."""
+    spec = make_spec("solo")
+    at = LAUNCHED + 1
+    used = [
+        (0.0, 1.0),
+        (0.1, 1.05),
+        (0.1001, 1.06),
+        (0.3, 1.45),
+        (0.4, 0.2),
+        (0.5, 0.3),
+    ]  # the fifth is another process
+    memory: list[Record] = [events.Memory(at + since, 0, 10**6, cpu) for since, cpu in used]
+    memory += [events.Memory(at + 0.6, 0, 10**6), events.Memory(at + 0.7, 0, 10**6, 0.5, 2 * 10**6)]
+    trace = make_trace(sort([_ready(0), *memory], LAUNCHED), spec, LAUNCHED)
+    busy = [(round(when / 1e9, 4), round(value, 4)) for when, value in trace.counters[0, "cores busy"]]
+    assert busy == [(1.0, 0.5), (1.1, 2.0), (1.3, 0.0), (1.4, 1.0), (1.5, 1.0)]
+    assert [value for _, value in trace.counters[0, "GPU memory MB"]] == [2.0]
+    assert len(trace.counters[0, "memory MB"]) == len(memory)
+    assert violations(trace.to_dict()) == []

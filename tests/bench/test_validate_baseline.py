@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -14,7 +18,7 @@ from hypothesis import strategies as st
 from bench.validate import judge
 from bench.validate.crossing import crossing
 from bench.validate.library import load
-from bench.validate.reference import Broken, digest, read
+from bench.validate.reference import Broken, digest, read, sealed, text
 from bench.validate.revision import accept, audit, diff, whole, write_proposals
 from bench.validate.schema import SCHEMA_FILE, json_schema
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, put, with_eval
@@ -142,11 +146,107 @@ def test_a_better_baseline_replaces_and_remembers(base: Path, tmp_path: Path) ->
 def test_a_worse_baseline_wants_a_reason(base: Path, tmp_path: Path) -> None:
     before = the_file(base).read_bytes()
     write_proposals(cell(tmp_path / "new", "solo", tuple(v - 0.1 for v in FIVE)), tmp_path / "next", TODAY)
-    with pytest.raises(ValueError, match="quality not shown to be as good"):
+    with pytest.raises(ValueError, match=r"asks less .* quality not shown to be as good"):
         accept(tmp_path / "next", base)
     assert the_file(base).read_bytes() == before
     accept(tmp_path / "next", base, because="less data")
     assert read(the_file(base)).because == "less data"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The content of a candidate with twenty seeds and their speeds."""
+    folder = tmp_path_factory.mktemp("made")
+    write_proposals(cell(folder / "runs", "solo", TWENTY), folder / "next", TODAY, with_time=True)
+    body: dict[str, Any] = json.loads(the_file(folder / "next").read_text())
+    return body
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def proposed(folder: Path, made: dict[str, Any], change: Change = lambda body: None) -> Path:
+    """A candidate that was made with something else."""
+    body = copy.deepcopy(made)
+    change(body)
+    reference = sealed(body)
+    (folder / reference.place).parent.mkdir(parents=True)
+    (folder / reference.place).write_text(text(reference))
+    return folder
+
+
+def fewer(body: dict[str, Any]) -> None:
+    for metric in body["metrics"].values():
+        metric["values"] = metric["values"][:5]
+
+
+def wider(body: dict[str, Any]) -> None:
+    for value in body["metrics"]["quality"]["values"]:
+        value["value"] = 0.974 + 4 * (value["value"] - 0.974)
+
+
+WEAKER: dict[str, tuple[Change, str]] = {
+    "seeds": (fewer, "5 seeds, 20 before, and 20 make a gate"),
+    "scatter": (wider, "quality scatters more, sd 0.01161, 0.002902 before"),
+    "target": (lambda body: body["target"].update(value=0.9), "a target that is reached sooner, 0.9, 0.9682 before"),
+    "no metric": (lambda body: body["metrics"].pop("samples_to_target"), "no samples_to_target, which it had"),
+    "no speed": (lambda body: body["metrics"].pop("samples_per_s"), "no samples_per_s, which it had"),
+    "no curve": (lambda body: body["curves"].pop("eval"), "no curve of eval, which it had"),
+    "margin": (
+        lambda body: body["metrics"]["quality"].update(margin=0.02),
+        "quality has a larger margin, 0.02, 0.015 before",
+    ),
+    "another target": (
+        lambda body: body["metrics"]["samples_to_target"].update(target=0.9),
+        "samples_to_target has another target, 0.9, 0.95 before",
+    ),
+    "missed": (
+        lambda body: body["metrics"]["samples_to_target"].update(missed=[3]),
+        "samples_to_target is missed by 1 seeds, by 0 before",
+    ),
+    "another measure": (lambda body: body["metrics"]["quality"].update(unit="bits"), "quality is another measure"),
+}
+
+
+@pytest.mark.parametrize("how", WEAKER)
+def test_a_baseline_that_asks_less_wants_a_reason(tmp_path: Path, made: dict[str, Any], how: str) -> None:
+    change, reason = WEAKER[how]
+    base = tmp_path / "base"
+    accept(proposed(tmp_path / "a", made), base)
+    accept(proposed(tmp_path / "b", made), base)  # the same again asks nobody
+    before = the_file(base).read_bytes()
+    proposed(tmp_path / "c", made, change)
+    with pytest.raises(ValueError, match=f"asks less than the baseline .*{re.escape(reason)}.*--because"):
+        accept(tmp_path / "c", base)
+    assert the_file(base).read_bytes() == before
+    assert any(reason in line for line in accept(tmp_path / "c", base, because="so it is"))
+    assert read(the_file(base)).because == "so it is"
+    if how in ("seeds", "scatter"):
+        accept(proposed(tmp_path / "d", made), base)  # and back: that asks more
+
+
+def test_a_baseline_gives_way_to_no_older_one(tmp_path: Path, made: dict[str, Any]) -> None:
+    base = tmp_path / "base"
+    accept(proposed(tmp_path / "a", made), base)
+    late = proposed(tmp_path / "b", made, lambda body: body.update(created="2026-11-20"))
+    with pytest.raises(ValueError, match="proposed on 2026-11-20, before the baseline that it would replace"):
+        accept(late, base, because="no reason suffices")
+    accept(proposed(tmp_path / "c", made, lambda body: body.update(created="2026-11-22")), base)
+    assert read(the_file(base)).created == "2026-11-22"
+
+
+def test_what_was_accepted_is_a_proposal_no_more(tmp_path: Path, made: dict[str, Any]) -> None:
+    folder = proposed(tmp_path / "a", made)
+    (folder / "notes.txt").write_text("mine")
+    accept(folder, tmp_path / "base")
+    assert [path.name for path in folder.rglob("*")] == ["notes.txt"]
+    with pytest.raises(ValueError, match="no proposals"):
+        accept(folder, tmp_path / "base")
+    one_file = the_file(proposed(tmp_path / "b", made))
+    accept(one_file, tmp_path / "base")
+    assert not one_file.exists()
+    accept(tmp_path / "base", tmp_path / "base")
+    assert the_file(tmp_path / "base").exists()
 
 
 def test_an_edited_proposal_is_not_accepted(base: Path, tmp_path: Path) -> None:

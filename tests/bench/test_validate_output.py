@@ -17,7 +17,8 @@ from bench.runfolder import find_runs
 from bench.validate import Judgement, Terms, Verdict, github, judge
 from bench.validate.junit import xml
 from bench.validate.verdict import EXITS, Name
-from tests.bench.references import FIVE, TODAY, baselines, cell
+from tests.bench.references import FIVE, TODAY, baselines, cell, with_eval
+from tests.bench.streams import make_spec, write_run
 
 
 def verdict(name: Name, number: int = 0, line: str = "said") -> Verdict:
@@ -107,3 +108,49 @@ def test_the_command_writes_them(
     brief = capsys.readouterr().out
     assert "PASS  " not in brief
     assert "::error" not in brief
+
+
+def test_too_few_seeds_can_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from bench import cli
+
+    base = baselines(tmp_path)
+    cell(tmp_path / "runs", "nccl_sync", FIVE[:2])
+    words = ["validate", str(tmp_path / "runs"), "--baseline", str(base)]
+    assert cli.dispatch(words) == 3
+    assert cli.dispatch([*words, "--allow-inconclusive"]) == 0
+    said = capsys.readouterr().out
+    assert "exit code 0 (ok)" in said
+    assert "INCONCLUSIVE, which count as exit code 0" in said
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed", "code"),
+    [
+        ((1.0, 1.0, 0.999), (), Exit.INCONCLUSIVE),  # suspicious
+        ((0.5,), (), Exit.REGRESSION),
+        ((0.97,), ("torch",), Exit.INCONCLUSIVE),  # compared though they differ
+        ((0.97,), (), Exit.OK),
+    ],
+)
+def test_nothing_else_is_allowed_with_it(
+    tmp_path: Path, values: tuple[float, ...], allowed: tuple[str, ...], code: Exit
+) -> None:
+    base = baselines(tmp_path)
+    for seed, value in enumerate(values):
+        spec = make_spec("nccl_sync", seed=seed)
+        env = {"cores": 2, "torch": "9.9"} if allowed else {"cores": 2, "torch": "2"}
+        write_run(tmp_path / "runs", spec, with_eval(spec, value).model_copy(update={"env": env}))
+    terms = Terms(today=TODAY, allow_inconclusive=True, allowed=allowed)
+    assert judge([tmp_path / "runs"], base, terms).code is code
+
+
+def test_the_workflow_goes_on_after_a_verdict() -> None:
+    import yaml
+
+    file = Path(__file__).resolve().parents[2] / ".github" / "workflows" / "validate.yml"
+    steps = yaml.safe_load(file.read_text())["jobs"]["ci"]["steps"]
+    runs = [step["run"] for step in steps if "run" in step]
+    (place,) = (k for k, step in enumerate(steps) if "bench validate" in step.get("run", ""))
+    assert "--allow-inconclusive" in steps[place]["run"]
+    assert all(step.get("if") == "always()" for step in steps[place:])
+    assert [word for word in ("rerun", "replay", "report") if any(f"bench {word}" in run for run in runs)]

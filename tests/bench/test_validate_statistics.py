@@ -42,6 +42,21 @@ def test_p_values_are_those_of_scipys_t_tests(values: list[float], margin: float
     assert bool(found.welch) == (stats.f.sf(runs.var(ddof=1) / BASE.var(ddof=1), len(runs) - 1, 5) < 0.01)
 
 
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 3.0, 30.0])
+def test_either_side_may_be_the_one_that_scatters_more(factor: float) -> None:
+    """Verdicts ask one side; samples that stand for themselves are told apart by the test with two."""
+    runs = BASE[:5] * factor
+    f = runs.var(ddof=1) / BASE.var(ddof=1)
+    above = stats.f.sf(f, 4, 5)
+    both = compare(Moments.of(BASE), Moments.of(runs), 1.0, either=True)
+    assert bool(both.welch) == (2 * min(above, 1 - above) < 0.01)
+    assert both.p_variance == pytest.approx(above), "which stays one-sided"
+    assert bool(compare(Moments.of(BASE), Moments.of(runs), 1.0).welch) == (above < 0.01)
+    if both.welch:
+        wanted = stats.ttest_ind(runs, BASE + 1.0, equal_var=False, alternative="less").pvalue
+        assert both.p_noninferior == pytest.approx(wanted, abs=1e-12)
+
+
 def test_bounds_and_p_values_say_the_same() -> None:
     found = compare(Moments.of(BASE), Moments.of([0.5, 0.7, 0.2]), 1.0)
     _, upper = found.bounds(found.p_noninferior)

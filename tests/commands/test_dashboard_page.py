@@ -88,6 +88,9 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
         write_run(tmp_path / "runs", make_spec(seed=seed))
     writer = begin(tmp_path / "runs", "w2-s9-bad")
     (writer.path / CONFIG).write_text(json.dumps({"model": HOSTILE, "run_id": HOSTILE, HOSTILE: HOSTILE}))
+    many = tmp_path / "runs" / "mlp" / "nccl_cadence" / "w2-s8-many"
+    many.mkdir()
+    (many / CONFIG).write_text(json.dumps({"model": "mlp", "world_size": 2_000_000_000}))
     out = tmp_path / "it.html"
     out.write_text(pages.exported(whole(tmp_path / "runs"), tmp_path / "runs"), encoding="utf-8")
     wrong, asked = watch(tab)
@@ -101,6 +104,7 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
     assert tab.locator("#detail table >> nth=0").locator("tbody tr").count() in (2, 3)
     tab.get_by_role("button", name=HOSTILE).click()
     assert HOSTILE in tab.inner_text("#detail")
+    assert tab.inner_text("#runs .problem") == "world_size=2e+09: no run has more than 4096 ranks"
     tab.fill("#filter", "w2-s1")
     assert tab.locator("#runs li").count() == 1
     for width in (1280, 390):

@@ -83,6 +83,33 @@ def test_silence_counts_from_the_order_that_is_owed_an_answer() -> None:
     assert issued[-1] == Abort("failed", "rank 0: silent for 5.5 s")
 
 
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_stuck_collective_ends_the_run_also_where_it_closes_an_epoch(epochs: int) -> None:
+    """What is to be evaluated behind it was taken for an evaluation in progress."""
+    world = replace(WORLD, epochs=epochs)
+    trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    beats = [Alive(at, rank) for at in (5.0, 9.0, 12.0) for rank in range(2)]
+    coordinator, issued = play(ready(0), ready(1), *trained, *beats, world=world)
+    current = coordinator.cohort.round
+    assert current is not None
+    assert current.closes == (0,)
+    assert {owed.epoch for owed in coordinator.cohort.evaluating} == {0}
+    assert not coordinator.over
+    coordinator, issued = coordinator.update(Tick(12.5))
+    assert issued == (Abort("failed", "all ranks live, but a collective takes over 10.0 s"),)
+
+
+def test_ranks_that_evaluate_before_a_collective_are_not_stuck_in_it() -> None:
+    """The second of two averages is ordered while both are at the evaluation behind the first."""
+    world = replace(WORLD, epochs=2)
+    trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    averaged = [Averaged(3.0, rank, 0, 5, 50, 0.1, 8, 0.0) for rank in range(2)]
+    beats = [Alive(at, rank) for at in (7.0, 11.0, 14.0) for rank in range(2)]
+    coordinator, _ = play(ready(0), ready(1), *trained, *averaged, *beats, Tick(14.5), world=world)
+    assert coordinator.cohort.round is not None
+    assert not coordinator.over
+
+
 @pytest.mark.parametrize("rounds", [(0, 0), (-1, -1)], ids=["between steps", "inside a step"])
 def test_an_exchange_that_breaks_although_nobody_is_gone_ends_the_run(rounds: tuple[int, int]) -> None:
     """Else it would break again, for ever."""

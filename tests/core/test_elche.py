@@ -62,6 +62,15 @@ def test_fixed_ratios_stay_whatever_is_measured() -> None:
     assert windows(settings, [0.04, 0.01], 8).counts == (30, 10)
 
 
+def test_fixed_ratios_are_taken_as_they_are() -> None:
+    """They were cut to 64 to 1 without a word."""
+    settings = ElCheSettings(anchor=2, partition_ratios=(1000.0, 1.0))
+    assert elche.start(settings, 2, 100_000).counts == (2000, 2)
+    assert elche.weights(settings, elche.start(settings, 2, 100_000)) == pytest.approx((1000 / 1001, 1 / 1001))
+    extreme = ElCheSettings(partition_ratios=(1e12, 1e-12))
+    assert windows(extreme, [0.01, 0.01], 8).counts == (9999, 1), "an epoch, and a step for every rank"
+
+
 def test_a_small_change_of_speed_is_applied_in_the_end() -> None:
     """The dead zone of the first version made a change below 10 % a barrier wait for ever."""
     settings = ElCheSettings(anchor=25)
@@ -92,6 +101,29 @@ def test_in_warm_up_the_anchor_grows_only_above_twice_the_target() -> None:
     assert windows(settings, [0.01, 0.01], 4, sync_s=0.015).anchor == 10
     assert windows(settings, [0.01, 0.01], 5, sync_s=0.015).anchor == 17
     assert windows(settings, [0.01, 0.01], 1, sync_s=0.025).anchor == 20, "twofold at most at a time"
+
+
+def test_the_anchor_begins_and_stays_between_its_bounds() -> None:
+    """A lower bound above the first anchor was accepted, and ignored."""
+    settings = ElCheSettings(anchor=10, min_anchor=50, max_anchor=80, overhead_target=0.1)
+    assert elche.start(settings, 2, 10_000).counts == (50, 50)
+    assert windows(settings, [0.01, 0.01], 30, sync_s=1e-4).anchor == 50
+    dear = windows(settings, [0.01, 0.01], 30, sync_s=1.0)
+    assert dear.anchor == 80
+    for _ in range(40):
+        dear = turn(settings, dear, [0.01, 0.01], 1e-4)
+    assert dear.anchor == 50
+    low = ElCheSettings(anchor=40, min_anchor=5)
+    assert elche.start(low, 2, 10_000).counts == (40, 40)
+    assert windows(low, [0.01, 0.01], 40, sync_s=1e-4).anchor == 5
+
+
+def test_what_a_guard_took_below_the_bound_grows_back_to_it_at_least() -> None:
+    settings = ElCheSettings(anchor=40, overhead_target=0.1)
+    state = elche.nudge_down(windows(settings, [0.01, 0.01], 6, sync_s=1e-4), 0.1)
+    assert state.anchor == 4
+    assert elche.tune(settings, replace(state, costs=(0.006,))).anchor == 40
+    assert elche.tune(settings, replace(state, costs=(0.006,)), may_grow=False).anchor == 4
 
 
 def test_a_guard_can_forbid_growth_alone() -> None:
@@ -131,6 +163,77 @@ def test_a_lost_rank_is_forgotten() -> None:
         state = elche.measure(settings, state, window((40, 0), [0.01, 0.04]))
     assert state.speeds[1] == Speed()
     assert state.rank == 0
+
+
+def without(state: ElChe, rank: int, step_s: list[float]) -> RoundClosed:
+    """The window in which `rank` was lost."""
+    counts = tuple(0 if r == rank else n for r, n in enumerate(state.counts))
+    return replace(window(counts, step_s), lost=(rank,))
+
+
+def test_a_rank_that_is_gone_has_no_part_in_what_is_planned() -> None:
+    """It stayed among the known, so that windows and anchor were bounded as if it did its part of the epoch."""
+    settings, step_s = ElCheSettings(overhead_target=0.1), [0.01, 0.01, 0.01]
+    state = windows(settings, step_s, 6, sync_s=1.0, most=90)
+    assert (state.anchor, state.counts) == (30, (30, 30, 30))
+    now = elche.measure(settings, state, without(state, 1, step_s))
+    after = elche.recount(settings, elche.tune(settings, replace(now, costs=(1.0,))), state)
+    assert (after.anchor, after.counts) == (45, (45, 0, 45))
+    assert elche.weights(settings, after) == (0.5, 0.0, 0.5)
+    for _ in range(8):  # averages cost nothing now
+        after = _on(settings, after, step_s)
+    assert after.anchor < 45
+    assert after.counts == (15, 0, 15), "six windows of the epoch"
+
+
+def _on(settings: ElCheSettings, state: ElChe, step_s: list[float]) -> ElChe:
+    now = elche.measure(settings, state, without(state, 1, step_s))
+    return elche.recount(settings, elche.tune(settings, now), state)
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ({}, (40, 0, 10)),
+        ({"partition_ratios": (4.0, 0.1, 1.0)}, (40, 0, 10)),
+        ({"max_batch_diff": 3}, (13, 0, 10)),
+        ({"speed_hint": (1.0, 0.1, 1.0)}, (40, 0, 10)),
+    ],
+)
+def test_so_with_every_way_of_dividing(options: dict[str, Any], counts: tuple[int, ...]) -> None:
+    """The rank that is lost is the slowest, before anything was measured of it."""
+    settings, step_s = ElCheSettings(**options), [0.01, 0.1, 0.04]
+    state = elche.start(settings, 3, 10_000)
+    for _ in range(2):
+        state = _on(settings, state, step_s)
+    assert state.counts == counts
+    assert state.rank == 2
+
+
+def test_if_nobody_is_measured_the_lost_have_no_count_either() -> None:
+    settings = ElCheSettings()
+    state = _on(settings, replace(elche.start(settings, 3, 10_000), counts=(0, 10, 0)), [0.01] * 3)
+    assert (state.rank, state.counts[1]) == (None, 0)
+
+
+def test_an_anchor_may_be_of_any_size() -> None:
+    """Every end of a step of the longest window was listed: gigabytes."""
+    settings = ElCheSettings(anchor=10**9, max_anchor=10**9)
+    assert sum(windows(settings, [0.01, 0.025], 4, most=10_000).counts) == 10_000
+    assert windows(settings, [0.01, 0.01], 4, most=10**12).counts == pytest.approx((1e9, 1e9), rel=1e-8)
+    fast, slow = windows(settings, [0.01, 0.0314159], 4, most=10**12).counts
+    assert fast / slow == pytest.approx(3.14159, rel=1e-6)
+    assert 10**9 <= slow <= 1.25 * 10**9
+
+
+def test_one_hiccup_does_not_make_a_huge_window() -> None:
+    """One step of two seconds among ten of 10 ms: the other rank was given twenty times as many."""
+    settings = ElCheSettings()
+    state = windows(settings, [0.01, 0.01], 6)
+    state = turn(settings, state, [0.01, 0.209])
+    assert state.counts == (10, 10)
+    state = turn(settings, turn(settings, state, [0.01, 0.08]), [0.01, 0.08])
+    assert state.counts == (80, 10), "twice in a row is no hiccup"
 
 
 def test_a_window_never_exceeds_an_epoch() -> None:
@@ -214,6 +317,8 @@ def test_invariants(step_s: list[float], anchor: int, sync_s: float) -> None:
         ({"max_batch_diff": -1}, "max_batch_diff=-1"),
         ({"smoothing": "ema"}, "smoothing='ema'"),
         ({"speed_hint": [1.0, 0.0]}, "speed_hint"),
+        ({"partition_ratios": [1.0, 1e-13]}, "partition_ratios"),
+        ({"min_anchor": 60, "max_anchor": 50}, "min_anchor=60"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:

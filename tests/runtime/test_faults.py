@@ -17,6 +17,7 @@ import torch
 from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, ProtocolError, RankFailed, RankLost, ReduceFailed
 from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
+from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
 from ddp.core.spans import union
 from ddp.runtime.backends import BACKENDS, cpu
@@ -86,6 +87,18 @@ def go_on_without_it(play: Play, folder: Path, policy: str, backend: str, kind: 
     assert sum(event.samples for event in played.of(Evaluated) if event.epoch == 2) == 100
     assert played.accuracy() > 0.8
     return played
+
+
+def test_survivors_of_a_synchronous_run_keep_one_rate_and_one_state(play: Play) -> None:
+    """32 samples over three ranks are 11, 11 and 10: they went by their own slices, to rates of their own."""
+    task = partial(toy.task, schedule=toy.rising_schedule)
+    faults = (Fault(1, 4, "crash"),)
+    played = play("sync", "nccl", task, world_size=4, deadline_s=3.0, tolerate_loss=True, faults=faults)
+    assert [drop.rank for drop in played.of(Drop)] == [1]
+    assert len(played.digests) == 1
+    last = {event.rank: event.lr for event in played.of(Progress) if event.rank != 1}
+    assert len(last) == 3
+    assert len(set(last.values())) == 1
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -197,7 +197,8 @@ def job(folder: Path) -> Job:
     )
 
 
-LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", "clock_shift"}
+CLOCK = ("host", "clock_shift", "clock_error_s")
+LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", *CLOCK}
 """What of a job is made anew where it arrives."""
 
 

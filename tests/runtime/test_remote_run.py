@@ -120,6 +120,9 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
     assert any("on 2 hosts" in warning for warning in ours.metrics.warnings)
     slices = [json.loads(line) for line in (ours.path / "events.jsonl").read_text().splitlines()]
     assert {line["rank"] for line in slices if line["type"] == "Slice" and line["kind"] == "forward"} == {0, 1}
+    about = json.loads((ours.path / "timeline.json").read_text())["otherData"]
+    assert (about["clock"], about["hosts"]) == ("CLOCK_MONOTONIC, 2 hosts, compared at the start", 2)
+    assert 0 < about["clock_error_us"] < 1e6
 
 
 def test_a_run_over_two_hosts_goes_on_from_its_checkpoint(warm: Warm, tmp_path: Path) -> None:

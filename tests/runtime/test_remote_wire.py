@@ -358,8 +358,10 @@ def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -
     """Another host's is set right; one's own is left alone."""
     monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)
     for rank, node, expected in ((1, 1, 1000.0), (2, 0, 0.0)):
-        wire, shift = arrive(post(company, rank, node), 5.0)
-        assert shift == pytest.approx(expected, abs=0.5)
+        wire, clock = arrive(post(company, rank, node), 5.0)
+        assert clock.lacks_s == pytest.approx(expected, abs=0.5)
+        assert (clock.error_s > 0) == (node > 0)
+        assert abs(clock.lacks_s - expected) <= clock.error_s
         wire.close()
 
 
@@ -373,9 +375,9 @@ def test_asking_for_the_time_has_an_end(company: Muster) -> None:
 
 
 def test_an_outpost_leaves_with_the_code_that_it_is_told(company: Muster) -> None:
-    wire, shift = arrive(post(company), 5.0)
+    wire, clock = arrive(post(company), 5.0)
     peer = company.peer(1, 2.0)
-    with Outpost(post(company), wire, shift) as there:
+    with Outpost(post(company), wire, clock) as there:
         threading.Timer(0.1, lambda: (company.dismiss(3), company.close())).start()
         assert there.serve() == 3
     assert peer.rank == 1
@@ -383,9 +385,9 @@ def test_an_outpost_leaves_with_the_code_that_it_is_told(company: Muster) -> Non
 
 @pytest.mark.parametrize("how", ["cut", "closed", "garbage"])
 def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str) -> None:
-    wire, shift = arrive(post(company), 5.0)
+    wire, clock = arrive(post(company), 5.0)
     peer = company.peer(1, 2.0)
-    there = Outpost(post(company), wire, shift)
+    there = Outpost(post(company), wire, clock)
     wire.deadline_s = 0.5
     if how == "closed":
         peer.link.close()

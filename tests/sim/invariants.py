@@ -32,6 +32,7 @@ class Invariants:
         self.in_model = 0
         self.reach = 0
         self.limits: list[int] = []
+        self.steps = 0
         self.heard: dict[int, float] = {}
 
     def __call__(self, played: Simulation) -> None:
@@ -44,6 +45,8 @@ class Invariants:
         weights_are_the_contributions(played)
         self.samples_are_what_was_trained(cohort)
         self.learning_rate_is_bounded(played, trains)
+        self.shared_steps_are_one(played)
+        nobody_leads(played, trains)
         self.bounded(played)
 
     def follow(self, played: Simulation) -> list[Train]:
@@ -94,6 +97,15 @@ class Invariants:
             # What is granted: up to three windows before this one; and what others do beside it.
             assert end <= cohort.samples + 5 * self.reach * world.batch
 
+    def shared_steps_are_one(self, played: Simulation) -> None:
+        """Laws 4 and 5: ranks that share a step take the schedule where its global batch begins, whatever their slices."""
+        for entry in played.trained[self.steps :]:
+            batch = entry.batch
+            if batch.total > batch.samples:
+                begin = entry.seen - batch.epoch * played.world.samples
+                assert begin <= batch.start <= batch.stop <= begin + batch.total
+        self.steps = len(played.trained)
+
     def bounded(self, played: Simulation) -> None:
         """Law 8: no rank is granted more than its bound; who is gone and owes something is found by the deadline."""
         cohort, world = played.coordinator.cohort, played.world
@@ -106,6 +118,21 @@ class Invariants:
             if not known.alive and cohort.owes(rank) and state.digest:
                 assert played.now - self.heard[rank] <= world.deadline_s + 2 * played.tick_s
         assert len(cohort.evaluating) <= world.size * world.epochs
+
+
+def nobody_leads(played: Simulation, trains: list[Train]) -> None:
+    """Where nobody blocks: nobody is granted more than `max_batch_diff` steps (one, if that is 0) beyond a rank at work."""
+    cohort, plan = played.coordinator.cohort, played.coordinator.plan
+    if plan is None or plan.max_lead is None or cohort.world.blocking:
+        return
+    lead, current = max(plan.max_lead, 1), cohort.round
+    laying = current.waiting if current is not None and current.stage == "collect" else ()
+    done = {rank: 0 if rank in laying else cohort.ranks[rank].steps for rank in cohort.live}
+    slowest = min((n for rank, n in done.items() if cohort.ranks[rank].queue), default=0)
+    assert all(cohort.ranks[rank].queued <= lead for rank in cohort.live)
+    if plan.dispatch != "fixed":  # else a rank may be at work in the next epoch, which was begun after this grant
+        for rank in {order.rank for order in trains} & set(cohort.live):
+            assert done[rank] + cohort.ranks[rank].queued <= slowest + lead
 
 
 def exactly_once(cohort: Cohort, recorded: dict[int, Spans]) -> None:

@@ -46,8 +46,8 @@ class Pair:
     @property
     def same_bits(self) -> bool:
         """Whether the seeds of both ended with the same parameters."""
-        digests = [{m.seed: m.params_sha256 for m in cell.ok} for cell in (self.before, self.now)]
-        return bool(digests[0]) and digests[0] == digests[1] and None not in digests[0].values()
+        before, now = ({(m.seed, m.params_sha256) for m in cell.ok} for cell in (self.before, self.now))
+        return bool(before) and before == now and all(digest is not None for _, digest in before)
 
     @property
     def changed(self) -> bool:
@@ -99,7 +99,8 @@ def _names(what: str, names: list[str]) -> list[Block]:
 
 
 def _values(cell: Cell, value: Value) -> list[float | None]:
-    return [value(m) for m in cell.ok]
+    """One for each seed, however often it was trained."""
+    return [value(m) for m in cell.one_each]
 
 
 def _intervals(pair: Pair) -> int:
@@ -115,7 +116,7 @@ def _row(pair: Pair) -> dict[str, str]:
     return {
         "cell": plain(pair.now.name),
         "status": plain(status),
-        "n: before, now": f"{len(pair.before.ok)}, {len(pair.now.ok)}",
+        "n: before, now": f"{len(pair.before.one_each)}, {len(pair.now.one_each)}",
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
         "difference (+ is better)": shown,
         **{f"{name}: × before": _times(pair.ratio(name)) for name in RATIOS},
@@ -150,8 +151,8 @@ def _data(pairs: list[Pair]) -> pd.DataFrame:
         [
             {
                 "cell": pair.now.name,
-                "n_before": len(pair.before.ok),
-                "n": len(pair.now.ok),
+                "n_before": len(pair.before.one_each),
+                "n": len(pair.now.one_each),
                 "changed": pair.changed,
                 **flat("difference", pair.quality),
                 **{

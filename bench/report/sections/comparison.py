@@ -39,7 +39,7 @@ def _row(rival: Rival) -> dict[str, str]:
     return {
         "mode": f"**{plain(cell.label)}**" if cell.is_solo else plain(cell.marked),
         "status": cell.status,
-        "n": str(len(cell.ok)),
+        "n": str(len(cell.one_each)),
         f"final {plain(metric)}": levels(cell.eval),
         "gap to solo": gap(rival.behind, metric) if cell is not rival.solo else "reference",
         "samples/s": fixed(cell.speed, 0),

@@ -66,9 +66,10 @@ function fillSums() {
 
 function begin() {
   const started = data.started ? ` · launched ${data.started}` : "";
+  const hosts = data.hosts > 1 ? ` · ${data.hosts} hosts, clocks within ${data.clock_error_us} µs of the first one's at the start` : "";
   const left = data.left_out ? ` · the shortest ${data.left_out} spans are left out here, timeline.json has them` : "";
   document.getElementById("about").textContent =
-    `${data.ranks} rank${data.ranks > 1 ? "s" : ""} · cell ${data.run.cell.slice(0, 12)} · ${data.spans} spans${started}${left}`;
+    `${data.ranks} rank${data.ranks > 1 ? "s" : ""} · cell ${data.run.cell.slice(0, 12)} · ${data.spans} spans${hosts}${started}${left}`;
   for (const { pid, isRun } of processes) choice("ranks", isRun ? "run" : String(pid), shown.ranks, pid);
   for (const name of data.categories) choice("categories", name, shown.categories, name, "c-" + name);
   const names = new Set(processes.flatMap((process) => process.counters.map((each) => each.name)));

@@ -14,17 +14,9 @@ from bench.validate.reference import Metric
 from bench.validate.statistics import Moments, compare, look
 
 
-def one_each(cell: Cell) -> list[Metrics]:
-    """A finished run of every seed, in the order of seeds; of a seed that was run again, the first."""
-    found: dict[int, Metrics] = {}
-    for metrics in cell.ok:
-        found.setdefault(metrics.seed, metrics)
-    return [found[seed] for seed in sorted(found)]
-
-
 def looked_at(cell: Cell) -> list[Metrics]:
-    """Those of `one_each` that the look is at."""
-    runs = one_each(cell)
+    """Those of `Cell.one_each` that the look is at."""
+    runs = cell.one_each
     return runs[: look(len(runs))]
 
 
@@ -38,7 +30,7 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
     found = compare(base.moments, Moments.of([base.turned(value) for value in known]), base.margin, base.resolution)
     spread = max(float(base.moments.sd), base.resolution / math.sqrt(12))
     who = "baseline" if case.match.own else "solo"
-    every = len(one_each(case.cell))
+    every = len(case.cell.one_each)
     of = f", the first of {every}" if every > len(given) else ""
     reference = Sample.of([value.value for value in base.values])
     return Level(

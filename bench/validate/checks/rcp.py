@@ -15,7 +15,6 @@ from statistics import fmean, pstdev
 
 from scipy.special import stdtrit
 
-from bench.validate.checks.levels import one_each
 from bench.validate.crossing import samples_to
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
@@ -55,7 +54,7 @@ def check(case: Case) -> Verdict | None:
     metric = reference.metrics["samples_to_target"]
     base = [value.value for value in metric.values]
     target = reference.target.value if metric.target is None else metric.target
-    runs = [samples_to(m, target) or MISSED for m in one_each(case.cell)]
+    runs = [samples_to(m, target) or MISSED for m in case.cell.one_each]
     if len(runs) < 3 or len(base) < 3 or len(base) + len(runs) < 7:
         return None
     least = least_mean(base, len(runs))

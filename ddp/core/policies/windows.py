@@ -65,8 +65,9 @@ class WindowSettings(ElCheSettings):
         length."""
         controller = elche.start(self, world.size, world.steps)
         overlap, lookahead = self.freedom(world)
-        counts, reason = controller.counts, f"{self.anchor} steps each until speeds are known"
-        plan = Plan(counts, (), overlap, lookahead, in_step=False, anchor=self.anchor, reason=reason)
+        counts, anchor = controller.counts, controller.anchor
+        reason = f"{anchor} steps each until speeds are known"
+        plan = Plan(counts, (), overlap, lookahead, in_step=False, anchor=anchor, reason=reason)
         plan = replace(
             plan,
             max_lead=self.max_batch_diff,
@@ -119,11 +120,12 @@ class WindowSettings(ElCheSettings):
     def _planned(self, state: WindowState, reason: str) -> Plan:
         now, counts = state.elche, state.elche.counts
         fixed = self.partition_ratios or self.max_batch_diff is not None
-        slowest = min(counts) if fixed or now.rank is None else counts[now.rank]
+        fewest = min(counts[rank] for rank in now.live)
+        slowest = fewest if fixed or now.rank is None else counts[now.rank]
         ahead = self.ahead(state)
         if self.max_batch_diff is not None:
             ahead = tuple(
-                max(0, min(more, min(counts) + self.max_batch_diff - n)) for more, n in zip(ahead, counts, strict=True)
+                max(0, min(more, fewest + self.max_batch_diff - n)) for more, n in zip(ahead, counts, strict=True)
             )
         return replace(
             state.plan,
@@ -151,7 +153,7 @@ class WindowSettings(ElCheSettings):
 
 
 def _reason(now: ElChe, event: RoundClosed) -> str:
-    speeds = "/".join(f"{1000 * speed.step_s:.1f}" for speed in now.speeds)
+    speeds = "/".join("-" if r in now.gone else f"{1000 * s.step_s:.1f}" for r, s in enumerate(now.speeds))
     return f"window {event.round}, {now.phase}: {speeds} ms per step, average {1000 * event.sync_s:.1f} ms"
 
 

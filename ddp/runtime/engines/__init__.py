@@ -36,6 +36,10 @@ class Facts:
     checkpoints: bool = True
     """It makes some, and can be gone on with; not where the state is whole on no rank."""
 
+    def fits(self, world_size: int) -> bool:
+        """Whether it can have so many ranks."""
+        return world_size == 1 or not self.one_rank
+
 
 FACTS: dict[str, Facts] = {
     "solo": Facts(one_rank=True, one_process=True),

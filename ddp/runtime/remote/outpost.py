@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from ddp.runtime.ranks import FAREWELL_S, Forked
 from ddp.runtime.remote import order
@@ -55,8 +56,17 @@ class Post:
     catalogue: order.Catalogue
 
 
-def arrive(post: Post, patience_s: float) -> tuple[Wire, float]:
-    """Go to the coordinator; the connection, and what this host's clock lacks to its. Raises LinkLost."""
+class Clock(NamedTuple):
+    """This host's clock against the coordinator's."""
+
+    lacks_s: float = 0.0
+    """What is to be added to it."""
+    error_s: float = 0.0
+    """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
+
+
+def arrive(post: Post, patience_s: float) -> tuple[Wire, Clock]:
+    """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None
@@ -64,7 +74,7 @@ def arrive(post: Post, patience_s: float) -> tuple[Wire, float]:
             line = socket.create_connection(post.address, timeout=PATIENCE_S)
             wire = introduce(line, post.key, post.run)
             wire.send(HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
-            shift = min(_ask(wire) for _ in range(ASKS))[1] if post.node else 0.0
+            clock = _compared(wire) if post.node else Clock()
             wire.send(THERE)
         except (LinkLost, OSError) as error:
             if line is not None:
@@ -73,7 +83,12 @@ def arrive(post: Post, patience_s: float) -> tuple[Wire, float]:
                 raise LinkLost("no coordinator at {}:{}: {}".format(*post.address, error)) from error
             time.sleep(0.2)
         else:
-            return wire, shift
+            return wire, clock
+
+
+def _compared(wire: Wire) -> Clock:
+    trip, lacks = min(_ask(wire) for _ in range(ASKS))
+    return Clock(lacks, trip / 2)
 
 
 def _ask(wire: Wire) -> tuple[float, float]:
@@ -90,8 +105,8 @@ def _ask(wire: Wire) -> tuple[float, float]:
 class Outpost:
     """A context manager: on leaving it the rank's process is gone."""
 
-    def __init__(self, post: Post, wire: Wire, shift: float) -> None:
-        self._post, self._shift = post, shift
+    def __init__(self, post: Post, wire: Wire, clock: Clock) -> None:
+        self._post, self._clock = post, clock
         self._link = Link(wire, "coordinator")
         self._held = ExitStack()
         self._job: Job | None = None
@@ -142,7 +157,8 @@ class Outpost:
         job = order.job_of(ordered, self._post.catalogue, folder)
         self._link.expect(job.deadline_s)
         self._hold = None if ordered.scratch else Hold(folder, job.checkpoint_folder, FROM_COORDINATOR)
-        self._job = replace(job, clock_shift=self._shift)
+        lacks, error = self._clock
+        self._job = replace(job, host=self._post.node, clock_shift=lacks, clock_error_s=error)
 
 
 class _Run:

@@ -1,0 +1,105 @@
+"""From a command line to composed configurations, one for each point of a sweep. The only module that starts Hydra.
+
+Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words (`bench.complaints`), and so
+does a sweep that has no run in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir, version
+from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from bench import sweep
+from bench.complaints import complain
+from bench.config import register
+from bench.listing import CONF
+from bench.usage import UsageError
+from ddp.suggest import unknown
+
+
+def compose(
+    arguments: list[str],
+    verbs: tuple[str, ...],
+    job: Callable[[DictConfig], None],
+    leave_out: Callable[[str], None],
+) -> None:
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, or `leave_out` with a line on it
+    where it is a point of a sweep that is no run (`bench.sweep`). Raises UsageError, also for a sweep without a run."""
+    register()
+    version.setbase("1.3")
+    parser = get_args_parser()
+    arguments = [in_our_words(word) for word in arguments]
+    asked = _read_flags(parser, arguments)
+    words, jobs, others = tuple(asked.overrides), 0, 0
+
+    def point(composed: DictConfig) -> None:
+        nonlocal jobs, others
+        hydra = HydraConfig.get()
+        swept = hydra.mode is RunMode.MULTIRUN
+        why = sweep.left_out(composed, words, hydra.sweeper.params or {}) if swept else None
+        if why is None:
+            jobs += 1
+            job(composed)
+        else:
+            others += 1
+            leave_out(f"{' '.join(hydra.overrides.task)}: left out: {why}")
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
+    with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
+        OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
+        try:
+            for word in arguments:
+                if word.startswith("="):
+                    raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
+            _run_hydra(asked, parser, point, str(CONF), "config")
+            if not jobs and not (asked.cfg or asked.info or asked.shell_completion):
+                raise UsageError("nothing to run: all of the sweep is left out" if others else _emptiness(words))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(complain(error, verbs)) from error
+
+
+def _emptiness(words: tuple[str, ...]) -> str:
+    """Which part of a sweep without a point has no values."""
+    chosen = [word for word in words if word.startswith("experiment=")]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = hydra_compose("config", overrides=chosen, return_hydra_config=True).hydra
+        found = sweep.empty(words, hydra.sweeper.params or {}, GlobalHydra.instance().config_loader())
+    return f"nothing to run: no values in {', '.join(found)}" if found else "nothing to run: the sweep is empty"
+
+
+ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
+"""Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
+
+
+def in_our_words(override: str) -> str:
+    """An override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
+    key, equals, value = override.partition("=")
+    return f"{ALSO_SAID.get(key, key)}{equals}{value}"
+
+
+def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    def refuse(message: str) -> None:
+        raise UsageError(f"{message} (see --help)")
+
+    parser.error = refuse  # type: ignore[method-assign, assignment]
+    asked, strange = parser.parse_known_intermixed_args(arguments)
+    if strange:
+        raise UsageError(unknown("option", strange[0].partition("=")[0], parser._option_string_actions))
+    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
+    if len(modes) > 1:
+        raise UsageError(f"only one of --{', --'.join(modes)} at a time")
+    if asked.resolve and not (asked.cfg or asked.help):
+        raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
+    return asked

@@ -1,0 +1,67 @@
+"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are `bench.reproduce`'s."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Quote, QuotedString
+
+from bench.cells import Cell
+from bench.reproduce import command
+from bench.runfolder import Run
+from bench.validate.statistics import GATING_SEEDS
+
+BASELINES = Path("runs/baselines")
+"""Where runs for baselines go: `propose` takes whole trees, and this one has nothing else."""
+USUAL = Path("runs")
+"""Where runs go if nothing is said."""
+
+
+def seeds(cell: Cell, wanted: int) -> str:
+    """The command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+    have = {m.seed for m in cell.ok}
+    fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
+    return (
+        f"{len(fresh)} more {'seeds' if len(fresh) > 1 else 'seed'} needed: {_line(cell.runs[0], fresh, _tree(cell))}"
+    )
+
+
+def baseline(cell: Cell) -> str:
+    """The commands for the solo baseline of what a cell trains."""
+    line = _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
+    return f"{line}, then: python -m bench baseline propose {BASELINES} --mode solo, and accept"
+
+
+def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
+    runs = [replace(run, metrics=run.metrics.model_copy(update={"seed": seed})) for seed in seeds]
+    return command(runs) + ("" if output == USUAL else f" {_output(output)}")
+
+
+def _output(path: Path) -> str:
+    """For the shell, and for Hydra, which has meanings for most signs."""
+    text = str(path)
+    plain = text.isascii() and text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum()
+    return shlex.quote(f"output={text if plain else QuotedString(text, Quote.single).with_quotes()}")
+
+
+def _tree(cell: Cell) -> Path:
+    """That a cell's runs lie in; the usual one if they were moved out of one."""
+    m, mode = cell.about, cell.runs[0].path.parent
+    return mode.parent.parent if (mode.parent.name, mode.name) == (m.model, m.mode) else USUAL
+
+
+def _solo(run: Run) -> Run:
+    """A run of the same training by one process, on a device that is neither slowed down nor faulty."""
+    plain: dict[str, Any] = {"mode": "solo", "engine": "solo", "policy": None, "backend": None, "world_size": 1}
+    metrics = run.metrics.model_copy(update={**plain, "emulated_speeds": [], "scripted_faults": []})
+    alone = run.metrics.engine == "solo"
+    kept = run.config if alone else {key: run.config[key] for key in ("train", "data", "loader") if key in run.config}
+    cluster = run.config.get("cluster", {})
+    config = kept | {"cluster": {"device": cluster["device"]} if "device" in cluster else {}}
+    if not alone and "train" in kept:
+        config["train"] = {key: value for key, value in kept["train"].items() if key != "lr_scale_ratio"}
+    return replace(run, metrics=metrics, config=config)

@@ -1,0 +1,138 @@
+"""Whether what lies in a run folder fits together, so that checks may take it at its word.
+
+Files are read one by one by others, each against its own schema; here they are held against each other: an `events.jsonl`
+that lacks lines, a `metrics.json` that was edited. Says what is wrong, and judges no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TypedDict
+
+import msgspec
+
+from bench.cells import LARGEST, measured
+from bench.runfolder import CONFIG, EVENTS, METRICS, Run
+from bench.schema import Metrics
+from bench.validate.records import Records, records
+from ddp.core.events import Sums
+
+ROOM = 2
+"""Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
+
+
+class _Averaging(TypedDict, total=False):
+    gamma: float
+    elastic: float | None
+    outer: str
+    wire: str
+
+
+class _Settings(TypedDict, total=False):
+    """What is read of `config.json`; an earlier version may have had less."""
+
+    train: dict[str, Any]
+    training: dict[str, Any]
+    data: dict[str, Any]
+    loader: dict[str, Any]
+    cluster: dict[str, Any]
+    profile: dict[str, Any]
+    policy: dict[str, Any] | None
+    averaging: _Averaging | None
+    depth: int | None
+
+
+def consistent(run: Run) -> None:
+    """Raises ValueError, one line that names the file, if configuration or result cannot be, or contradict each other."""
+    try:
+        msgspec.convert(run.config, _Settings)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{run.path / CONFIG}: not the configuration of a run: {error}") from None
+    if wrong := _result(run.metrics):
+        raise ValueError(f"{run.path / METRICS}: {wrong}")
+
+
+def legible(run: Run) -> None:
+    """The same, if the checks cannot go by what lies in the folder: `consistent`, and the records with the result."""
+    consistent(run)
+    try:
+        known = records(run)
+    except OSError as error:
+        raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
+    if known is not None and (wrong := _events(run.metrics, known)):
+        raise ValueError(f"{run.path / EVENTS}: {wrong}")
+
+
+def sound(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Those that are `consistent`, and a line for each that is not."""
+    kept, problems = [], []
+    for run in runs:
+        try:
+            consistent(run)
+            kept.append(run)
+        except ValueError as error:
+            problems.append(str(error))
+    return kept, problems
+
+
+def _result(m: Metrics) -> str:
+    """What is wrong with a result alone."""
+    for row in m.ledger.epochs if m.ledger is not None else ():
+        if len(row.by_rank) != m.world_size:
+            return f"ledger: {len(row.by_rank)} ranks in epoch {row.epoch}, but world_size is {m.world_size}"
+    if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
+        return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} are no training"
+    for name, value in _values(m):
+        if value is not None and not measured([value]):
+            return f"{name} is {value:g}, which is no measurement (above {LARGEST:g})"
+    return ""
+
+
+def _values(m: Metrics) -> Iterator[tuple[str, float | None]]:
+    """What is compared with baselines, by name."""
+    yield from (("final.eval", m.final.eval), ("target.value", m.target.value))
+    yield "throughput.samples_per_s", m.throughput.samples_per_s
+    for row in m.epochs:
+        yield from ((f"epochs[{row.epoch}].eval", row.eval), (f"epochs[{row.epoch}].train_loss", row.train_loss))
+
+
+def _events(m: Metrics, known: Records) -> str:
+    """What is wrong with records, by themselves or against the result."""
+    ranks = {event.rank for event in known.ready}
+    if ranks != set(range(m.world_size)):
+        told = f"ranks {_listed(ranks)}" if ranks else "no rank"
+        return (
+            f"tells of {told} that became ready, but world_size is {m.world_size}: lines are missing, or were changed"
+        )
+    told_of = (known.progress, known.snapshots, known.averaged, known.evaluated)
+    strange = {event.rank for events in told_of for event in events} - ranks
+    if strange:
+        return f"tells of ranks {_listed(strange)}, but world_size is {m.world_size}"
+    samples, trained = known.ready[0].samples, sum(event.samples for event in known.progress)
+    if known.progress and not 0 < samples * m.epochs_planned <= ROOM * trained:
+        return (
+            f"{trained} samples are reported as trained, of {m.epochs_planned} epochs of {samples}: lines are missing"
+        )
+    return _sums(known)
+
+
+def _sums(known: Records) -> str:
+    """What is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
+    rounds = [sums for event in known.averaged for sums in (event.brought, event.became, event.average) if sums]
+    rounds += [event.brought for event in known.snapshots if event.brought]
+    probes = [sums for event in known.progress for probe in event.probes for sums in (probe.brought, probe.became)]
+    for name, found in (("averages", rounds), ("probes of steps", probes)):
+        lengths = {len(sums) for sums in found}
+        if len(lengths) > 1 or any(not length or length % 2 for length in lengths):
+            return f"sums of {name} have {_listed(lengths)} numbers; all have as many, two for each kind of values"
+        if any(map(_immense, found)):
+            return f"sums of {name} hold numbers above {LARGEST:g}"
+    return ""
+
+
+def _immense(sums: Sums) -> bool:
+    return any(value is not None and not abs(value) <= LARGEST for value in sums)
+
+
+def _listed(numbers: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)[:8])) + (", ..." if len(numbers) > 8 else "")

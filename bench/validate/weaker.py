@@ -1,0 +1,63 @@
+"""In what a new baseline asks less than the one that it replaces. Pure: `bench.validate.revision` wants a reason for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from bench.validate.reference import Metric, Reference
+from bench.validate.statistics import GATING_SEEDS, VARIANCE, Comparison, compare
+
+NOT_SHOWN = 0.05
+"""Level at which a new reference must be shown to be no worse than the old one."""
+GROWN = 1.01
+"""Times the old margin: what is more is no rounding."""
+
+
+def weaker(old: Reference, new: Reference) -> list[str]:
+    """A few words for each; empty: it asks as much or more."""
+    told = []
+    if new.seeds < old.seeds:
+        lost = f", and {GATING_SEEDS} make a gate" if old.gating and not new.gating else ""
+        told.append(f"{new.seeds} seeds, {old.seeds} before{lost}")
+    told += [f"no {name}, which it had" for name in _kept(old) if name not in _kept(new)]
+    if old.sets and new.sets and (old.sets.training, old.sets.evaluated) != (new.sets.training, new.sets.evaluated):
+        told.append("other data sets")
+    easier = old.target.value - new.target.value
+    if (easier if old.metrics["quality"].higher_is_better else -easier) > 1e-9 * abs(old.target.value):
+        told.append(f"a target that is reached sooner, {new.target.value:.4g}, {old.target.value:.4g} before")
+    both = [name for name in old.metrics if name in new.metrics]
+    return [*told, *(f"{name} {text}" for name in both for text in _metric(old.metrics[name], new.metrics[name]))]
+
+
+def _kept(reference: Reference) -> list[str]:
+    """What checks go by."""
+    curves = [f"curve of {name}" for name in reference.curves]
+    recorded = [name for name, there in (("rates", reference.rates), ("data sets", reference.sets)) if there]
+    return [*reference.metrics, *curves, *recorded]
+
+
+def _metric(old: Metric, new: Metric) -> Iterator[str]:
+    if (old.scale, old.higher_is_better, old.unit) != (new.scale, new.higher_is_better, new.unit):
+        yield "is another measure"
+        return
+    if not as_good(old, new):
+        yield "not shown to be as good"
+    if not math.isclose(old.target or 0.0, new.target or 0.0, rel_tol=1e-9):
+        yield f"has another target, {new.target}, {old.target} before"
+    if len(new.missed) > len(old.missed):
+        yield f"is missed by {len(new.missed)} seeds, by {len(old.missed)} before"
+    if new.margin > GROWN * old.margin:
+        yield f"has a larger margin, {new.margin:.4g}, {old.margin:.4g} before"
+    if float(compared(old, new).p_variance) < VARIANCE:
+        yield f"scatters more, sd {float(new.moments.sd):.4g}, {float(old.moments.sd):.4g} before"
+
+
+def as_good(old: Metric, new: Metric) -> bool:
+    """Whether a metric is shown to be worse than before by less than the old margin, if at all."""
+    return float(compared(old, new).p_noninferior) < NOT_SHOWN
+
+
+def compared(old: Metric, new: Metric) -> Comparison:
+    """Both are samples of their own: whichever scatters more, variances are pooled no longer."""
+    return compare(old.moments, new.moments, old.margin, old.resolution, either=True)

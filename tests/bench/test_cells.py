@@ -1,0 +1,142 @@
+"""A seed is one value, however often it was trained; and whose runs an exit code speaks of."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bench import report, summary
+from bench.cells import cells, solo_of
+from bench.exitcodes import Exit
+from bench.report import write_report
+from bench.report.differences import qualities
+from bench.report.page import Page
+from bench.report.sections.changes import Pair
+from bench.runfolder import find_runs
+from bench.validate.library import load
+from tests.bench.references import FIVE, baselines, cell, put, with_eval
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+
+def twice(root: Path, mode: str, values: tuple[float, ...]) -> Path:
+    """Every seed in two folders."""
+    for name in ("a", "b"):
+        cell(root / name, mode, values)
+    return root
+
+
+def test_a_seed_counts_once_in_samples_and_intervals(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    once, again = tmp_path / "once", tmp_path / "again"
+    for mode, values in (("solo", FIVE), ("nccl_sync", FIVE[:3])):
+        cell(once, mode, values)
+        twice(again, mode, values)
+    found = []
+    for root in (once, again):
+        grouped = cells(find_runs(root)[0])
+        solo = solo_of(grouped)
+        (quality,) = qualities(Page(root, tmp_path, tuple(grouped), (), (), load(base)), grouped, solo)
+        found.append((quality.difference, [(one.eval, one.speed) for one in grouped]))
+    assert found[0] == found[1]
+    assert (found[1][0].n, found[1][0].n_base) == (3, 5)
+    many = cells(find_runs(again)[0])
+    assert [one.status for one in many] == ["10 ok", "6 ok"], "status counts runs"
+
+
+def test_the_first_run_of_a_seed_is_its_value(tmp_path: Path) -> None:
+    put(tmp_path / "b", make_spec("solo"), 0.5)
+    put(tmp_path / "a", make_spec("solo"), 0.9)
+    spec = make_spec("solo")
+    write_run(tmp_path / "0", spec, make_metrics(spec, status="failed", error="boom"))
+    (one,) = cells(find_runs(tmp_path)[0])
+    assert [m.final.eval for m in one.one_each] == [0.9]
+
+
+def test_changes_count_a_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    (before,) = cells(find_runs(cell(tmp_path / "old", "solo", FIVE[:3]))[0])
+    values = tuple(value + 0.001 for value in FIVE[:3])
+    (once,) = cells(find_runs(cell(tmp_path / "once", "solo", values))[0])
+    (now,) = cells(find_runs(twice(tmp_path / "new", "solo", values))[0])
+    assert Pair(before, now).quality == Pair(before, once).quality
+    assert Pair(before, now).same_bits
+    path = write_report(tmp_path / "new", tmp_path / "out", previous=tmp_path / "old")
+    (row,) = (
+        line for line in path.read_text().split("## What changed")[1].splitlines() if line.startswith("| mlp solo")
+    )
+    assert "| 3, 3 |" in " ".join(row.split())
+
+
+def test_a_seed_with_other_bits_is_seen_whichever_folder_has_them(tmp_path: Path) -> None:
+    spec = make_spec("solo")
+    cell(tmp_path / "old", "solo", FIVE[:1])
+    for name, sha in (("a", "other"), ("b", "end")):
+        write_run(tmp_path / "new" / name, spec, with_eval(spec, FIVE[0]).model_copy(update={"params_sha256": sha}))
+    pair = Pair(*(cells(find_runs(tmp_path / name)[0])[0] for name in ("old", "new")))
+    assert not pair.same_bits
+
+
+@pytest.mark.parametrize("spread", ["base", "values"])
+def test_an_interval_is_welchs_whichever_side_scatters_more(spread: str) -> None:
+    from scipy import stats
+
+    from bench.report.differences import difference
+
+    wide, narrow = np.linspace(0.5, 1.0, 20), np.linspace(0.89, 0.91, 3)
+    base, values = (wide, narrow) if spread == "base" else (narrow, wide)
+    found = difference(base.tolist(), values.tolist(), True)
+    assert found is not None
+    wanted = stats.ttest_ind(values, base, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == (pytest.approx(wanted.low), pytest.approx(wanted.high))
+
+
+def judged(root: Path, base: Path, own: list[Path]) -> tuple[Exit, str]:
+    out = io.StringIO()
+    code = summary.judge(Console(file=out, width=1000), root, base, own)
+    return code, out.getvalue()
+
+
+def test_a_healthy_sweep_is_not_blamed_for_what_others_left(tmp_path: Path) -> None:
+    base, runs = baselines(tmp_path), tmp_path / "runs"
+    cell(runs, "nccl_async", (0.5,))
+    for mode, seed in (("cpu_async", 0), ("nccl_sync", 7)):
+        spec = make_spec(mode, seed=seed)
+        write_run(runs, spec, make_metrics(spec, status="failed", error="boom"))
+    (runs / "broken").mkdir()
+    (runs / "broken" / "metrics.json").write_text("{")
+    own = [put(runs, make_spec("nccl_sync", seed=seed), value) for seed, value in enumerate(FIVE[:3])]
+    code, said = judged(runs, base, own[:2])
+    assert code is Exit.OK
+    assert "boom" not in said
+    (line,) = (line for line in said.splitlines() if line.startswith("others"))
+    assert re.fullmatch(
+        r"others +1 REFUSED, \d FAIL in 4 places; not of this command: python -m bench validate .*", line
+    )
+    assert line.endswith(f"validate {runs}")
+
+
+def test_a_sweep_is_blamed_for_its_own(tmp_path: Path) -> None:
+    base, runs = baselines(tmp_path), tmp_path / "runs"
+    good = put(runs, make_spec("nccl_sync"), 0.97)
+    bad = put(runs, make_spec("nccl_async"), 0.5)
+    spec = make_spec("cpu_async")
+    failed = write_run(runs, spec, make_metrics(spec, status="failed", error="boom"))
+    assert judged(runs, base, [good, bad])[0] is Exit.REGRESSION
+    assert judged(runs, base, [good, failed])[0] is Exit.FAILED
+    code, said = judged(runs, base, [good, bad, failed])
+    assert (code, "others" in said) == (Exit.FAILED, False)
+
+
+def test_a_damaged_baseline_is_said_once(tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "it.json").write_text("{")
+    runs = tmp_path / "runs"
+    own = put(runs, make_spec("nccl_sync"), 0.97)
+    put(runs, make_spec("cpu_async"), 0.97)
+    code, said = judged(runs, tmp_path / "base", [own])
+    assert (code, said.count("REFUSED"), "others" in said) == (Exit.OK, 2, False)

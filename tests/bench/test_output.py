@@ -1,0 +1,66 @@
+"""What is printed, whoever reads it: a reader that leaves, an encoding that has few signs, errors without a file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+
+import pytest
+
+from bench import __main__ as entry
+from bench import cli
+from bench.usage import UsageError, usage
+
+
+def test_an_error_without_a_file_names_none() -> None:
+    for error, told in (
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError("just so"), "just so"),
+        (FileNotFoundError(2, "No such file or directory", "x"), "No such file or directory: x"),
+    ):
+        with pytest.raises(UsageError) as caught, usage():
+            raise error
+        assert str(caught.value) == told
+
+
+def test_a_reader_that_leaves_is_no_mistake_of_the_users() -> None:
+    with pytest.raises(BrokenPipeError), usage():
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, command: object, stdout: io.TextIOWrapper) -> int:
+    monkeypatch.setattr(cli, "dispatch", command)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    return entry.main()
+
+
+@pytest.mark.parametrize("lines", [1, 10_000])
+def test_it_ends_quietly_with_its_code_where_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], lines: int
+) -> None:
+    """Also where all that was said lies in a buffer until the end."""
+
+    def say(arguments: list[str]) -> int:
+        with usage():
+            for _ in range(lines):
+                print("a line of twenty signs")
+        return 3
+
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as stdout:
+        assert _said(monkeypatch, say, stdout) == (3 if lines == 1 else 0)
+    assert capfd.readouterr().err == ""
+
+
+def test_signs_that_the_output_cannot_have_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(arguments: list[str]) -> int:
+        with usage():
+            print("gr\u00fcn \ud800 \u00d72")
+        return 0
+
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert _said(monkeypatch, say, stdout) == 0
+    assert stdout.buffer.getvalue() == b"gr?n ? ?2\n"  # type: ignore[attr-defined]

@@ -1,0 +1,69 @@
+"""Sweeps: which of their points are runs, and what is said of those that are none, or where there is none at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import planning
+from bench.compose import compose
+from bench.report.planned import planned
+from bench.runfolder import find_runs
+from ddp.runtime.engines import ENGINES, facts
+from tests.bench.conftest import Bench
+
+SIZES = ("-m", "model=mlp", "mode=solo,nccl_sync", "world_size=1,2", "train.epochs=1")
+
+
+def test_a_size_that_an_engine_of_one_rank_cannot_have_is_left_out_and_said(
+    quiet: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quiet(*SIZES) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    line = "model=mlp mode=solo world_size=2"
+    (left_out,) = [told for told in said.out.splitlines() if "left out" in told]
+    assert left_out.startswith(line)
+    assert left_out.endswith("left out: solo has one rank, so world_size=2 is no run of it")
+    runs = sorted((run.metrics.mode, run.metrics.world_size) for run in find_runs(Path("runs"))[0])
+    assert runs == [("nccl_sync", 1), ("nccl_sync", 2), ("solo", 1)]
+
+
+def test_the_plan_leaves_out_the_same(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("plan", *SIZES) == 0
+    said = capsys.readouterr().out
+    assert "planned: 3 runs of 3 cells" in said
+    assert said.count("left out: solo has one rank") == 1
+    assert "cannot be" not in said
+
+
+def test_one_size_that_cannot_be_is_a_mistake(quiet: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ("mode=solo", "world_size=2"),
+        ("-m", "mode=solo", "world_size=2"),
+        ("plan", "mode=solo", "world_size=2"),
+    ):
+        assert quiet(*words) == 2
+    assert "leave it out, or choose another mode" in capsys.readouterr().err
+
+
+def test_a_sweep_of_which_nothing_is_left_is_a_mistake(quiet: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert quiet("-m", "model=mlp", "mode=solo", "world_size=2,4") == 2
+    assert capsys.readouterr().err == "bench: nothing to run: all of the sweep is left out\n"
+
+
+def test_an_experiment_plans_what_it_runs_and_what_its_report_expects(bench: Bench) -> None:
+    """The rule is one: `plan`, `run` and the report agree on the points of a product with sizes that solo cannot have."""
+    found = planning.Planned()
+    compose(["experiment=scaling_weak", "model=mlp", "mode=solo,cpu_async"], (), found.job, found.left_out.append)
+    expected = planned(Path("anywhere"), "scaling_weak")
+    assert expected is not None
+    part = {tuple(point) for point in expected.points if point.model == "mlp" and point.mode in ("solo", "cpu_async")}
+    assert {(s.model, s.mode, s.world_size, s.seed) for s in found.specs} == part
+    assert (found.impossible, len(found.left_out)) == ([], 2)
+
+
+def test_which_sizes_fit_which_engine() -> None:
+    assert {name for name in ENGINES if not facts(name).fits(2)} == {"solo"}
+    assert all(facts(name).fits(1) for name in ENGINES)

@@ -1,0 +1,224 @@
+"""Run folders whose files contradict each other: refused by name, and all other cells are judged as ever."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import report, summary
+from bench.cells import Sample, cells
+from bench.exitcodes import Exit
+from bench.report.differences import difference
+from bench.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.validate import CHECKS, Terms, Verdict, judge
+from bench.validate.revision import write_proposals
+from tests.bench.references import TODAY
+from tests.bench.streams import make_spec
+from tests.bench.told import baseline, write
+
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return baseline(tmp_path_factory.mktemp("base"))
+
+
+def edited(file: str, change: Callable[[dict[str, Any]], object]) -> Damage:
+    """A JSON file of the folder, changed."""
+
+    def damage(folder: Path) -> None:
+        body = json.loads((folder / file).read_text())
+        change(body)
+        (folder / file).write_text(json.dumps(body))
+
+    return damage
+
+
+def events(change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Damage:
+    """The records, changed."""
+
+    def damage(folder: Path) -> None:
+        lines = [json.loads(line) for line in (folder / EVENTS).read_text().splitlines()]
+        (folder / EVENTS).write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+
+    return damage
+
+
+def first(kind: str, change: Callable[[dict[str, Any]], object]) -> Damage:
+    """The first record of a kind, changed."""
+
+    def damaged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        change(next(line for line in lines if line["type"] == kind))
+        return lines
+
+    return events(damaged)
+
+
+def begun(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those after the last rank was ready."""
+    return lines[1 + max(n for n, line in enumerate(lines) if line["type"] == "Ready") :]
+
+
+def ranks(count: int) -> Damage:
+    return edited(METRICS, lambda body: body.update(world_size=count))
+
+
+def alone(folder: Path) -> None:
+    """One rank in the result, by all that it says."""
+    edited(
+        METRICS, lambda body: (body.update(world_size=1), [row.update(by_rank=[1]) for row in body["ledger"]["epochs"]])
+    )(folder)
+
+
+DAMAGES: dict[str, tuple[str, Damage, str]] = {
+    "no first lines": ("nccl_cadence", events(begun), "tells of no rank that became ready"),
+    "one first line less": ("nccl_cadence", events(lambda lines: lines[1:]), "lines are missing"),
+    "most lines missing": (
+        "nccl_sync",
+        events(
+            lambda lines: [*lines[:9], *(one for one in lines[9:] if one["type"] != "Progress" or one["epoch"] > 1)]
+        ),
+        "samples are reported as trained",
+    ),
+    "empty epochs": ("nccl_sync", first("Ready", lambda one: one.update(samples=0)), "3 epochs of 0"),
+    "a rank more": ("nccl_cadence", ranks(3), "2 ranks in epoch 0, but world_size is 3"),
+    "a rank less": ("nccl_sync", ranks(1), "2 ranks in epoch 0, but world_size is 1"),
+    "a rank less everywhere": ("nccl_sync", alone, "tells of ranks 0, 1 that became ready, but world_size is 1"),
+    "immensely many ranks": (
+        "nccl_sync",
+        ranks(2_000_000_000),
+        "world_size: Input should be less than or equal to 4096",
+    ),
+    "no ranks": ("nccl_sync", ranks(0), "world_size: Input should be greater than or equal to 1"),
+    "a strange rank": ("nccl_sync", first("Progress", lambda one: one.update(rank=7)), "tells of ranks 7"),
+    "no training settings": (
+        "nccl_cadence",
+        edited(CONFIG, lambda body: body.update(train=None)),
+        "config.json: not the configuration of a run: Expected `object`, got `null` - at `$.train`",
+    ),
+    "a weight of letters": (
+        "nccl_cadence",
+        edited(CONFIG, lambda body: body["averaging"].update(gamma="1.0")),
+        "Expected `float`, got `str` - at `$.averaging.gamma`",
+    ),
+    "sums of unequal length": (
+        "nccl_cadence",
+        first("Averaged", lambda one: one.update(average=one["average"][:2])),
+        "sums of averages have 2, 4 numbers",
+    ),
+    "probes of unequal length": (
+        "nccl_sync",
+        first("Progress", lambda one: one["probes"][0].update(brought=[])),
+        "sums of probes of steps have 0, 4 numbers",
+    ),
+    "immense sums": (
+        "nccl_cadence",
+        first("Averaged", lambda one: one["average"].__setitem__(0, 1e200)),
+        "above 1e+100",
+    ),
+    "an immense result": (
+        "nccl_cadence",
+        edited(METRICS, lambda body: body["final"].update(eval=1e308)),
+        "final.eval is 1e+308, which is no measurement",
+    ),
+    "no rate": ("nccl_cadence", edited(METRICS, lambda body: body.update(lr_scale=0.0)), "are no training"),
+    "a weight that overflows": (
+        "nccl_cadence",
+        edited(CONFIG, lambda body: body["averaging"].update(gamma=1e9)),
+        "does not fit together: OverflowError",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: Path, base: Path, damage: str) -> None:
+    mode, spoil, reason = DAMAGES[damage]
+    write(tmp_path, make_spec("cpu_async"))
+    folders = [write(tmp_path, make_spec(mode, seed=seed)) for seed in range(2)]
+    sound = [v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts if "cpu_async" in v.cell]
+    for folder in folders:
+        spoil(folder)
+    judgement = judge([tmp_path], base, Terms(today=TODAY))
+    (*refused,) = (v for v in judgement.verdicts if v.check == "readable")
+    assert {v.name for v in refused} == {"REFUSED"}
+    assert all(any(str(folder) in v.line for v in refused) for folder in folders)
+    assert all(reason in v.line for v in refused), refused
+    assert [v for v in judgement.verdicts if v.check != "readable"] == sound
+    assert judgement.code is Exit.REFUSED
+    console = Console(file=io.StringIO(), width=500)
+    own = [run.path for run in find_runs(tmp_path)[0] if "cpu_async" in run.path.parts]
+    assert summary.judge(console, tmp_path, base, own) is Exit.OK
+
+
+@pytest.mark.parametrize("damage", ["a rank more", "no training settings", "an immense result"])
+def test_the_report_names_them_as_well(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    mode, spoil, reason = DAMAGES[damage]
+    for kind in (mode, "solo"):
+        write(tmp_path / "runs", make_spec(kind))
+    spoil(next((tmp_path / "runs" / "mlp" / mode).iterdir()))
+    text = report.write_report(tmp_path / "runs", tmp_path / "out", previous=tmp_path / "runs").read_text()
+    assert reason.partition(" - ")[0].partition("`")[0] in text
+    assert "**1 folder could not be read.**" in text
+
+
+def test_sound_seeds_of_the_same_cell_are_judged(tmp_path: Path, base: Path) -> None:
+    folders = [write(tmp_path, make_spec("nccl_cadence", seed=seed)) for seed in range(4)]
+    DAMAGES["no first lines"][1](folders[2])
+    found = {v.check: v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts}
+    assert folders[2].name in found["readable"].line
+    assert (found["quality"].name, "(n=3)" in found["quality"].line) == ("PASS", True)
+
+
+def test_what_no_check_is_prepared_for_refuses_one_cell(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, make_spec("nccl_sync"))
+    folders = [write(tmp_path, make_spec("cpu_async", seed=seed)) for seed in range(2)]
+
+    def check(case: Any) -> Verdict | None:
+        if any(run.path == folders[1] for run in case.cell.runs):
+            raise KeyError("of\nours")
+        return None
+
+    monkeypatch.setitem(CHECKS, "unprepared", check)
+    verdicts = judge([tmp_path], base, Terms(today=TODAY)).verdicts
+    (refused,) = (v for v in verdicts if "cpu_async" in v.cell)
+    assert (refused.name, refused.check) == ("REFUSED", "readable")
+    assert str(folders[1]) in refused.line
+    assert str(folders[0]) not in refused.line
+    assert "KeyError" in refused.line
+    assert "\n" not in refused.line
+    assert any(v.check == "quality" and "nccl_sync" in v.cell for v in verdicts)
+
+
+def test_no_baseline_is_made_of_them(tmp_path: Path) -> None:
+    folders = [write(tmp_path / "runs", make_spec("solo", seed=seed)) for seed in range(5)]
+    DAMAGES["no first lines"][1](folders[3])
+    with pytest.raises(ValueError, match=f"{folders[3].name}/events.jsonl: tells of no rank"):
+        write_proposals(tmp_path / "runs", tmp_path / "out", TODAY)
+
+
+def test_immense_values_are_no_measurement() -> None:
+    assert Sample.of([1e308, 1e308, 0.5]) == Sample(1, 0.5, None)
+    assert difference([0.9, 0.91], [1e308, 1e308], True) is None
+
+
+def test_a_tree_read_twice_is_read_once(tmp_path: Path, base: Path) -> None:
+    runs = tmp_path / "runs"
+    write(runs / "ci", make_spec("nccl_sync"))
+    (runs / "ci" / "bad").mkdir()
+    (runs / "ci" / "bad" / METRICS).write_text("{")
+    (tmp_path / "link").symlink_to(runs / "ci")
+    once = judge([runs], base, Terms(today=TODAY)).verdicts
+    assert judge([runs, runs / "ci"], base, Terms(today=TODAY)).verdicts == once
+    thrice = judge([runs / "ci", tmp_path / "link", runs], base, Terms(today=TODAY)).verdicts
+    assert not [v for v in thrice if v.check == "determinism"], "a folder is not compared with itself"
+    assert len(cells(find_runs(runs)[0])[0].runs) == 1

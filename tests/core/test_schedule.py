@@ -1,0 +1,48 @@
+"""What ranks take for the samples seen where gradients are averaged inside the step, after a rank is lost."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+
+from ddp.core.commands import Train
+from ddp.core.faults import Fault
+from ddp.core.policies.sync import Sync
+from ddp.core.spans import Chunk
+from ddp.core.worker import Step, Worker
+from ddp.core.world import World
+from ddp.sim import simulate
+
+
+def rising(fraction: float) -> float:
+    return 0.1 + fraction
+
+
+def steps_of(chunk: Chunk) -> list[Step]:
+    worker, found = Worker().receive(Train(0, chunk, seen=1000, pace=1.0, reason="")), []
+    for _ in range(chunk.steps):
+        worker, step = worker.act()
+        assert isinstance(step, Step)
+        found.append(step)
+    return found
+
+
+def test_progress_in_a_shared_grant_is_the_global_batch_however_odd_the_slices() -> None:
+    """64 samples over three ranks are 22, 21 and 21; the last global batch has one, so two ranks have none of it."""
+    for part in range(3):
+        assert [step.seen for step in steps_of(Chunk(0, 0, 193, 64, part, 3))] == [1000, 1064, 1128, 1192]
+
+
+@pytest.mark.parametrize(("size", "lost"), [(4, 1), (4, 3), (6, 0), (2, 1)])
+def test_the_rate_is_one_for_all_in_every_step_after_a_loss(size: int, lost: int) -> None:
+    world = World(size, 997, 16, 2, blocking=True, in_step=True, deadline_s=5.0, tolerate_loss=True)
+    played = simulate(Sync(), world, faults=(Fault(lost, 4, "crash"),))
+    assert played.status == "ok"
+    by_rank: dict[int, list[tuple[float, int]]] = {}
+    for entry in played.trained:
+        by_rank.setdefault(entry.rank, []).append((entry.seen, entry.batch.total))
+    courses = {tuple(course) for rank, course in by_rank.items() if rank != lost}
+    assert len({tuple(rising(seen / (2 * 997)) for seen, _ in course) for course in courses}) == 1
+    (course,) = courses
+    assert [seen for seen, _ in course] == [0, *accumulate(total for _, total in course)][:-1]
