@@ -95,6 +95,10 @@ class Counters:
         differ = [(own != usual).any() for own, usual in zip(self._changes(), self._usual, strict=True)]
         return differ[0] if len(differ) == 1 else torch.stack(differ).any()
 
+    def forget(self) -> None:
+        """They were replaced from outside, maybe after a step that others have learned from."""
+        self._usual = []
+
     def learn(self) -> None:
         """All ranks hold the same again: what they have changed by is the usual change."""
         self._usual = self._changes()

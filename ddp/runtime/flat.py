@@ -209,6 +209,7 @@ class FlatGradients:
     def rebase(self) -> None:
         """Buffers were replaced from outside: changes count from here."""
         self._changes.rebase()
+        self._counters.forget()
 
     def gather(self) -> None:
         """Take in gradients that were put in place of the views, or taken away, from outside."""

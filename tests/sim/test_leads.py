@@ -29,13 +29,13 @@ class Lead:
             self.most = max(self.most, max(steps) - min(steps))
 
 
-def led(policy: Any, epochs: int = 1) -> int:
+def led(policy: Any, samples: int = 360, epochs: int = 1) -> int:
     watch, size = Lead(), len(STEP_S)
     costs = Costs(lambda rank, step: STEP_S[rank], latency_s=1e-4)
-    world = World(size, 360, 1, epochs, blocking=False, in_step=False)
+    world = World(size, samples, 1, epochs, blocking=False, in_step=False)
     played = simulate(policy, world, costs=costs, watch=watch)
     assert played.status == "ok"
-    assert len(played.trained) == 360 * epochs
+    assert len(played.trained) == samples * epochs
     return watch.most
 
 
@@ -53,7 +53,7 @@ def test_no_rank_is_further_ahead_than_it_may_be(make: Any, lead: int, dispatch:
 def test_nobody_waits_for_a_rank_that_has_no_work(make: Any, ratios: tuple[float, ...]) -> None:
     """Every rank has its own part of an epoch and takes over nobody's: they are through with it at different times."""
     for lead in (0, 2):
-        led(make(anchor=4, max_batch_diff=lead, partition_ratios=ratios), epochs=3)
+        led(make(anchor=4, max_batch_diff=lead, partition_ratios=ratios), samples=120, epochs=2)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
