@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.schema import Metrics
+from bench.schema import MOST_RANKS, Metrics
 
 RUNNING, LEFT = "running", "left"
 """Statuses of a run without a result: its process lives, or it is gone without having ended the run."""
 BROKEN = "broken"
 """Status of a folder of which nothing can be shown but why."""
-MOST_RANKS = 4096
-"""No run has more: what says so is no run."""
 
 
 @dataclass(frozen=True)

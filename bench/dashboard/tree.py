@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.dashboard.about import LEFT, MOST_RANKS, RUNNING, About
+from bench.dashboard.about import LEFT, RUNNING, About
 from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object
+from bench.schema import MOST_RANKS
 
 _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from bench.plan import mode_name
 from bench.runfolder import CONFIG, read_object
+from bench.schema import MOST_RANKS
 
 
 class Named(Protocol):
@@ -65,6 +66,6 @@ def _text(value: Any) -> str:
 
 
 def _ranks(value: Any) -> int:
-    if not isinstance(value, int) or not 1 <= value <= 4096:
+    if not isinstance(value, int) or not 1 <= value <= MOST_RANKS:
         raise TypeError(f"{value!r} is no number of ranks")
     return value

@@ -24,7 +24,7 @@ from bench.dashboard.server import names_us
 from bench.dashboard.state import State
 from bench.dashboard.tail import Tail
 from bench.journal import Journal
-from bench.runfolder import CONFIG, EVENTS, RunWriter, find_runs
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter, find_runs
 from ddp.core import commands, events
 from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench
@@ -405,7 +405,11 @@ def test_ranks_that_no_run_has_are_said_and_not_counted(tmp_path: Path, where: s
     row, live = shown(board, ROW)[key], shown(board, LIVE, (key,))[key]
     assert len(live["ranks"]) == 2
     assert len(live["controller"]["counts"]) == 2
-    said = None if where == "records" else "world_size=2e+09: no run has more than 4096 ranks"
+    said = {
+        "config": "world_size=2e+09: no run has more than 4096 ranks",
+        "metrics": f"{folder / METRICS}: world_size: Input should be less than or equal to 4096",
+        "records": None,
+    }[where]
     assert row["problem"] == said
     assert (said in live["notes"]) is (said is not None)
 
