@@ -34,9 +34,12 @@ OTHERS = [name for name in models.MODELS if name not in EVERYWHERE]
 
 def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     """One cell of nine, others for other engines and sizes. With two ranks three, of different models and optimizers, and
-    two of the other models, so that all engines together try each of these."""
+    two of the other models, so that all engines together try each of these. Every second engine with three ranks, the
+    others with four: two cores are slow at that."""
     if ALL:
         return cells()
+    if world_size == 3 + list(ENTRANTS).index(name) % 2:
+        return []
     turn, everywhere = list(ENTRANTS).index(name) + world_size, cells(EVERYWHERE)
     picked = [everywhere[3 * model + (model + turn) % 3] for model in range(3)]
     if world_size != 2:
@@ -45,7 +48,8 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     return picked + [(model, list(OPTIMIZERS)[turn % 3]) for model in others]
 
 
-FIELD = [(name, size, cell) for size in SIZES for name in ENTRANTS for cell in chosen(name, size)]
+FIELD = [(name, size, cell) for size in reversed(SIZES) for name in ENTRANTS for cell in chosen(name, size)]
+"""The most ranks first: none waits long for those that are needed for a cell without it, as transports do not."""
 
 
 def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> Course:
@@ -84,8 +88,7 @@ def distance(one: Trained, other: Trained) -> float:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("world_size", SIZES)
-@pytest.mark.parametrize("name", ENTRANTS)
+@pytest.mark.parametrize(("name", "world_size"), [(n, size) for n in ENTRANTS for size in SIZES if chosen(n, size)])
 def test_an_engine_is_the_replay_of_its_ranks(
     name: str, world_size: int, data: Path, field: Callable[..., Trained], record_property: Callable[..., None]
 ) -> None:

@@ -27,9 +27,7 @@ OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
 
 def limit_collectives(limit: timedelta) -> None:
     """How long collectives of the default group may take from now on."""
-    newer = getattr(
-        dist, "set_timeout", None
-    )  # its older name, of torch before 2.12 or so, warns where there is a new one
+    newer = getattr(dist, "set_timeout", None)  # the older name is for torch before 2.12 or so
     (newer or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
 
 
