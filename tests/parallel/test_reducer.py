@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ddp.parallel.group import Group
 from ddp.parallel.reducer import Reducer
-from tests.parallel.conftest import Together, run_together, sound
+from tests.parallel.conftest import Together, run_together
+from tests.threads import sound
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ddp.runtime.sharding.zero1 import Site
 from ddp.runtime.transports.base import Site as Place
 from ddp.runtime.transports.base import choose
 from tests.runtime.sharded_ranks import KINDS, slices
+from tests.threads import in_threads, sound
 
 ALL = ("nccl_sync", *KINDS)
 building = threading.Lock()
@@ -99,37 +101,17 @@ def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
     """What `act` returns on every rank, or the exception that it raises."""
 
     def run(kind: str, act: Act, world: int = 2) -> list[Any]:
-        folder, found = tmp_path / f"{len(list(tmp_path.iterdir()))}", [None] * world
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
 
-        def main(number: int) -> None:
-            torch.set_num_threads(1)
-            rank = None
-            try:
-                rank = Rank(folder, number, world, kind)
-                found[number] = act(rank)
-            except Exception as error:
-                found[number] = error  # type: ignore[call-overload]
-            finally:
-                if rank is not None:
-                    rank.collectives.transport.close()
+        def main(number: int) -> Any:
+            rank = Rank(folder, number, world, kind)
+            with closing(rank.collectives.transport):
+                return act(rank)
 
-        threads = [threading.Thread(target=main, args=(number,)) for number in range(world)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-            assert not thread.is_alive(), "a rank hangs"
-        return found
+        return in_threads(world, main)
 
     return run
-
-
-def sound(found: list[Any]) -> list[Any]:
-    for one in found:
-        if isinstance(one, Exception):
-            raise one
-    return found
 
 
 @pytest.mark.parametrize("kind", ALL)
