@@ -81,6 +81,7 @@ def one(folder: Path) -> Run:
 
 def replay(folder: Path) -> Exit:
     """Replay the records of a run; print the first deviation. Exit code 1 if there is one, 4 if nothing can be replayed."""
+    from bench import environment
     from bench.replay import Unfit, deviation
 
     with usage():
@@ -94,4 +95,6 @@ def replay(folder: Path) -> Exit:
         print(f"EQUAL      {folder}: the core gives the {checked} recorded commands for the recorded events")
         return Exit.OK
     print(f"DIFFERENT  {folder}: {found}")
+    for line in _surroundings(run.metrics, {}, environment.source()):
+        print(f"  {line}: another core may decide otherwise")
     return Exit.REGRESSION

@@ -5,14 +5,13 @@ Every check of user input that needs more than a type, or the registries, is her
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from bench.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
-from ddp.settings import check_transport, known, number
+from ddp.settings import check_transport, emulated, known, norm_limit, number, whole
 from ddp.suggest import unknown
 from models.data import DATA, DataOptions, check
 from models.setup import Recipe, Setup
@@ -21,6 +20,8 @@ MAX_WORLD = 64
 MAX_PROFILED = 100
 DEVICES = ("auto", "cpu", "cuda")
 DAY_S = 86_400
+LEAST_RATE = 1e-12
+"""A learning rate below this trains nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,11 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
     recipe = replace(recipe, depth=_depth_of(config.model, setup))
-    if recipe.epochs < 1:
-        raise ValueError(f"train.epochs={recipe.epochs} must be 1 or more")
-    if recipe.batch_size < 1:
-        raise ValueError(f"train.batch_size={recipe.batch_size} must be 1 or more")
-    if not (math.isfinite(recipe.lr) and recipe.lr > 0):
-        raise ValueError(f"train.lr={recipe.lr} must be above 0")
-    if not (math.isfinite(recipe.lr_scale_ratio) and recipe.lr_scale_ratio >= 0):
-        raise ValueError(
-            f"train.lr_scale_ratio={recipe.lr_scale_ratio} must be 0 (the same rate for any world_size) or more"
-        )
-    limit = config.train.max_grad_norm
-    if limit is not None and not (math.isfinite(limit) and limit > 0):
-        raise ValueError(f"train.max_grad_norm={limit} must be above 0, or null for no limit")
+    whole("train.epochs", recipe.epochs, 1)
+    whole("train.batch_size", recipe.batch_size, 1)
+    number("train.lr", recipe.lr, LEAST_RATE)
+    number("train.lr_scale_ratio", recipe.lr_scale_ratio, 0.0, remedy="0: the same rate for any world_size")
+    norm_limit("train.max_grad_norm", config.train.max_grad_norm)
     return recipe
 
 
@@ -137,14 +130,7 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
             f"cluster.transport=memory with mode={config.engine.name}, which has PyTorch's own; leave it out"
         )
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
-    if world_size > 1 and cluster.speeds and len(cluster.speeds) != world_size:
-        count = len(cluster.speeds)
-        raise ValueError(
-            f"cluster.speeds has {count} values for {world_size} ranks: give one each, or world_size={count}"
-        )
-    for speed in cluster.speeds:
-        if not 0.01 <= speed <= 1:
-            raise ValueError(f"cluster.speeds: {speed} is not in [0.01, 1]; 0.5 makes a rank half as fast")
+    emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
 
 
 def check_profile(said: ProfileConfig, engine: str, world_size: int, machine: Machine) -> None:

@@ -85,16 +85,23 @@ class Cell:
 
     @property
     def ok(self) -> list[Metrics]:
-        """Metrics of the runs that finished."""
+        """Metrics of all runs that finished, of a seed that was run again each."""
         return [run.metrics for run in self.runs if run.metrics.status == "ok"]
 
     @property
-    def one_each(self) -> list[Metrics]:
-        """A finished run of every seed, in their order; of a seed that was run again, the first: a seed is one value."""
-        found: dict[int, Metrics] = {}
-        for metrics in self.ok:
-            found.setdefault(metrics.seed, metrics)
+    def counted(self) -> list[Run]:
+        """The run of every seed that stands for it, in their order: a seed is one value, however often it was trained. The
+        first that finished; else the first that failed or diverged; else one that somebody interrupted."""
+        ordered = sorted(self.runs, key=lambda run: ("ok", "failed", "killed").index(_kind(run)))
+        found: dict[int, Run] = {}
+        for run in ordered:
+            found.setdefault(run.metrics.seed, run)
         return [found[seed] for seed in sorted(found)]
+
+    @property
+    def one_each(self) -> list[Metrics]:
+        """Metrics of those of `counted` that finished. What is said of a cell's figures is said of these."""
+        return [run.metrics for run in self.counted if run.metrics.status == "ok"]
 
     @property
     def is_solo(self) -> bool:
@@ -151,6 +158,12 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         detail = f" ({key[0].detail})" if workloads[key[0].model] > 1 else ""
         found.append(Cell(label, key[0], ordered, f"{key[0].model} {label}{detail}"))
     return found
+
+
+def _kind(run: Run) -> str:
+    """`ok`; `failed`, by the run's own doing; or `killed`."""
+    status = run.metrics.status
+    return status if status in ("ok", "killed") else "failed"
 
 
 def _label(m: Metrics) -> str:

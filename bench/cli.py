@@ -6,9 +6,11 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -46,6 +48,17 @@ def dispatch(arguments: list[str]) -> int:
         return Exit.USAGE
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is read over a tree of runs is kept to the end: to search all of it for garbage again and again takes a sixth of
+    the time of a report, and finds next to nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _run(arguments: list[str]) -> int:
     from bench.run import run
 
@@ -77,7 +90,7 @@ def _report(arguments: list[str]) -> int:
     from bench.judging import some_runs
     from bench.report import write_report
 
-    with usage():
+    with usage(), _uncollected():
         found = some_runs(asked.path)
         for problem in found[1]:
             print(f"bench: left out: {problem}", file=sys.stderr)
@@ -93,7 +106,9 @@ def _validate(arguments: list[str]) -> int:
     codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
     parser = _parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
     judging.add_validate(parser, RUNS, BASELINES)
-    return judging.validate(parser.read(arguments))
+    asked = parser.read(arguments)
+    with _uncollected():
+        return judging.validate(asked)
 
 
 def _baseline(arguments: list[str]) -> int:

@@ -16,6 +16,8 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 """The source tree."""
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
+BUSY = "other programs used"
+"""How the warning begins that a run was not alone on its cores; whoever asks for it looks for these words."""
 GIT_S = 5.0
 """How long git may take."""
 
@@ -71,7 +73,14 @@ def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
     total = psutil.cpu_count() or 1
     if others + min(ranks, cores()) < total + 0.3:
         return None
-    return f"other programs used {others:.1f} of {total} cores during the run: its speeds are too low"
+    return f"{BUSY} {others:.1f} of {total} cores during the run: its speeds are too low"
+
+
+def inherited() -> dict[str, str]:
+    """Variables for a process of ours beside a run: the package is found where we found it, nothing is said of torchrun."""
+    path = os.environ.get("PYTHONPATH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
+    return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
 
 
 def gpus() -> list[str]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.exitcodes import Exit
 from bench.runfolder import Run, find_runs, write_text
 from bench.usage import UsageError, usage
+
+if TYPE_CHECKING:
+    from bench.validate import Judgement
 
 PROPOSALS = Path("proposals")
 Read = Callable[[list[str]], argparse.Namespace]
@@ -21,11 +27,15 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     parser.add_argument("path", type=Path, nargs="*", default=[runs], help=f"run folders or trees (default: {runs})")
     parser.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines, or one of its files")
     parser.add_argument("--brief", action="store_true", help="print what did not pass, and the summary")
+    parser.add_argument("--experiment", metavar="NAME", help="demand every run that it plans")
     parser.add_argument("--junit", type=Path, help="write the verdicts as JUnit XML")
     parser.add_argument(
         "--github", action="store_true", help="annotations and step summary (default in GitHub Actions)"
     )
     parser.add_argument("--with", dest="optional", action="append", default=[], metavar="CHECK", help="also: rcp")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="CHECK", help="this check (and `status`); can be said again"
+    )
     parser.add_argument("--accept-improvement", action="store_true", help="better than can be is no reason to stop")
     parser.add_argument("--allow-expired", action="store_true", help="compare with baselines whose last day is over")
     parser.add_argument(
@@ -42,29 +52,50 @@ def validate(asked: argparse.Namespace) -> Exit:
     terms = Terms(
         today=_today(),
         optional=tuple(asked.optional),
+        only=tuple(asked.only),
         accept_improvement=asked.accept_improvement,
         allow_expired=asked.allow_expired,
         allow_inconclusive=asked.allow_inconclusive,
         allowed=tuple(field for field in asked.allow_mismatch.split(",") if field),
     )
     with usage():
-        for path in asked.path:
-            some_runs(path)
-        judgement = judge(asked.path, asked.baseline, terms)
-        print("\n".join(lines(judgement, asked.brief)))
+        found = [run for path in asked.path for run in some_runs(path)[0]]
+        judgement = _whole(judge(asked.path, asked.baseline, terms), asked, found)
         if asked.junit:
             from bench.validate.junit import xml
 
+            asked.junit.parent.mkdir(parents=True, exist_ok=True)
             write_text(asked.junit, xml(judgement))
+        print("\n".join(lines(judgement, asked.brief)))
         if asked.github or os.environ.get("GITHUB_ACTIONS") == "true":
             _github(judgement)
     return judgement.code
 
 
-def _github(judgement: object) -> None:
-    from bench.validate import Judgement, github
+def _whole(judgement: Judgement, asked: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
+    """The judgement with what an experiment planned and is not here: a verdict if it was asked for, else a remark."""
+    from bench.report.planned import planned
+    from bench.validate.verdict import EXITS, Verdict
 
-    assert isinstance(judgement, Judgement)
+    plan = planned(asked.path[0], asked.experiment)
+    missing = plan.missing(runs) if plan is not None else []
+    if plan is None or not missing:
+        return judgement
+    seeds: dict[str, list[str]] = defaultdict(list)
+    for point in missing:
+        seeds[f"{point.model} {point.mode} ×{point.world_size}"].append(str(point.seed))
+    line = f"{len(missing)} of the {len(plan.points)} runs that it plans are not here: "
+    line += "; ".join(f"{cell} seeds {', '.join(listed)}" for cell, listed in seeds.items())
+    line += f"; train them: python -m bench experiment={plan.experiment}"
+    if asked.experiment is None:
+        return replace(judgement, footer=[*judgement.footer, f"experiment {plan.experiment}: {line}"])
+    told = Verdict("INCONCLUSIVE", "planned", f"experiment {plan.experiment}", line, EXITS["INCONCLUSIVE"])
+    return replace(judgement, verdicts=[told, *judgement.verdicts])
+
+
+def _github(judgement: Judgement) -> None:
+    from bench.validate import github
+
     for line in github.commands(judgement):
         print(line)
     if place := os.environ.get("GITHUB_STEP_SUMMARY"):
@@ -89,6 +120,9 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     one.add_argument("--out", type=Path, default=PROPOSALS, help=f"where proposals go (default: {PROPOSALS})")
     one.add_argument("--mode", help="only cells of this mode, such as solo")
     one.add_argument("--time", action="store_true", help="keep speeds too, for comparisons on the same machine")
+    one.add_argument(
+        "--slower", type=float, metavar="PERCENT", help="with --time: how much longer cells may take (default: 10)"
+    )
     one.add_argument("--dirty", action="store_true", help="though the source tree had uncommitted changes")
     one.add_argument("--because", help="what explains seeds far from the others")
     one.add_argument("--baseline", type=Path, default=baselines, help="what the differences are shown to")
@@ -141,7 +175,7 @@ def _propose(asked: argparse.Namespace) -> Sequence[str]:
         asked.out,
         _today(),
         mode=asked.mode,
-        with_time=asked.time,
+        slower=_slower(asked),
         dirty=asked.dirty,
         because=asked.because,
     )
@@ -149,6 +183,15 @@ def _propose(asked: argparse.Namespace) -> Sequence[str]:
     old = Library(tuple(r for r in load(asked.baseline).references if r.config_hash in known))
     how = f"{len(made)} proposals in {asked.out}; to put them into place: python -m bench baseline accept {asked.out}"
     return [*diff(old, Library(tuple(made))), how]
+
+
+def _slower(asked: argparse.Namespace) -> float | None:
+    """How much longer cells may take, per cent; None: time is not asked for."""
+    if asked.slower is not None and not asked.time:
+        raise UsageError("--slower is the margin of --time: say both")
+    from bench.validate.propose import SLOWER
+
+    return (SLOWER if asked.slower is None else asked.slower) if asked.time else None
 
 
 def _audit(asked: argparse.Namespace) -> tuple[Sequence[str], Exit]:

@@ -65,21 +65,22 @@ class Planned:
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
     """Print the plan of a command line. Raises UsageError."""
     planned = Planned()
-    compose(arguments, verbs, planned.job, planned.left_out.append)
+    compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
     for line in table(planned, _history(planned)):
         print(line)
     return Exit.USAGE if planned.impossible else Exit.OK
 
 
-def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> None:
-    """One line on a sweep that is about to start; silent on one that cannot."""
+def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
+    """One line on a sweep that is about to start, silent on one that cannot; whether every point of it composes."""
     planned = Planned()
     try:
-        compose(arguments, verbs, planned.job, planned.left_out.append)
+        compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
     except UsageError:
-        return
+        return False
     if len(planned.specs) > 1:
         console.print(total(planned, _history(planned)), markup=False, soft_wrap=True)
+    return True
 
 
 def _history(planned: Planned) -> list[Metrics]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from bench import figures
 from bench.spec import RunSpec
 from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.events import Evaluated, Failed, Progress, Ready
@@ -116,9 +117,10 @@ class Scoreboard:
         if epoch.evaluated < epoch.parts:
             return None
         width = len(str(self.spec.epochs))
+        loss, reached = epoch.loss / max(epoch.samples, 1), epoch.metric / max(epoch.eval_samples, 1)
         line = (
-            f"epoch {record.epoch + 1:>{width}}/{self.spec.epochs}  loss {epoch.loss / max(epoch.samples, 1):.4f}  "
-            f"{self.spec.metric} {epoch.metric / max(epoch.eval_samples, 1):.4f}  {self.rate:,.0f} samples/s"
+            f"epoch {record.epoch + 1:>{width}}/{self.spec.epochs}  loss {figures.metric(loss)}  "
+            f"{self.spec.metric} {figures.metric(reached)}  {self.rate:,.0f} samples/s"
         )
         return f"{line}  {self.schedule}".rstrip()
 

@@ -23,11 +23,13 @@ from bench.complaints import complain
 from bench.compose import compose
 from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
-from bench.loggers import chosen, write
+from bench.loggers import Said, chosen
+from bench.loggers.beside import Beside as Loggers
 from bench.plan import RunPlan, plan
-from bench.runfolder import find_runs, finished, place
+from bench.runfolder import find_runs, finished, making, place
 from bench.summary import Cell
 from bench.usage import UsageError, usage
+from ddp.runtime.clock import now
 from ddp.runtime.engines import facts
 from ddp.suggest import unknown
 from models import MODELS
@@ -50,11 +52,12 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
 
 
 def _run(session: Session, arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
+    known = False
     if _is_experiment(arguments):
         from bench.planning import announce
 
-        announce(session.console, arguments, verbs)
-    compose(arguments, verbs, session.job, session.leave_out)
+        known = announce(session.console, arguments, verbs)
+    compose(arguments, verbs, session.job, session.leave_out, ahead=not known)
     return session.conclude(baseline)
 
 
@@ -139,7 +142,7 @@ class Session:
         if config.dashboard and self.beside is None:
             self._open_dashboard(Path(config.output))
         with usage():
-            loggers = chosen(config.logger)
+            names = chosen(config.logger)
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
@@ -156,8 +159,11 @@ class Session:
 
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
-        outcome = launch(run_plan, self.console, source)
-        for problem in write(loggers, outcome.folder, Path(spec.output)):
+        said = Said(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
+        with Loggers(names, making(*key), key[0], said) as loggers:
+            outcome = launch(run_plan, self.console, source)
+            problems = loggers.end(outcome.folder)
+        for problem in problems:
             self.console.print(f"note: {problem}", style="yellow", markup=False, soft_wrap=True)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 

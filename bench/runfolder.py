@@ -45,6 +45,11 @@ def place(output: Path, model: str, mode: str, run_id: str) -> Path:
     return output / model / mode / run_id
 
 
+def making(output: Path, model: str, mode: str, run_id: str) -> Path:
+    """Where it lies while this process makes it."""
+    return output / model / mode / f".tmp-{run_id}-{os.getpid()}"
+
+
 def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
     """Whether that run is there with status `ok`."""
     return _is_ok(place(output, model, mode, run_id))
@@ -80,7 +85,7 @@ class RunWriter:
     def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
         self._place = place(output, model, mode, run_id)
         parent = self._place.parent
-        self.path = parent / f".tmp-{run_id}-{os.getpid()}"
+        self.path = making(output, model, mode, run_id)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _clean(parent, run_id)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from tabulate import tabulate
 
+from bench import figures
 from bench.analysis.faults import notes
 from bench.exitcodes import Exit
 from bench.schema import Metrics, RankTime, Steady
@@ -42,7 +43,7 @@ def show_run(console: Console, cell: Cell) -> None:
     m = cell.metrics
     assert m is not None
     console.print()
-    _line(console, m.final.eval_metric, f"{_number(m.final.eval, '.4f')}  ({_best(m)}{_target(m)})")
+    _line(console, m.final.eval_metric, f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})")
     _line(console, "speed", _speed(m))
     if m.throughput.steady is not None and m.world_size > 1:
         _line(console, "steady", _steady(m.throughput.steady))
@@ -75,7 +76,7 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
                 str(m.world_size),
                 str(m.seed),
                 cell.note or m.status,
-                _number(m.final.eval, ".4f"),
+                figures.metric(m.final.eval),
                 _number(m.throughput.samples_per_s, ",.0f"),
                 _number(m.throughput.efficiency, ".2f"),
                 _number(m.throughput.steady_efficiency, ".3f"),
@@ -169,7 +170,7 @@ def _number(value: float | None, form: str) -> str:
 def _best(m: Metrics) -> str:
     if m.final.best is None or m.final.best_epoch is None or m.final.best == m.final.eval:
         return ""
-    return f"best {m.final.best:.4f} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
+    return f"best {figures.metric(m.final.best)} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
 
 
 def _target(m: Metrics) -> str:

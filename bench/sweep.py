@@ -2,7 +2,7 @@
 
 One rule, for whoever composes a sweep (`bench.compose`, so the verbs `run` and `plan`): a sweep over world sizes is a
 product, in which engines of one rank meet sizes that they cannot have. These points are left out and said. Where one size is
-asked for, it is the user's mistake. `bench.report.planned` reads the same (`Facts.fits`) from an experiment's file.
+asked for, it is the user's mistake. `bench.report.planned` reads the same (`EngineFacts.fits`) from an experiment's file.
 """
 
 from __future__ import annotations

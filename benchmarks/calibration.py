@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from tabulate import tabulate
 
 from bench.validate.statistics import DEVIATIONS, LOOKS, VARIANCE, Call, Floats, Moments, compare, decide, holm
 from bench.validate.statistics import PROOF as SUSPICION
+from benchmarks.documents import put
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "validation.md"
 SWEEPS, CELLS, WORKLOADS = 10_000, 48, 6
 """Cells of a sweep share the baseline of their workload: 6 of them, 8 cells each."""
 BLOCK = 1_000
@@ -133,7 +131,7 @@ def table(sweeps: int = SWEEPS) -> str:
 def main() -> None:
     """Print the table, or write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/validation.md")
     parser.add_argument("--sweeps", type=int, default=SWEEPS)
     asked = parser.parse_args()
     began = time.monotonic()
@@ -141,16 +139,7 @@ def main() -> None:
     print(text)
     print(f"{len(SCENARIOS)} scenarios x {asked.sweeps:,} sweeps x {CELLS} cells in {time.monotonic() - began:.0f} s")
     if asked.write:
-        write(DOCUMENT, "calibration", text)
-
-
-def write(document: Path, name: str, text: str) -> None:
-    """Put `text` between the marks `<!-- name -->` and `<!-- /name -->` of a document."""
-    body = document.read_text(encoding="utf-8")
-    marks = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-    new, count = re.subn(marks, lambda found: f"{found[1]}\n{text}\n\n{found[2]}", body, flags=re.DOTALL)
-    assert count == 1, f"{document} has no place for {name}"
-    document.write_text(new, encoding="utf-8")
+        put("validation.md", calibration=text)
 
 
 if __name__ == "__main__":

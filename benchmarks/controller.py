@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
+import argparse
 import random
-import re
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks.documents import put
 from ddp.core.commands import Plan
 from ddp.core.events import Averaged, RoundClosed
 from ddp.core.policies.asynchronous import Async
@@ -27,7 +26,6 @@ from ddp.core.policies.windows import WindowSettings
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "controller.md"
 STEP_S = 0.01
 """Of the fastest rank."""
 WIRE_S, LATENCY_S = 0.002, 0.00002
@@ -239,21 +237,19 @@ TABLES: dict[str, Callable[[Run], str]] = {
 }
 
 
-def main(write: bool) -> None:
-    """Print the tables, or put each between its marks in the document."""
-    text = DOCUMENT.read_text(encoding="utf-8") if write else ""
+def main(names: Iterable[str], write: bool) -> None:
+    """Print these tables, or put each between its marks in the document."""
+    tables: dict[str, str] = {}
     with ProcessPoolExecutor() as pool:
 
         def run(job: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> list[Any]:
             return list(pool.map(partial(_call, job), arguments))
 
-        for name, make in TABLES.items():
-            table = make(run)
-            print(table, end="\n\n", flush=True)
-            marks = (f"<!-- {name} -->\n", f"\n<!-- end of {name} -->")
-            text = re.sub(f"(?s)(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", lambda _, new=table: new, text)
+        for name in names:
+            tables[name] = TABLES[name](run)
+            print(tables[name], end="\n\n", flush=True)
     if write:
-        DOCUMENT.write_text(text, encoding="utf-8")
+        put("controller.md", **tables)
 
 
 def _call(job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -261,4 +257,8 @@ def _call(job: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 if __name__ == "__main__":
-    main("--write" in sys.argv)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES), help="these tables")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    main(asked.only, asked.write)

@@ -22,9 +22,9 @@ from tabulate import tabulate
 
 from bench.runfolder import find_runs
 from bench.schema import Metrics
+from benchmarks.documents import put
 from benchmarks.namespaces import NETWORK, ROOT, Agent, Link, agents, possible, wait_for
 
-DOCUMENT = ROOT / "docs" / "machines.md"
 MODES = ("nccl_sync", "nccl_cadence", "cpu_async")
 DEADLINE_S = 5.0
 """Of runs whose link is cut."""
@@ -186,14 +186,6 @@ def table(rows: dict[str, Row]) -> str:
     )
 
 
-def write(page: str) -> None:
-    """Put the page between the marks of the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    marked = re.compile(r"(<!-- machines -->\n).*?(<!-- /machines -->)", re.DOTALL)
-    assert marked.search(text), f"{DOCUMENT} has no place for the tables"
-    DOCUMENT.write_text(marked.sub(lambda place: f"{place[1]}\n{page}\n{place[2]}", text), encoding="utf-8")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
@@ -204,4 +196,4 @@ if __name__ == "__main__":
     made = table(measure(asked.seeds))
     print(made)
     if asked.write:
-        write(made)
+        put("machines.md", machines=made)

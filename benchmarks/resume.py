@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +20,9 @@ from tabulate import tabulate
 
 from bench.runfolder import find_runs
 from bench.schema import Metrics
+from benchmarks.documents import put
 from tests.warm import Warm, wait_for
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "checkpoints.md"
 MODES = ("nccl_cadence", "nccl_async", "cpu_cadence", "cpu_async")
 SEEDS = range(5)
 QUIET = ("report=false", "validate=false")
@@ -123,14 +122,6 @@ def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
     )
 
 
-def write(page: str) -> None:
-    """Put the page between the marks of the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    marked = re.compile(r"(<!-- resume -->\n).*?(<!-- /resume -->)", re.DOTALL)
-    assert marked.search(text), f"{DOCUMENT} has no place for the table"
-    DOCUMENT.write_text(marked.sub(lambda found: f"{found[1]}\n{page}\n{found[2]}", text), encoding="utf-8")
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
@@ -139,4 +130,4 @@ if __name__ == "__main__":
     made = table(compare(asked.epochs), asked.epochs)
     print(made)
     if asked.write:
-        write(made)
+        put("checkpoints.md", resume=made)

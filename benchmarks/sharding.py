@@ -2,20 +2,21 @@
 
     python -m benchmarks.sharding [model[@data]:batch[,batch...] ...] [--modes a,b] [--ranks 1,2,4]
 
-Two steps go before: then the optimizer has its state and gradients have found their order. The next is watched.
+Two small steps go before: then the optimizer has its state and gradients have found their order. The next is watched. A row
+is printed as soon as it is measured. `data` is a data set, or `cifar100-shaped`: 3x32x32 and 100 classes, drawn by a seed.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from tabulate import tabulate
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -32,16 +33,25 @@ from ddp.runtime.sharding.memory import STATE, Kinds, Watch, kinds
 from ddp.runtime.sharding.zero1 import Sharded
 from ddp.runtime.sharding.zero2 import largest
 from ddp.runtime.task import Job
+from models.data.options import PLAIN, DataOptions
 
 MODES = ("nccl_sync", "zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")
 RANKS = (1, 2, 4)
 BATCHES = {"mlp": (16,), "resnet_graph": (32,)}
+SHAPED = {"cifar100-shaped": ("synthetic", DataOptions(samples=512, classes=100))}
+"""Data sets that are another one with settings."""
+WARM, FEW = 2, 2
+"""Steps that go before, and samples of a rank in each of them: enough to normalise over."""
+COLUMNS = (*STATE, "together", "all else", "total", "largest layer")
 
 
 def measure(folder: Path, rank: int, world_size: int, model: str, data: str, batch: int, mode: str) -> None:
     """One rank's figures: bytes by kind at their most, the most of all else, bytes of the largest layer."""
     torch.set_num_threads(1)
-    recipe = replace(models.load(model).recipes["quick"], **({"data": data} if data else {}))
+    recipe = models.load(model).recipes["quick"]
+    if data:
+        name, options = SHAPED.get(data, (data, PLAIN))
+        recipe = replace(recipe, data=name, data_options=options)
     task = partial(models.make_task, model, recipe, "data")
     job = Job(task, 1, batch, 0, world_size, Sync(), "nccl" if mode == "nccl_sync" else mode, folder, device="cpu")
     loop = Loop(job, rank, lambda event: None)
@@ -52,10 +62,12 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
     replica.in_step = side.in_step(replica)
 
     with Watch(partial(_kinds, replica)) as watch:
-        for number in range(3):
-            watch.peak, watch.activations, watch.most = dict.fromkeys(STATE, 0), 0, 0
-            start = number * batch * world_size + batch * rank
-            replica.step(Batch(0, start, start + batch, batch * world_size), 0.0)
+        at = 0
+        for number, size in enumerate((FEW,) * WARM + (batch,)):
+            watch.looking = number == WARM
+            start = at + size * rank
+            replica.step(Batch(0, start, start + size, size * world_size), 0.0)
+            at += size * world_size
     lay_down(folder, rank, {"peak": watch.peak, "else": watch.activations, "most": watch.most, "layer": layer})
     side.close()
 
@@ -74,30 +86,31 @@ def _local(tensors: list[Tensor]) -> Iterator[Tensor]:
         yield tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def table(model: str, data: str, batches: tuple[int, ...], modes: tuple[str, ...], sizes: tuple[int, ...]) -> str:
-    """A row for each mode and number of ranks: the rank that has most."""
-    rows = []
-    for mode in modes:
-        for size in sizes:
-            found = [_most(size, (model, data, batch, mode)) for batch in batches]
-            state = [found[0]["peak"][kind] for kind in STATE]
-            rest = [each["else"] for each in found]
-            total = [each["most"] for each in found]
-            figures = (
-                *state,
-                sum(state),
-                found[0]["layer"],
-                *(x for pair in zip(rest, total, strict=True) for x in pair),
-            )
-            rows.append([mode, size, *(f"{each / 1e6:,.2f}" for each in figures)])
-    columns = [text for batch in batches for text in (f"all else, batch {batch}", f"total, batch {batch}")]
-    head = ["mode", "ranks", *STATE, "together", "largest layer", *columns]
-    return f"{model}{f' on {data}' if data else ''}, MB\n\n{tabulate(rows, head, tablefmt='github')}\n"
+def show(model: str, data: str, batches: tuple[int, ...], modes: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    """Print a table: a row for each mode, number of ranks and batch size, of the rank that has most."""
+    print(f"{model}{f' on {data}' if data else ''}, MB\n", flush=True)
+    head = ("mode", "ranks", "batch", *COLUMNS)
+    print(_row(head), _row(("---", *("---:" for _ in head[1:]))), sep="\n", flush=True)
+    for mode, size, batch in product(modes, sizes, batches):
+        found = _most(size, (model, data, batch, mode))
+        state = [found["peak"][kind] for kind in STATE]
+        figures = (*state, sum(state), found["else"], found["most"], found["layer"])
+        print(_row((mode, size, batch, *(f"{each / 1e6:,.3f}" for each in figures))), flush=True)
+    print(flush=True)
+
+
+def _row(cells: Iterable[Any]) -> str:
+    first, *others = cells
+    return f"| {first:<11} | " + " | ".join(f"{cell:>10}" for cell in others) + " |"
+
+
+LIMIT_S = 3600.0
+"""For the ranks of one row: on a machine with other work, too."""
 
 
 def _most(size: int, what: tuple[Any, ...]) -> dict[str, Any]:
     with scratch() as folder:
-        found = gather(folder, measure, [(rank, size, *what) for rank in range(size)])
+        found = gather(folder, measure, [(rank, size, *what) for rank in range(size)], LIMIT_S)
     most: dict[str, Any] = max(found, key=lambda each: each["most"])
     return most
 
@@ -113,7 +126,7 @@ def main() -> None:
     for cell in given.cells:
         what, _, batches = cell.partition(":")
         model, _, data = what.partition("@")
-        print(table(model, data, tuple(map(int, (batches or "16").split(","))), modes, sizes), flush=True)
+        show(model, data, tuple(map(int, (batches or "16").split(","))), modes, sizes)
 
 
 if __name__ == "__main__":

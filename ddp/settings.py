@@ -82,6 +82,19 @@ def function(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a function, not {_shown(value)}")
 
 
+def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, ...]:
+    """Emulated relative speeds, one for each of `devices` or none at all; ValueError for others."""
+    speeds = listed(name, given, "[1.0, 0.4]")
+    if speeds and devices is not None and len(speeds) != devices:
+        raise ValueError(f"{name} has {len(speeds)} values for {devices} ranks; give one for each")
+    return tuple(number(name, speed, 0.01, 1.0, remedy="0.5 makes a rank half as fast") for speed in speeds)
+
+
+def norm_limit(name: str, value: Any) -> float | None:
+    """A limit on the norm of the gradients, or None; ValueError for 0, less, or what is no number."""
+    return None if value is None else number(name, value, 1e-12, remedy="leave it out for no limit")
+
+
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
     given = listed("faults", faults, "['1@40:crash']")

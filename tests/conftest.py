@@ -1,4 +1,5 @@
-"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. Warm commands."""
+"""Which schedules hypothesis draws: the same in every run, unless `make campaign` asks for new ones. One thread for torch in
+each process, as in ranks. Warm commands."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ settings.register_profile("same", derandomize=True, database=None)
 settings.register_profile("new", phases=[Phase.explicit, Phase.reuse, Phase.generate], print_blob=True)
 settings.load_profile(os.environ.get("SCHEDULES", "same"))
 
+# Before anything imports torch: several processes test at once, and threads beyond the cores spin for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell that starts something in the background has it ignore interrupts, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

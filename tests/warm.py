@@ -58,7 +58,7 @@ class Process:
         self._said = b""
         self.returncode: int | None = None
         """Exit code, or minus the signal that killed it; None while it runs, as far as known."""
-        self.pid, self._minder = map(int, self._hear(60.0).split())
+        self.pid, self._minder = map(int, self._hear(180.0).split())
         """Also the number of its session and group."""
 
     def _hear(self, timeout_s: float) -> bytes:

@@ -6,13 +6,13 @@ the run is gone, however it went.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from bench.dashboard.listening import address, listen
+from bench.environment import inherited
 
 ENDING_S = 3.0
 """How long it may take to end, before it is killed."""
@@ -28,7 +28,7 @@ class Beside:
             words = ["dashboard", str(output), "--socket", str(listening.fileno())]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench", *words],
-                env=_environment(),
+                env=inherited(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -47,11 +47,3 @@ class Beside:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, and the package found where we found it; without what torchrun tells its processes."""
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
-    return kept | {"PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}

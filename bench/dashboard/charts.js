@@ -24,13 +24,14 @@ const dash = (index) => ["", "6 3", "2 3", "8 3 2 3"][Math.floor(index / 8) % 4]
 function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
+  if (size >= 1e12) return value.toExponential(2);
   if (size >= 1000) return Math.round(value).toLocaleString("en-US");
   if (size !== 0 && size < 0.001) return value.toExponential(1);
   return String(Number(value.toPrecision(digits)));
 }
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(value > 0.9995 || value < 0.0995 ? 1 : 0)} %`.replace("100.0", "100"));
 const bytes = (value) => (value === null || value === undefined ? "–" : value >= 2 ** 30 ? `${(value / 2 ** 30).toFixed(1)} GiB` : `${Math.round(value / 2 ** 20)} MiB`);
-const metric = (value) => (value === null || value === undefined ? "–" : Math.abs(value) < 10 ? value.toFixed(4) : number(value));
+const metric = (value) => (value === null || value === undefined ? "–" : value !== 0 && Math.abs(value) < 0.05 ? Number(value.toPrecision(3)).toString() : Math.abs(value) < 10 ? value.toFixed(4) : number(value));
 function time(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;

@@ -104,6 +104,7 @@ def _lines(cells: list[Cell], sums: list[float]) -> dict[str, list[float | None]
         "share": [short(ratio(c.samples, total)) for c, total in zip(cells, sums, strict=True)],
         "step_ms": [short(ratio(c.busy_s * 1e3, c.steps)) for c in cells],
         "cpu": [short(ratio(c.cpu_s, c.used_s)) for c in cells],
+        "gpu": [short(ratio(c.gpu_s, c.gpu_used_s)) for c in cells],
         "rss_bytes": [round(c.rss) or None for c in cells],
         "device_bytes": [round(c.device) or None for c in cells],
     }

@@ -6,7 +6,11 @@ const TABS = {
   step_ms: ["Step time", "ms of work per step", number],
   rss_bytes: ["Memory", "resident memory", bytes],
   cpu: ["Processor", "cores in use", number],
+  gpu: ["GPU", "share of the time at work", percent],
+  device_bytes: ["GPU memory", "memory of tensors on the GPU", bytes],
 };
+/** Tabs that are there only if a rank has something to say on them. */
+const WHERE_THERE = ["gpu", "device_bytes"];
 const KINDS = { compute: "--c0", data: "--c5", comm: "--c1", wait: "--c4", eval: "--c2", checkpoint: "--c3", other: "--line" };
 const choice = { tab: "samples_per_s", x: "s", log: false };
 
@@ -44,7 +48,7 @@ class RunPage {
     const log = h("button", { type: "button", "aria-pressed": String(choice.log), onclick: (event) => {
       choice.log = !choice.log; event.target.setAttribute("aria-pressed", String(choice.log)); this.draw();
     } }, "log");
-    const tabs = pick(Object.fromEntries(Object.entries(TABS).map(([key, [text]]) => [key, text])), () => choice.tab,
+    const tabs = this.tabs = pick(Object.fromEntries(Object.entries(TABS).map(([key, [text]]) => [key, text])), () => choice.tab,
       (tab) => { choice.tab = tab; this.draw(); });
     this.evalTitle = h("h3", {}, "Evaluation");
     this.workTitle = h("p", { class: "quiet facts" });
@@ -106,6 +110,9 @@ class RunPage {
     this.eval.format = metric;
     this.eval.draw({ series: [{ name: row.metric || "metric", color: color(2), dots: true, bridge: true,
       x: done.map((e) => (x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }], marks });
+    Object.keys(TABS).forEach((key, i) => {
+      this.tabs.children[i].hidden = WHERE_THERE.includes(key) && !ranks.some((rank) => curves.ranks[rank][key].some((value) => value !== null));
+    });
     const [, unit, format] = TABS[choice.tab];
     this.workTitle.textContent = unit;
     this.work.format = format;

@@ -29,6 +29,9 @@ class Cell(NamedTuple):
     cpu_s: float = 0.0
     """Processor seconds, of the seconds that `used_s` counts."""
     used_s: float = 0.0
+    gpu_s: float = 0.0
+    """Seconds in which the rank's GPU was at work, of those that `gpu_used_s` counts."""
+    gpu_used_s: float = 0.0
     rss: float = 0.0
     """Most memory that was seen, bytes."""
     device: float = 0.0

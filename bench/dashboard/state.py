@@ -186,6 +186,8 @@ def _used(state: State, record: Memory, at: float) -> State:
         device=record.device_bytes or 0,
         cpu_s=cpu - known.cpu_s if told else 0.0,
         used_s=stop - start if told else 0.0,
+        gpu_s=(record.device_use or 0.0) * (stop - start),
+        gpu_used_s=0.0 if record.device_use is None else stop - start,
     )
     state = _rank(state, record.rank, rss_bytes=record.rss_bytes, peak_rss_bytes=peak, used=at, cpu_s=cpu)
     return replace(state, series=spread(state.series, record.rank, start, stop, what))

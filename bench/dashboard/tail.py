@@ -26,7 +26,7 @@ _UNSEEN = re.compile(
 
 
 @dataclass
-class _File:
+class Lines:
     """One file, and how far it is read."""
 
     path: Path
@@ -59,7 +59,7 @@ class Tail:
     state: State = field(default_factory=State)
     malformed: int = 0
     """Lines that are no records."""
-    _files: dict[str, _File] = field(default_factory=dict)
+    _files: dict[str, Lines] = field(default_factory=dict)
     _merged: bool = False
     """What ranks measured is among the events by now."""
 
@@ -68,7 +68,7 @@ class Tail:
         files = [EVENTS, *self._parts()]
         more = False
         for name in files:
-            file = self._files.setdefault(name, _File(self.folder / name))
+            file = self._files.setdefault(name, Lines(self.folder / name))
             try:
                 lines = file.more(CHUNK)
             except OSError:

@@ -1,20 +1,22 @@
-"""Recorded runs for the tools that people have: `logger=tensorboard|mlflow|wandb`, or a list of them. One file each.
+"""Runs for the tools that people have: `logger=tensorboard|mlflow|wandb`, or a list of them. One file each.
 
-A logger reads a finished run folder, and writes where its tool looks, on this machine. It never fails a run. Packages are
-imported when they are used; each is an extra of the same name.
+A logger is told of a run while it lasts, and writes the whole of it from the finished run folder, where its tool looks, on
+this machine. It does so in a process of its own (`beside`, `follow`) and never fails a run, nor holds one up for long.
+Packages are imported there; each is an extra of the same name.
 """
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.suggest import unknown
 
 if TYPE_CHECKING:
-    from bench.loggers.recorded import Recorded
+    from bench.loggers.recorded import Begun, Recorded, Scalar
 
 NONE = "none"
 LOGGERS: dict[str, str] = {
@@ -25,11 +27,44 @@ LOGGERS: dict[str, str] = {
 """Name, which is that of the package and of the extra -> module, imported on use."""
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a run says of itself to its loggers, before it has a folder."""
+
+    model: str
+    mode: str
+    run_id: str
+    config_hash: str
+    world_size: int
+    metric: str
+    """Name of what evaluation measures."""
+    launched: float
+    """About, seconds on the clock of the records."""
+
+
+class Live(Protocol):
+    """A run that lasts, as a tool has it."""
+
+    def add(self, scalars: Sequence[Scalar]) -> None:
+        """Show more of it at once. Raises whatever its package raises."""
+        ...
+
+    def end(self) -> None:
+        """The run is gone without a result: what was added is all there is."""
+        ...
+
+
 class Logger(Protocol):
     """A module of the registry."""
 
-    def write(self, run: Recorded, output: Path) -> Path:
-        """Write a run, in place of what an earlier attempt at it has left; `output`: folder of all runs. Where it is now.
+    def begin(self, run: Begun, output: Path) -> Live | None:
+        """Begin a run, in place of what an earlier attempt at it has left; `output`: folder of all runs. None: this tool
+        cannot show a run that lasts."""
+        ...
+
+    def write(self, run: Recorded, output: Path, live: Live | None = None) -> Path:
+        """Write a run, in place of what an earlier attempt at it has left, or goes on with what was begun and is `live`.
+        Where it is now.
 
         Raises whatever its package raises."""
         ...
@@ -46,18 +81,3 @@ def chosen(said: Any) -> tuple[str, ...]:
         if importlib.util.find_spec(name) is None:
             raise ValueError(f"logger={name} needs the package {name}: pip install '.[{name}]'")
     return names
-
-
-def write(names: tuple[str, ...], folder: Path, output: Path) -> list[str]:
-    """Have the loggers `names` write the run in `folder`; a line for each that could not."""
-    problems = []
-    for name in names:
-        from bench.loggers.recorded import recorded  # a run without loggers does without
-
-        try:
-            logger: Logger = importlib.import_module(LOGGERS[name])
-            logger.write(recorded(folder), output)
-        except Exception as error:  # whatever a package of others' may do: the run is over, and its results are written
-            said = (str(error) or type(error).__name__).splitlines()[0]
-            problems.append(f"logger {name} failed ({type(error).__name__}: {said}); the run folder has everything")
-    return problems

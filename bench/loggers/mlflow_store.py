@@ -16,7 +16,8 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # kept up, no longer a
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from bench.loggers.recorded import Recorded
+from bench.loggers import Live
+from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "mlruns"
 KEY = "bench.run_id"
@@ -28,25 +29,55 @@ MOST = 500
 T = TypeVar("T")
 
 
-def write(run: Recorded, output: Path) -> Path:
-    """Write a run, into the experiment that is called as its model."""
-    folder = output.absolute() / FOLDER
-    client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or folder.as_uri())
-    m = run.metrics
-    known = client.get_experiment_by_name(m.model)
-    experiment = known.experiment_id if known is not None else client.create_experiment(m.model)
-    for old in client.search_runs([experiment], filter_string=f"tags.`{KEY}` = '{m.mode}/{m.run_id}'"):
-        client.delete_run(old.info.run_id)
-    began = round(run.began * 1000)
-    made = client.create_run(experiment, start_time=began, run_name=run.title).info.run_id
-    tags = {KEY: f"{m.mode}/{m.run_id}", "bench.status": m.status, "bench.config_hash": m.config_hash}
-    client.log_batch(made, tags=[RunTag(key, value) for key, value in tags.items()])
-    for params in _parts(list(run.params.items()), 100):
-        client.log_batch(made, params=[Param(key, value) for key, value in params])
-    for part in _parts(run.scalars, MOST):
-        client.log_batch(made, metrics=[Metric(s.name, s.value, began + round(s.seconds * 1000), s.step) for s in part])
-    client.set_terminated(made, STATUS.get(m.status, "FAILED"), end_time=began + round(m.time_s.total * 1000))
-    return folder
+class Stored:
+    """A run in the experiment that is called as its model, in place of what there was of it."""
+
+    def __init__(self, run: Begun, output: Path) -> None:
+        self.folder = output.absolute() / FOLDER
+        self._client = MlflowClient(tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or self.folder.as_uri())
+        self._began = round(run.began * 1000)
+        self.values: dict[tuple[str, int], float] = {}
+        known = self._client.get_experiment_by_name(run.model)
+        experiment = known.experiment_id if known is not None else self._client.create_experiment(run.model)
+        name = f"{run.mode}/{run.run_id}"
+        for old in self._client.search_runs([experiment], filter_string=f"tags.`{KEY}` = '{name}'"):
+            self._client.delete_run(old.info.run_id)
+        self._id = self._client.create_run(experiment, start_time=self._began, run_name=run.title).info.run_id
+        self._client.log_batch(self._id, tags=[RunTag(KEY, name), RunTag("bench.config_hash", run.config_hash)])
+        for params in _parts(list(run.params.items()), 100):
+            self._client.log_batch(self._id, params=[Param(key, value) for key, value in params])
+
+    def add(self, scalars: Sequence[Scalar]) -> None:
+        """Append."""
+        for part in _parts(scalars, MOST):
+            metrics = [Metric(s.name, s.value, self._began + round(s.seconds * 1000), s.step) for s in part]
+            self._client.log_batch(self._id, metrics=metrics)
+            self.values |= {(s.name, s.step): s.value for s in part}
+
+    def end(self) -> None:
+        """It was killed."""
+        self.close("killed")
+
+    def close(self, status: str, seconds: float | None = None) -> None:
+        """`status` as in `metrics.json`, `seconds` after its beginning; None: now."""
+        self._client.set_tag(self._id, "bench.status", status)
+        at = None if seconds is None else self._began + round(seconds * 1000)
+        self._client.set_terminated(self._id, STATUS.get(status, "FAILED"), end_time=at)
+
+
+def begin(run: Begun, output: Path) -> Live:
+    """It is listed as running."""
+    return Stored(run, output)
+
+
+def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
+    """Write a run: the rest of what is `live`, unless that says otherwise than the result by now."""
+    values = {(s.name, s.step): s.value for s in run.scalars}
+    same = isinstance(live, Stored) and live.values.items() <= values.items()
+    stored = live if isinstance(live, Stored) and same else Stored(run, output)
+    stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
+    stored.close(run.metrics.status, run.metrics.time_s.total)
+    return stored.folder
 
 
 def _parts(values: Sequence[T], size: int) -> Iterator[Sequence[T]]:

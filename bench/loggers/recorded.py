@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +10,9 @@ from typing import NamedTuple
 from bench.dashboard.lines import curves
 from bench.dashboard.tail import Tail
 from bench.dashboard.view import flat
-from bench.runfolder import METRICS, Run, find_runs
-from bench.schema import Metrics
+from bench.loggers import Said
+from bench.runfolder import CONFIG, METRICS, Run, find_runs, read_object
+from bench.schema import Epoch, Metrics, Plan
 
 
 class Scalar(NamedTuple):
@@ -26,21 +27,39 @@ class Scalar(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A finished run."""
+class Begun:
+    """A run, as far as it is known when it begins."""
 
     folder: Path
-    metrics: Metrics
+    """Where its files are now."""
+    model: str
+    mode: str
+    run_id: str
+    config_hash: str
     params: dict[str, str]
     """The resolved configuration, dotted."""
-    scalars: list[Scalar]
     began: float
-    """Seconds since 1970, by the time of the result's file."""
+    """Seconds since 1970, about."""
 
     @property
     def title(self) -> str:
         """For people."""
-        return f"{self.metrics.model} {self.metrics.mode} {self.metrics.run_id}"
+        return f"{self.model} {self.mode} {self.run_id}"
+
+
+@dataclass(frozen=True)
+class Recorded(Begun):
+    """A finished run."""
+
+    metrics: Metrics
+    scalars: list[Scalar]
+
+
+def begun(folder: Path, said: Said) -> Begun:
+    """The run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
+    params = dict(flat(read_object(folder / CONFIG)))
+    began = (folder / CONFIG).stat().st_mtime
+    return Begun(folder, said.model, said.mode, said.run_id, said.config_hash, params, began)
 
 
 def recorded(folder: Path) -> Recorded:
@@ -48,18 +67,24 @@ def recorded(folder: Path) -> Recorded:
     runs, problems = find_runs(folder)
     if not runs:
         raise ValueError(problems[0] if problems else f"{folder}: no run")
-    run = runs[0]
-    ended = (folder / METRICS).stat().st_mtime
-    scalars = [*_epochs(run.metrics), *_plans(run.metrics), *_ranks(run), *_final(run.metrics)]
+    run, m = runs[0], runs[0].metrics
+    began = (folder / METRICS).stat().st_mtime - m.time_s.total
+    plans = m.elche.plans if m.elche else ()
+    scalars = [
+        *learning(m.epochs, m.final.eval_metric, m.time_s.startup),
+        *schedule(plans),
+        *_ranks(run),
+        *_final(m),
+    ]
     params = dict(flat(run.config))
-    return Recorded(folder, run.metrics, params, scalars, ended - run.metrics.time_s.total)
+    return Recorded(folder, m.model, m.mode, m.run_id, m.config_hash, params, began, m, scalars)
 
 
-def _epochs(m: Metrics) -> Iterator[Scalar]:
-    """The curves of learning."""
+def learning(rows: Sequence[Epoch], metric: str, startup: float) -> Iterator[Scalar]:
+    """The curves of learning; `startup`: seconds from launch to the first step."""
     samples, seconds = 0, 0.0
-    for row in m.epochs:
-        at = m.time_s.startup + row.seconds
+    for row in rows:
+        at = startup + row.seconds
         speed = (row.samples - samples) / (row.seconds - seconds) if row.seconds > seconds else None
         samples, seconds = row.samples, row.seconds
         values = {
@@ -67,16 +92,16 @@ def _epochs(m: Metrics) -> Iterator[Scalar]:
             "train/lr": row.lr,
             "train/samples": row.samples,
             "train/samples_per_s": speed,
-            f"eval/{m.final.eval_metric}": row.eval,
+            f"eval/{metric}": row.eval,
             "eval/loss": row.eval_loss,
             **{f"scalars/{name}": value for name, value in row.scalars.items()},
         }
         yield from (Scalar(name, value, row.epoch + 1, at) for name, value in values.items() if value is not None)
 
 
-def _plans(m: Metrics) -> Iterator[Scalar]:
+def schedule(plans: Sequence[Plan]) -> Iterator[Scalar]:
     """Anchor and counts, where there is a schedule."""
-    for step, plan in enumerate(m.elche.plans if m.elche else ()):
+    for step, plan in enumerate(plans):
         yield Scalar("schedule/anchor", plan.anchor, step, plan.seconds)
         for rank, count in enumerate(plan.counts):
             yield Scalar(f"rank{rank}/steps_per_window", count, step, plan.seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -11,24 +12,47 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.plugins.text import metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from bench.loggers.recorded import Recorded
+from bench.loggers import Live
+from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "tensorboard"
 
 
-def write(run: Recorded, output: Path) -> Path:
-    """Write a run."""
-    folder = run.folder / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)
-    writer = EventFileWriter(str(folder))
-    try:
-        for scalar in run.scalars:
+class Events:
+    """A run's event file, in place of what there was."""
+
+    def __init__(self, run: Begun) -> None:
+        self.folder, self._began = run.folder / FOLDER, run.began
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._writer = EventFileWriter(str(self.folder))
+        self._writer.add_event(Event(wall_time=run.began, step=0, summary=_table(run.params)))
+
+    def add(self, scalars: Sequence[Scalar]) -> None:
+        """Append, and have it seen."""
+        for scalar in scalars:
             summary = Summary(value=[Summary.Value(tag=scalar.name, simple_value=scalar.value)])
-            writer.add_event(Event(wall_time=run.began + scalar.seconds, step=scalar.step, summary=summary))
-        writer.add_event(Event(wall_time=run.began, step=0, summary=_table(run.params)))
+            self._writer.add_event(Event(wall_time=self._began + scalar.seconds, step=scalar.step, summary=summary))
+        self._writer.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+def begin(run: Begun, output: Path) -> Live:
+    """In the folder in which the run is made; it comes into place with that."""
+    return Events(run)
+
+
+def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
+    """Write a run. What was shown of it `live` lies there already, and is written anew: its file knows its folder by a name
+    that it does not have any more."""
+    events = Events(run)
+    try:
+        events.add(run.scalars)
     finally:
-        writer.close()
-    return folder
+        events.end()
+    return events.folder
 
 
 def _table(params: dict[str, str]) -> Summary:

@@ -13,12 +13,18 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import wandb
 
-from bench.loggers.recorded import Recorded, Scalar
+from bench.loggers import Live
+from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "wandb"
 
 
-def write(run: Recorded, output: Path) -> Path:
+def begin(run: Begun, output: Path) -> Live | None:
+    """None: wandb writes into the run's folder, which has another name when the run is over."""
+    return None
+
+
+def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     """Write a run, into the project `bench`, in the group of its cell. Its rows are of one time each: wandb's own steps must
     ascend over all series."""
     m = run.metrics

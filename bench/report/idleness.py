@@ -1,4 +1,4 @@
-"""Idle time of the ranks of a cell by cause, as shares of their wall time: what `metrics.json` says, over its runs."""
+"""Idle time of the ranks of a cell by cause, as shares of their wall time: what `metrics.json` says, over its seeds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Idle:
 
 def idle(cells: Sequence[Cell]) -> dict[str, list[Idle]]:
     """Name of a cell -> its ranks. One rank waits for nobody, and results older than this have no causes: left out."""
-    told = {cell.name: [m for m in cell.ok if m.timeline and len(m.time_s.rank_wall) > 1] for cell in cells}
+    told = {cell.name: [m for m in cell.one_each if m.timeline and len(m.time_s.rank_wall) > 1] for cell in cells}
     return {
         cell.name: [_rank(cell, runs, rank) for rank in _ranks(runs)] for cell in cells if (runs := told[cell.name])
     }

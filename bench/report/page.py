@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
+from bench.figures import decimals
 from bench.report.blocks import Picture, Table, Text
 from bench.report.idleness import Idle, idle
 from bench.report.planned import Planned
@@ -153,31 +154,22 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}f}" if "e" in text else text
 
 
-def fixed(sample: Sample, decimals: int, factor: float = 1.0, unit: str = "") -> str:
+def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
     """`mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
         return NONE
-    spread = f" ± {factor * sample.sd:,.{decimals}f}" if sample.sd is not None else ""
-    return f"{factor * sample.mean:,.{decimals}f}{spread}{unit}"
-
-
-def level(value: float | None) -> str:
-    """A final metric: four decimals, or three significant digits where that says too little."""
-    if value is None:
-        return NONE
-    return f"{value:.4f}" if abs(value) >= 0.05 or value == 0 else f"{value:.3g}"
+    spread = f" ± {factor * sample.sd:,.{places}f}" if sample.sd is not None else ""
+    return f"{factor * sample.mean:,.{places}f}{spread}{unit}"
 
 
 def levels(sample: Sample) -> str:
     """`mean ± sd` of a final metric."""
-    if sample.mean is None or abs(sample.mean) >= 0.05:
-        return fixed(sample, 4)
-    return f"{sample.mean:.3g}" + (f" ± {sample.sd:.2g}" if sample.sd is not None else "")
+    return fixed(sample, decimals(sample.mean or 0.0))
 
 
-def percent(sample: Sample, decimals: int = 0) -> str:
+def percent(sample: Sample, places: int = 0) -> str:
     """The mean of a fraction as a percentage."""
-    return fixed(Sample(sample.n, sample.mean, None), decimals, 100.0, " %")
+    return fixed(Sample(sample.n, sample.mean, None), places, 100.0, " %")
 
 
 def listed(items: Iterable[str]) -> str:

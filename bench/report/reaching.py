@@ -14,7 +14,7 @@ Axis = Literal["samples", "seconds"]
 
 @dataclass(frozen=True)
 class Reach:
-    """What it took the runs of a cell, one value for each run; infinity: never."""
+    """What it took the seeds of a cell, one value for each (`Cell.counted`); infinity: never."""
 
     cell: Cell
     samples: tuple[float, ...]
@@ -22,12 +22,12 @@ class Reach:
 
     @property
     def n(self) -> int:
-        """Runs that were given the chance: all but those that somebody interrupted."""
+        """Seeds that were given the chance: all but those whose runs somebody interrupted."""
         return len(self.samples)
 
     @property
     def reached(self) -> int:
-        """Runs that came there."""
+        """Seeds that came there."""
         return sum(math.isfinite(value) for value in self.samples)
 
     def middle(self, axis: Axis) -> float | None:
@@ -37,8 +37,8 @@ class Reach:
 
 
 def reach(cell: Cell) -> Reach:
-    """Of the runs of a cell; what failed or diverged before it was there, is a miss."""
-    runs = [run.metrics for run in cell.runs if run.metrics.status != "killed"]
+    """Of the seeds of a cell; what failed or diverged before it was there, is a miss."""
+    runs = [run.metrics for run in cell.counted if run.metrics.status != "killed"]
     samples = [m.target.samples if m.target.reached else None for m in runs]
     seconds = [m.target.seconds if m.target.reached else None for m in runs]
     return Reach(cell, _or_never(samples), _or_never(seconds))

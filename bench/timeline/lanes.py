@@ -6,6 +6,7 @@ One process per rank and one for the run. Times are since launch. `bench.trace` 
 from __future__ import annotations
 
 import math
+from bisect import bisect, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -19,7 +20,7 @@ from bench.analysis.stream import Floats, Stream
 from bench.timeline.about import Named
 from bench.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed
+from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
 from ddp.runtime.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
@@ -147,6 +148,12 @@ def _ns(trace: Trace, times: Floats) -> list[int]:
 
 
 def _flows(trace: Trace, stream: Stream) -> None:
+    """What ties the ranks of one reduction together."""
+    _collectives(trace, stream)
+    _rounds(trace, stream)
+
+
+def _collectives(trace: Trace, stream: Stream) -> None:
     """One arrow per collective through its participants, in the order of ranks."""
     s = stream.slices
     here = (s.kind == "exchange").nonzero()[0]
@@ -158,6 +165,29 @@ def _flows(trace: Trace, stream: Stream) -> None:
     for seq, members in groups.items():
         if len(members) > 1:
             trace.flow(COMM, "collective", seq, [(rank, (start + stop) / 2) for rank, start, stop in sorted(members)])
+
+
+def _rounds(trace: Trace, stream: Stream) -> None:
+    """Of a backend that blocks nobody one arrow per round: from snapshot to snapshot, then to where the average arrived. A
+    rank speaks of either as soon as its copy is made."""
+    laid_down = {event.round for event in stream.snapshots}
+    told: list[Snapshot | Averaged] = [*stream.snapshots, *(e for e in stream.averaged if e.round in laid_down)]
+    s = stream.slices
+    copies: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    here = (s.kind == "copy").nonzero()[0]
+    for rank, start, stop in zip(s.rank[here].tolist(), s.start[here].tolist(), s.stop[here].tolist(), strict=True):
+        insort(copies[rank], (start, stop))
+    before: dict[int, float] = {}
+    points: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for event in sorted(told, key=lambda event: event.at):
+        mine = copies[event.rank]
+        place = bisect(mine, (event.at,)) - 1
+        if place >= 0 and mine[place][0] >= before.get(event.rank, 0.0):
+            points[event.round].append((event.rank, sum(mine[place]) / 2))
+        before[event.rank] = event.at
+    for number, found in sorted(points.items()):
+        if len({rank for rank, _ in found}) > 1:
+            trace.flow(COMM, "round", number, found)
 
 
 def _counters(trace: Trace, stream: Stream, run: int) -> None:
@@ -183,6 +213,8 @@ def _resources(trace: Trace, stream: Stream) -> None:
         trace.counter(held.rank, "memory MB", held.at, held.rss_bytes / 1e6)
         if held.device_bytes is not None:
             trace.counter(held.rank, "GPU memory MB", held.at, held.device_bytes / 1e6)
+        if held.device_use is not None:
+            trace.counter(held.rank, "GPU busy", held.at, held.device_use)
         if held.cpu_s is None:
             continue
         at, used = last.setdefault(held.rank, (held.at, held.cpu_s))

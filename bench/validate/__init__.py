@@ -36,6 +36,8 @@ class Terms:
     today: date = field(default_factory=lambda: datetime.now(UTC).date())
     optional: tuple[str, ...] = ()
     """Checks beyond the usual ones."""
+    only: tuple[str, ...] = ()
+    """If any: of the usual checks only these, and `status`: what failed is judged by nothing else."""
     accept_improvement: bool = False
     allow_expired: bool = False
     allow_inconclusive: bool = False
@@ -86,7 +88,8 @@ def judge_cells(
     problems = [_refused("readable", name, text) for name, text in unread]
     library = load(baselines)
     problems += [_refused("baseline", "baselines", text) for text in library.broken]
-    checks = [*CHECKS.values(), *(OPTIONAL[name] for name in terms.optional)]
+    usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, "status")]
+    checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     judged = partial(_judged, library=library, checks=checks, terms=terms)
     findings: list[Finding] = []
     for cell in grouped:
@@ -95,13 +98,23 @@ def judge_cells(
         findings += _findings(cell, judged) if cell.runs else []
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
-    footer = [*settled.footer, *([f"allowed to differ: {', '.join(terms.allowed)}"] if terms.allowed else [])]
+    footer = [*settled.footer, *_differing(terms, settled.verdicts)]
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": _seeds(cell)} for cell in grouped}
     verdicts = expected.apply(settled.verdicts, known, terms.today)
     if terms.allow_inconclusive:
         verdicts, told = _allowed(verdicts)
         footer += told
     return Judgement([*problems, *verdicts], footer, about)
+
+
+def _differing(terms: Terms, verdicts: Sequence[Verdict]) -> list[str]:
+    """Lines on fields that were allowed to differ; a name that is none, a typo perhaps, is one in which nothing does."""
+    if not terms.allowed:
+        return []
+    found = [one for verdict in verdicts for one in verdict.fields]
+    idle = [name for name in terms.allowed if beyond(found, [name]) == found]
+    told = [f"allowed to differ: {', '.join(terms.allowed)}"]
+    return told + ([f"though nothing differs in: {', '.join(idle)}"] if idle else [])
 
 
 def _judged(cell: Cell, library: Library, checks: Sequence[Check], terms: Terms) -> list[Finding]:
@@ -140,6 +153,9 @@ def _known(terms: Terms) -> None:
     for name in terms.optional:
         if name not in OPTIONAL:
             raise ValueError(unknown("optional check", name, OPTIONAL))
+    for name in terms.only:
+        if name not in CHECKS:
+            raise ValueError(unknown("check", name, CHECKS))
 
 
 def validate(path: Path, baselines: Path) -> list[Verdict]:
@@ -174,7 +190,7 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         told = Verdict(
             "REFUSED", "baseline", cell.name, line, EXITS["REFUSED"], command(cell.runs), tuple(match.differing)
         )
-        return Case(cell, None), [told]
+        return Case(cell, None, terms.allowed), [told]
     if match.reference.expired(terms.today) and not terms.allow_expired:
         name, until = match.reference.name, match.reference.expires
         line = f"the baseline of {name} expired after {until}: make it anew, or --allow-expired"
@@ -184,8 +200,8 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
             f"compared with {match.reference.name} though they differ, as was allowed: {_fields(every)}; proves nothing"
         )
         told = Verdict("INCONCLUSIVE", "baseline", cell.name, line, EXITS["INCONCLUSIVE"], fields=tuple(every))
-        return Case(cell, match), [told]
-    return Case(cell, match), []
+        return Case(cell, match, terms.allowed), [told]
+    return Case(cell, match, terms.allowed), []
 
 
 def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:

@@ -18,7 +18,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from bench.schema import Strict
+from bench.validate.checks import CHECKS, OPTIONAL
 from bench.validate.verdict import EXITS, Verdict
+from ddp.suggest import unknown
 
 FILE = "expected.yaml"
 
@@ -39,9 +41,24 @@ def load(folder: Path) -> list[Expected]:
         return []
     try:
         body = OmegaConf.to_container(OmegaConf.load(path))
-        return TypeAdapter(list[Expected]).validate_python(body or [])
-    except (YAMLError, OmegaConfBaseException, ValidationError, OSError, UnicodeDecodeError) as error:
+        found = TypeAdapter(list[Expected]).validate_python(body or [])
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{path}: not a list of known failures: {_place(first['loc'])}: {first['msg']}") from None
+    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a list of known failures: {str(error).splitlines()[0]}") from None
+    for number, one in enumerate(found):
+        if one.check not in NAMES:
+            raise ValueError(f"{path}: entry {number}: {unknown('check', one.check, NAMES)}")
+    return found
+
+
+NAMES = (*CHECKS, *OPTIONAL)
+"""Of checks that may be known to fail."""
+
+
+def _place(where: tuple[int | str, ...]) -> str:
+    return " ".join(["entry", *map(str, where)]) if where else "file"
 
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:

@@ -79,7 +79,9 @@ def _level(claim: Level, call: Call, better: bool, accept_improvement: bool) -> 
     text = f"{claim.what}: {_direction(claim)}, one-sided {1 - spent:.1%} bounds {interval}"
     text += f", margin {claim.show(claim.margin)} ({claim.margin_why})"
     name, why = _word(claim, call)
-    if name == "PASS" and better:
+    if name == "PASS" and better and claim.only_proved:
+        why = "better by more than the margin, proved: propose a new baseline to keep it"
+    elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     variances = "; its seeds scatter more than the baseline's: variances not pooled" if claim.found.welch else ""
     return verdict(name, claim.check, claim.case.cell, f"{text}: {why}{variances}")
@@ -90,12 +92,15 @@ TOO_GOOD = (
     "--accept-improvement and propose a new baseline"
 )
 
+MACHINE = " (if solo is as much slower here, it is the machine)"
+NOISY = "too close to the margin, or too much noise; train the cell again on a quieter machine"
+
 
 def _word(claim: Level, call: Call) -> tuple[Name, str]:
     """The verdict and the reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
-        return "FAIL", "inferiority proved"
+        return "FAIL", f"inferiority proved{MACHINE if claim.only_proved else ''}"
     if claim.censored:
         return (
             "INCONCLUSIVE",
@@ -103,10 +108,12 @@ def _word(claim: Level, call: Call) -> tuple[Name, str]:
         )
     if call is Call.PASS:
         return "PASS", "not inferior"
-    if call is Call.NOT_SHOWN:
+    if call is Call.NOT_SHOWN and not claim.only_proved:
         return "FAIL", f"not shown to be no worse, after the last look at {LOOKS[-1]} seeds"
     if more is not None:
         return "INCONCLUSIVE", f"not shown yet: {further.seeds(claim.case.cell, more)}"
+    if claim.only_proved:
+        return "INCONCLUSIVE", f"neither shown nor disproved at {claim.seeds} seeds: {NOISY}"
     return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
 
 
@@ -146,8 +153,8 @@ def _base(claim: Level) -> int:
 def _footer(levels: Sequence[Level], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
     if not levels:
         return []
-    base = [_base(claim) for claim in levels]
-    risk = family_risk([claim.ratio for claim in levels], base)
+    strict = [claim for claim in levels if not claim.only_proved]
+    risk = family_risk([claim.ratio for claim in strict], [_base(claim) for claim in strict])
     weakest = min(levels, key=lambda claim: float(power(claim.ratio, LOOKS[-1], _base(claim))))
     least = float(power(weakest.ratio, LOOKS[-1], _base(weakest)))
     looks = ", ".join(f"{size} seeds at {spent:.1%}" for size, spent in zip(LOOKS, SPENT, strict=True))

@@ -20,6 +20,8 @@ class Case:
 
     cell: Cell
     match: Match | None
+    allowed: tuple[str, ...] = ()
+    """Fields in which runs may differ from their baseline."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Level:
     """A difference, for people."""
     censored: int = 0
     """Seeds without a value: they never came so far, so the cell cannot pass."""
+    only_proved: bool = False
+    """Fails only where it is proved, and better is no reason to look: of what depends on the machine's day."""
 
 
 @dataclass(frozen=True)

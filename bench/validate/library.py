@@ -100,10 +100,15 @@ def files(path: Path) -> list[Path]:
 
 def load(path: Path) -> Library:
     """The references in a folder, or in one file. What is not there is an empty library."""
-    found, broken = [], []
+    found: dict[str, tuple[Path, Reference]] = {}
+    broken = []
     for file in files(path):
         try:
-            found.append(read(file))
+            reference = read(file)
         except Broken as error:
             broken.append(str(error))
-    return Library(tuple(found), tuple(broken))
+            continue
+        first, _ = found.setdefault(reference.config_hash, (file, reference))
+        if first != file:
+            broken.append(f"{file}: a second baseline of the cell of {first}; remove the one that is not meant")
+    return Library(tuple(reference for _, reference in found.values()), tuple(broken))

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
+from bench import figures
 from bench.cells import Cell
 from bench.runfolder import Run
 from bench.schema import Metrics
-from bench.validate.checks import evaluation, rate
+from bench.validate.checks import evaluation, rate, speed
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
 from bench.validate.legible import legible
@@ -32,8 +33,10 @@ QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.015}
 """Name of a metric -> the smallest margin that matters in practice, unit of the metric."""
 RELATIVE_FLOOR = 0.015
 """The same for other metrics, as part of the baseline's mean."""
-SAMPLES_FLOOR, TIME_FLOOR = math.log(1.10), math.log(1.10)
-"""A tenth more samples, or less speed."""
+SAMPLES_FLOOR = math.log(1.10)
+"""A tenth more samples."""
+SLOWER = 10.0
+"""Per cent: how much longer the same samples may take, if nothing is said."""
 CURVE_FLOOR = 0.05
 """Of the curve's median."""
 BELOW = 2.0
@@ -44,21 +47,22 @@ QUALITY_DAYS, TIME_DAYS = 180, 60
 
 
 def propose(
-    cell: Cell, today: date, *, with_time: bool = False, dirty: bool = False, because: str | None = None
+    cell: Cell, today: date, *, slower: float | None = None, dirty: bool = False, because: str | None = None
 ) -> Reference:
-    """The reference from a cell's runs. Raises ValueError that names the cell and what is in the way."""
+    """The reference from a cell's runs; with their speeds, if it is said how much `slower` (per cent) a cell may be. Raises
+    ValueError that names the cell and what is in the way."""
     runs = _sound(cell, dirty)
     metrics = [run.metrics for run in runs]
     about = metrics[0]
     quality = _quality(metrics)
     target = _target(metrics, quality)
     compared = {"quality": quality} | _samples(metrics, target["value"])
-    if with_time:
-        compared["samples_per_s"] = _time(metrics)
+    if slower is not None:
+        compared[speed.METRIC] = _time(cell.name, metrics, slower)
     far = _far(compared["quality"])
     if far and not because:
         raise ValueError(f"{cell.name}: seeds {far} lie far from the others: find out why, then say it with --because")
-    days = TIME_DAYS if with_time else QUALITY_DAYS
+    days = QUALITY_DAYS if slower is None else TIME_DAYS
     body: dict[str, JsonValue] = {
         **{name: getattr(about, name) for name in ("model", "data", "recipe", "mode", "engine", "world_size")},
         **{"epochs": about.epochs_planned, "batch_size": about.batch_size, "lr": about.lr},
@@ -104,6 +108,8 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
             raise ValueError(f"{name}: {one.field} differs between the seeds: {one.baseline} and {one.run}")
     if not dirty and any(m.git.get("dirty") for m in cell.ok):
         raise ValueError(f"{name}: made from a source tree with uncommitted changes; commit them first, or say --dirty")
+    if not dirty and not all(m.git.get("sha") for m in cell.ok):
+        raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
     return list(cell.runs)
 
 
@@ -148,7 +154,7 @@ def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str,
     sign = 1.0 if quality["higher_is_better"] else -1.0
     return {
         "value": median(values) - sign * BELOW * spread,
-        "why": f"median {median(values):.4f}, {BELOW:g} sd ({spread:.4g}) towards the worse",
+        "why": f"median {figures.metric(median(values))}, {BELOW:g} sd ({spread:.4g}) towards the worse",
     }
 
 
@@ -178,17 +184,30 @@ def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
     return {"samples_to_target": metric}
 
 
-def _time(metrics: Sequence[Metrics]) -> dict[str, Any]:
-    speeds = [m.throughput.samples_per_s for m in metrics]
-    known = [speed for speed in speeds if speed]
-    if len(known) < len(speeds):
-        raise ValueError("a run has no speed: leave out --time")
-    spread = float(Moments.of(np.log(known)).sd)
+def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any]:
+    """The margin is what was said, whatever the noise: on a noisy machine verdicts are inconclusive, not generous."""
+    known = [m.throughput.samples_per_s for m in metrics if m.throughput.samples_per_s]
+    if not 0 < slower < math.inf:
+        raise ValueError(f"{slower:g} % slower is no margin: say more than 0")
+    if len(known) < len(metrics):
+        raise ValueError(f"{name}: a run has no speed: leave out --time")
+    if busy := [m.seed for m in metrics if speed.disturbed(m)]:
+        raise ValueError(
+            f"{name}: other programs used the cores during seeds {busy}, so their speeds are none; train these again "
+            "(force=true) on a quiet machine, or leave out --time"
+        )
+    machines = [Fingerprint.of(m).machine for m in metrics]
+    if unknown := [field for field in ("cpu", "cores", "torch") if not machines[0].get(field)]:
+        raise ValueError(f"{name}: its runs do not tell {', '.join(unknown)} of their machine: leave out --time")
+    for other in machines[1:]:
+        for one in differences(machines[0], other):
+            raise ValueError(f"{name}: speeds of two machines: {one.field} {one.baseline} and {one.run}")
     return {
         "unit": "samples per second",
         "higher_is_better": True,
         "scale": "log",
-        **_margin(TIME_FLOOR, spread),
+        "margin": math.log1p(slower / 100),
+        "margin_why": f"the same samples may take {slower:g} % longer",
         "resolution": 1e-3,
         "values": _values((m, m.throughput.samples_per_s) for m in metrics),
     }

@@ -21,6 +21,8 @@ from ddp.runtime.codec import decode
 WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in WANTED}
+_MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
+"""How lines begin that are by far the most, and not wanted."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def _read(path: Path, written: int) -> Records:
     )
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            if line.startswith(_MOST):
+                continue
             kind = _KIND.search(line, 0, 60)
             if kind is None or kind[1] in _NAMES:
                 try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -158,7 +159,8 @@ class Reference(Strict):
     def place(self) -> Path:
         """Its file, below the folder of baselines."""
         file = f"{self.mode}-w{self.world_size}-{self.config_hash[:8]}.json"
-        return Path(f"{self.model}-{self.data}-{self.recipe}") / file
+        folder = re.sub(r"[^A-Za-z0-9_]+", "_", self.data).strip("_")  # options of the data have signs of all kinds
+        return Path(f"{self.model}-{folder}-{self.recipe}") / file
 
     def expired(self, today: date) -> bool:
         """Whether its last day is over."""
@@ -185,9 +187,10 @@ def text(reference: Reference) -> str:
 def read(path: Path) -> Reference:
     """The reference in a file. Raises Broken."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
+        _version(body)
         found = Reference.model_validate(body)
-        date.fromisoformat(found.expires)
+        date.fromisoformat(found.expires), date.fromisoformat(found.created)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "file"
@@ -207,6 +210,21 @@ REMEDY = "restore it, or make it anew: python -m bench baseline propose"
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number")
+
+
+def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    """An object whose every key is there once: of two, a reader sees one and the program the other."""
+    body = dict(pairs)
+    if len(body) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is said twice")
+    return body
+
+
+def _version(body: JsonValue) -> None:
+    version = body.get("schema_version") if isinstance(body, dict) else VERSION
+    if version != VERSION:
+        raise ValueError(f"it is of schema version {version}, and {VERSION} is read here")
 
 
 def _consistent(path: Path, found: Reference) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import stdtrit
 from tabulate import tabulate
 
+from bench import figures
 from bench.cells import cells
 from bench.runfolder import find_runs, write_text
 from bench.validate.library import Library, files, load
@@ -32,7 +33,7 @@ def write_proposals(
     today: date,
     *,
     mode: str | None = None,
-    with_time: bool = False,
+    slower: float | None = None,
     dirty: bool = False,
     because: str | None = None,
 ) -> list[Reference]:
@@ -46,7 +47,7 @@ def write_proposals(
     chosen = [cell for cell in cells(found) if mode in (None, cell.about.mode)]
     if not chosen:
         raise ValueError(f"no runs of mode {mode} in {runs}" if mode else f"no runs in {runs}")
-    made = [propose(cell, today, with_time=with_time, dirty=dirty, because=because) for cell in chosen]
+    made = [propose(cell, today, slower=slower, dirty=dirty, because=because) for cell in chosen]
     for reference in made:
         _write(out, reference)
     return made
@@ -171,7 +172,8 @@ def interval(metric: Metric) -> str:
     if metric.scale == "log":
         low, mean, high = (float(np.exp(value)) for value in (low, mean, high))
         return f"{mean:,.0f} [{low:,.0f}, {high:,.0f}] n={len(values)}"
-    return f"{mean:.4f} [{low:.4f}, {high:.4f}] n={len(values)}"
+    told, *ends = (figures.metric(value, beside=mean) for value in (mean, low, high))
+    return f"{told} [{', '.join(ends)}] n={len(values)}"
 
 
 def _judged(old: Metric, new: Metric) -> str:

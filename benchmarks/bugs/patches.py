@@ -130,14 +130,14 @@ def buffers_left_out(nccl: Module) -> None:
     wrap(nccl.Backend, "_prepare_average", broken)
 
 
-def buffers_left_out_of_steps(flat: Module) -> None:
+def buffers_left_out_of_steps(buffers: Module) -> None:
     """Nor where gradients are averaged inside the step."""
-    flat.BufferChanges.take = lambda self: self.rebase()
+    buffers.BufferChanges.take = lambda self: self.rebase()
 
 
-def gradients_summed(flat: Module) -> None:
+def gradients_summed(flat_gradients: Module) -> None:
     """Gradients of a step are added up, not averaged."""
-    wrap(flat.FlatGradients, "pack", lambda pack, self, weight, gradients=None: pack(weight, 1.0))
+    wrap(flat_gradients.FlatGradients, "pack", lambda pack, self, weight, gradients=None: pack(weight, 1.0))
 
 
 def gradients_not_averaged(instep: Module) -> None:

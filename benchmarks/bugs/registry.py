@@ -33,7 +33,8 @@ def _bug(breaks: str, cell: str, check: str, module: str, patch: Patch, times: i
 
 
 NCCL, CPU = "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu"
-REPLICA, FLAT, INSTEP = "ddp.runtime.replica", "ddp.runtime.flat", "ddp.runtime.instep"
+REPLICA, INSTEP = "ddp.runtime.replica", "ddp.runtime.instep"
+BUFFERS, GRADIENTS = "ddp.runtime.buffers", "ddp.runtime.flat_gradients"
 VISITS, GATHER = "ddp.data.visits", "ddp.data.gather"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 
@@ -55,9 +56,9 @@ BUGS: dict[str, Bug] = {
         "running statistics are not averaged", "lenet nccl_cadence", "average", NCCL, p.buffers_left_out
     ),
     "buffers_left_out_of_steps": _bug(
-        "nor inside steps", "lenet nccl_sync", "average", FLAT, p.buffers_left_out_of_steps
+        "nor inside steps", "lenet nccl_sync", "average", BUFFERS, p.buffers_left_out_of_steps
     ),
-    "gradients_summed": _bug("gradients are added up, not averaged", SYNC, "average", FLAT, p.gradients_summed),
+    "gradients_summed": _bug("gradients are added up, not averaged", SYNC, "average", GRADIENTS, p.gradients_summed),
     "gradients_not_averaged": _bug(
         "ranks step with their own gradients", SYNC, "agreement", INSTEP, p.gradients_not_averaged
     ),

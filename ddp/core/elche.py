@@ -79,6 +79,11 @@ class ElCheSettings:
         if self.smoothing not in SMOOTHINGS:
             raise ValueError(f"smoothing={self.smoothing!r} is unknown; choose one of {', '.join(SMOOTHINGS)}")
 
+    @property
+    def user_set(self) -> bool:
+        """Whether the user says how many steps a rank may do more than another, so that speeds alone do not."""
+        return self.partition_ratios is not None or self.max_batch_diff is not None
+
 
 def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | None:
     """As a tuple: configuration files know lists only."""
@@ -166,8 +171,7 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 def _slowest(settings: ElCheSettings, state: ElChe) -> float:
     """What the anchor counts steps of: the anchor rank, or where ratios or leads are fixed the slowest by them."""
     costs = step_costs(settings, state)
-    fixed = settings.partition_ratios or settings.max_batch_diff is not None
-    return max(costs[rank] for rank in state.live) if fixed or state.rank is None else costs[state.rank]
+    return max(costs[r] for r in state.live) if settings.user_set or state.rank is None else costs[state.rank]
 
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
@@ -262,7 +266,7 @@ def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> f
 
     Known before any window of such counts was measured, and not mistaken about the first averages.
     """
-    if settings.partition_ratios or settings.max_batch_diff is not None:
+    if settings.user_set:
         return 0.0
     return 1 - rate(_counts(settings, state, None), costs) / sum(_rates(state, costs))
 

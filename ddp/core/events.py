@@ -221,6 +221,8 @@ class Tick:
     """Time has passed; deadlines are looked at."""
 
     at: float
+    away_s: float = 0.0
+    """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,8 @@ class Memory:
     """Processor seconds that the process has used, all its threads together; None: it does not say."""
     device_bytes: int | None = None
     """Memory that its tensors take on its GPU; None: it has none."""
+    device_use: float | None = None
+    """Part of the last second or less in which its GPU was at work, whoever used it; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,9 @@ class Chunk:
     def spans(self, steps: int) -> Spans:
         """What the next `steps` steps train."""
         if self.parts == 1:
-            return ((self.at(0).start, self.at(steps - 1).stop),) if steps else ()
+            assert steps <= self.steps, f"{steps} steps asked for, {self.steps} left of {self}"
+            first = self.start + self.done * self.batch
+            return ((first, min(first + steps * self.batch, self.stop)),) if steps else ()
         return union((), tuple((b.start, b.stop) for b in map(self.at, range(steps)) if b.samples))
 
     def advance(self, steps: int) -> Chunk:

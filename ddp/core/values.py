@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     replace = _of_dataclasses  # so that names and types of fields are checked
 else:
+    _new, _set = object.__new__, object.__setattr__
 
     def replace(value: Any, /, **changes: Any) -> Any:
         """A copy of `value` with other `changes`; of a frozen dataclass without slots, whose `__post_init__` is not run."""
-        new = object.__new__(type(value))
-        fields = new.__dict__
-        fields.update(value.__dict__)
+        fields = value.__dict__.copy()
         fields.update(changes)
+        new = _new(value.__class__)
+        _set(new, "__dict__", fields)  # as it is: half the cost of filling the one that it comes with
         return new
 
 

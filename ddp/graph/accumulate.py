@@ -5,6 +5,7 @@ Knows its own part of a window; who reduces, and when, is the engine's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from ddp.core.spans import Batch
 from ddp.graph.turns import Turns
 from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatGradients
+from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import moved
 from ddp.runtime.replica import Replica
 
@@ -40,6 +41,8 @@ class Accumulating(Replica):
         began = now()
         self.spend(counted=False)
         meter, at = self._meter, now()
+        part = batch.samples / self.own
+        kept = self._put_aside() if part < 1.0 else []
         self.lr = self.rates.apply(self.fraction(seen))
         base = self._epoch(batch.epoch)
         with self.turns.of(lambda: (base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF, self._device):
@@ -52,11 +55,21 @@ class Accumulating(Replica):
             with self.scalars:
                 loss: Tensor = self.task.loss(self.model, tensors)
         at = meter.add("forward", at)
-        part = batch.samples / self.own
+        for parameter, _ in kept:
+            if parameter.grad is not None:  # of a backward pass inside the user's loss
+                parameter.grad *= part
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        _add_to(kept)
         at = self._slowdown.pay(meter.add("backward", at) - began, meter)
         self.busy_s += at - began
         return loss, at - began
+
+    def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Take the window's gradients out of reach of the user's loss, which may clear them; (parameter, its gradient)."""
+        kept = [(p, p.grad) for p in self.state.parameters if p.grad is not None]
+        for parameter, _ in kept:
+            parameter.grad = None
+        return kept
 
     def bring(self, total: int, seen: float) -> float:
         """Lay down what this replica brings into a window of `total` samples, which began with `seen`; when it is there."""
@@ -83,3 +96,11 @@ class Accumulating(Replica):
         at = self._meter.add("optimizer", began)
         if counted:
             self._slowdown.pay(at - began, self._meter)
+
+
+def _add_to(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Add a batch's gradients to those of the window, in their place."""
+    for parameter, gradient in kept:
+        if parameter.grad is not None:
+            gradient.add_(parameter.grad)
+        parameter.grad = gradient

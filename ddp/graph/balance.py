@@ -20,6 +20,8 @@ MIN_SHARE = 0.05
 """Smallest share of a replica: one that gets nothing is never measured again."""
 GAIN = 0.05
 """Part by which a step must get shorter, and by more than the jitter, for other shares to be taken over."""
+CERTAIN = 0.5
+"""A step that gets shorter by so much is worth it, however much devices jitter (on a busy machine, without bound)."""
 
 
 @dataclass(frozen=True)
@@ -103,5 +105,5 @@ def _rebalance(balance: Balance) -> Balance:
         return balance
     wanted = shares(balance.throughput)
     now, then = (max(r / v for r, v in zip(x, balance.throughput, strict=True)) for x in (balance.ratios, wanted))
-    least = max(GAIN, sum(balance.jitter) / len(balance.jitter))
+    least = min(max(GAIN, sum(balance.jitter) / len(balance.jitter)), CERTAIN)
     return replace(balance, ratios=wanted) if then < (1 - least) * now else balance

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.flat import FlatState
+from ddp.runtime.flat_gradients import FlatGradients
 
 
 class Exchange:

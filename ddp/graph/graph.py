@@ -130,6 +130,12 @@ class Graph(Trainable, nn.Module):
                 raise
             raise GraphError(f"{error} (inputs: {shape_of(inputs)})", label) from error
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients since the last step; distributed, those of all replicas."""
+        nn.Module.zero_grad(self, set_to_none)
+        if self._training is not None and self._training.replicas is not None:
+            self._training.replicas.forget()
+
     @property
     def structural_hash(self) -> str:
         """64 hex digits: equal for graphs that compute the same function of weights and input.

@@ -47,7 +47,6 @@ class Replicas:
         self.least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in graph.modules()) else 1
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
-        self.exchange.broadcast()
         self.crew = Crew(self.devices, speeds, parallel, timeline)
         self._turns = {mode: Turns(self.devices) for mode in (True, False)}
         self._timeline = timeline
@@ -57,6 +56,16 @@ class Replicas:
         """Samples by rank in the last forward pass."""
         self._say(self.windows.plan)
         self._begin()
+        self.broadcast()
+
+    def broadcast(self) -> None:
+        """All replicas become the graph."""
+        self.exchange.broadcast()
+        self._versions = self._versions_now()
+
+    def _versions_now(self) -> list[int]:
+        """Of the graph's parameters: PyTorch counts what is written into a tensor."""
+        return [parameter._version for parameter in self.models[0].parameters()]
 
     def _begin(self) -> None:
         size = len(self.devices)
@@ -80,6 +89,7 @@ class Replicas:
     def forward(self, batches: Sequence[Sequence[Batch]], whole: bool = False) -> Flown:
         """All ranks' batches at once, put together. `whole`: they are a window's."""
         self._mirror()
+        self._follow()
         self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
         grad, turns = torch.is_grad_enabled(), self._turns[self.models[0].training]
         base = turns.begin()
@@ -110,6 +120,7 @@ class Replicas:
             raise GraphError(
                 "a parameter was unfrozen after the graph was distributed: unfreeze it before, freeze after"
             )
+        self._check_unwritten()
         began, total = now(), sum(self._samples)
         gradients = self.exchange.gradients
         with torch.no_grad():
@@ -136,6 +147,13 @@ class Replicas:
             self.windows = self.windows.scattered(work[0], work[2])
         self.crew.flush()
         self._begin()
+        self._versions = self._versions_now()
+
+    def forget(self) -> None:
+        """What was done since the last step is no part of the next."""
+        for one in self.exchange.gradients:
+            one.zero()
+        self._begin()
 
     def _say(self, record: Any) -> None:
         if self._timeline is not None:
@@ -148,6 +166,21 @@ class Replicas:
                 theirs.training = own.training
             for mine, parameter in zip(self.models[0].parameters(), other.parameters(), strict=True):
                 parameter.requires_grad_(mine.requires_grad)
+
+    def _follow(self) -> None:
+        """What was written into the graph's parameters since the last step goes to all replicas."""
+        if self._versions != self._versions_now():
+            self._check_unwritten()
+            self.broadcast()
+
+    def _check_unwritten(self) -> None:
+        """GraphError if it was written between a pass and its step: gradients are of other values, and whoever wrote has
+        seen those of one replica."""
+        if any(self._samples) and self._versions != self._versions_now():
+            raise GraphError(
+                "parameters were changed between a pass and its step(), as by an optimizer of your own, which has the "
+                "gradients of one replica only: use graph.step(), and write into parameters right after it"
+            )
 
     def resize(self, windows: Windows) -> None:
         """Go on with another schedule, that of a data set; what is known of speeds is kept."""

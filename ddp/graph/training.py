@@ -29,6 +29,7 @@ from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
 from ddp.runtime.scalars import Scalars
+from ddp.settings import emulated, norm_limit
 
 ANCHOR = 10
 MAX_ANCHOR = 200
@@ -76,11 +77,8 @@ class DdpConfig:
     def __post_init__(self) -> None:
         if self.max_anchor is not None and self.max_anchor < 0:
             raise ValueError(f"max_anchor={self.max_anchor}: give 1 or more, 0 for no El Che, None to have it decided")
-        if self.max_grad_norm is not None and not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm={self.max_grad_norm} must be above 0; None: no limit")
-        for speed in self.speeds:
-            if not 0.01 <= speed <= 1:
-                raise ValueError(f"speeds: {speed} is not in [0.01, 1]; 0.5 makes a device half as fast")
+        norm_limit("max_grad_norm", self.max_grad_norm)
+        emulated("speeds", self.speeds)
 
     def policy(self, devices: Sequence[torch.device]) -> Policy:
         """When the replicas meet."""
@@ -126,8 +124,7 @@ class Training:
             raise ValueError(
                 f"{len(places)} device(s) to distribute over: give two or more, or use ddp.setup, which asks"
             )
-        if config.speeds and len(config.speeds) != len(places):
-            raise ValueError(f"speeds has {len(config.speeds)} entries for {len(places)} devices; give one for each")
+        emulated("speeds", config.speeds, len(places))
         self.replicas = Replicas(
             self.graph,
             builder,
@@ -160,7 +157,7 @@ class Training:
     def loaded(self) -> None:
         """The graph has loaded other parameters: its replicas take them."""
         if self.replicas is not None:
-            self.replicas.exchange.broadcast()
+            self.replicas.broadcast()
 
     def set_optimizer(self, factory: OptimizerFactory) -> None:
         """See `Graph.set_optimizer`."""

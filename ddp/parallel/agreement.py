@@ -19,6 +19,32 @@ _owners: Any = WeakIdKeyDictionary()
 """Parameter -> weak reference to who averages its gradient. Not on the parameter: copies and pickles take that along."""
 
 
+class Watched:
+    """The parameters of a wrapped model as they were: what becomes of them later, other ranks do not see."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._held = [
+            (module._parameters, name, parameter, parameter.requires_grad, parameter.dtype)
+            for module in model.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        self._model = model
+
+    def check(self) -> None:
+        """Raise ValueError for a parameter that was replaced, unfrozen or is of another type now."""
+        for holder, name, parameter, trained, dtype in self._held:
+            held = holder.get(name)
+            if held is parameter and held.dtype is dtype and (trained or not held.requires_grad):
+                continue
+            full = next((n for n, p in self._model.named_parameters() if p is held), name)
+            became = "unfrozen" if held is parameter and held.dtype is dtype else "replaced or changed in type"
+            raise ValueError(
+                f"parameter {full} was {became} after the model was wrapped: its gradient would stay on this rank; do that "
+                "first, or close() the wrapper and wrap the model anew, on all ranks"
+            )
+
+
 def describe(model: nn.Module) -> list[Part]:
     """Every parameter, then every buffer."""
     named: list[tuple[str, str, Tensor]] = [

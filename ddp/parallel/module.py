@@ -13,7 +13,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from ddp.core.buckets import BUCKET_BYTES, FIRST_BYTES
-from ddp.parallel.agreement import agree, claim, release
+from ddp.parallel.agreement import Watched, agree, claim, release
 from ddp.parallel.group import Group, current
 from ddp.parallel.reducer import Reducer
 
@@ -75,7 +75,7 @@ class DistributedDataParallel(nn.Module):
         except BaseException:
             release([module], self)
             raise
-        self.module = module
+        self.module, self._watched = module, Watched(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
         self._reducer.enabled = overlap
         self._queued = False
@@ -106,8 +106,9 @@ class DistributedDataParallel(nn.Module):
                 )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As `module`."""
+        """As `module`. Raises ValueError for a parameter that was replaced or unfrozen since it was wrapped."""
         if torch.is_grad_enabled():
+            self._watched.check()
             if self._queued:
                 self._queued = False
                 self._reducer.abandon()

@@ -69,7 +69,22 @@ COMMANDS: dict[str, type[Any]] = {
 }
 _TYPES = EVENTS | COMMANDS
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(dict[str, Any])
+_decoders = {name: msgspec.json.Decoder(cls) for name, cls in _TYPES.items()}
+
+
+class _Kind(msgspec.Struct):
+    """What tells how to read a line; the rest of it is passed over."""
+
+    type: str = ""
+
+
+class _Stamp(msgspec.Struct):
+    """Of a recorded line."""
+
+    at: float
+
+
+_kind, _stamp = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(_Stamp)
 
 
 def encode(record: Record, at: float | None = None) -> bytes:
@@ -84,9 +99,7 @@ def encode(record: Record, at: float | None = None) -> bytes:
 def decode(line: bytes | str) -> Any:
     """The event or command that `line` holds. Raises ProtocolError that says what is wrong with it."""
     try:
-        body = _decoder.decode(line)
-        cls = _TYPES[body.pop("type")]
-        return msgspec.convert(body, cls)
+        return _decoders[_kind.decode(line).type].decode(line)
     except KeyError as error:
         raise ProtocolError(f"message without a known type ({error}): {line[:200]!r}") from None
     except (msgspec.MsgspecError, ValueError) as error:
@@ -94,5 +107,8 @@ def decode(line: bytes | str) -> Any:
 
 
 def stamp(line: bytes | str) -> float:
-    """The time of a recorded line, seconds."""
-    return float(_decoder.decode(line)["at"])
+    """The time of a recorded line, seconds. Raises ProtocolError if it has none."""
+    try:
+        return _stamp.decode(line).at
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"not a recorded line ({error}): {line[:200]!r}") from None

@@ -15,7 +15,8 @@ from ddp.core.events import Probe, Sums
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
-from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.flat import FlatState
+from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.meter import Meter
 from ddp.runtime.sums import sums_of
 from ddp.runtime.transports.base import MAX

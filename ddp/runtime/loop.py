@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +20,10 @@ from ddp.core.worker import Step
 from ddp.runtime import checkpoint
 from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
+from ddp.runtime.flat import savable
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.heart import Heart
-from ddp.runtime.meter import Meter
+from ddp.runtime.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.runtime.profiling import Profiler
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
@@ -59,7 +57,7 @@ class Loop:
         self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica
     ) -> None:
         self.job, self.rank, self._send = job, rank, send
-        _reset_peak_rss()
+        reset_peak_rss()
         self.device = place(job, rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
@@ -220,7 +218,7 @@ class Loop:
 
     def _model(self, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
-        named = {name: value for name, value in self.replica.model.state_dict().items() if isinstance(value, Tensor)}
+        named = {name: v.detach() for name, v in savable(self.replica.model).items() if isinstance(v, Tensor)}
         return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named}
 
     def restore(self, kept: Sequence[Tensor] = ()) -> None:
@@ -253,9 +251,9 @@ class Loop:
         if self._profiler is not None:
             self._profiler.close()
         if self.job.keep_state:
-            torch.save(self.replica.model.state_dict(keep_vars=True), self.job.scratch / f"state-{self.rank}.pt")
+            torch.save(savable(self.replica.model), self.job.scratch / f"state-{self.rank}.pt")
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-        self._send(Finished(now(), self.rank, self.replica.state.digest(), _peak_rss_bytes(), device_bytes))
+        self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes))
 
 
 class _Pending:
@@ -288,21 +286,3 @@ class _Pending:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _reset_peak_rss() -> None:
-    """Forget the peak of what ran before in this process. Linux; elsewhere the peak is the process's own."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def _peak_rss_bytes() -> int:
-    """Peak resident memory of this process."""
-    try:
-        status = Path("/proc/self/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -7,6 +7,8 @@ had. Knows nothing of what the slices mean.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,12 +39,14 @@ class Meter:
         """When the last slice ended."""
         self._synchronize: Callable[[], None] | None = None
         self._allocated: Callable[[], int] | None = None
+        self._use: Callable[[], float | None] = lambda: None
         if device.type == "cuda":
             import torch
 
             # Work is only enqueued on a device: a slice ends when the device is done, not the host.
             self._synchronize = torch.cuda.synchronize
             self._allocated = partial(torch.cuda.memory_allocated, device)
+            self._use = _use(device)
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
         """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes. It is cut around slices that lie
@@ -84,8 +88,11 @@ class Meter:
         self._slices.clear()
 
     def _on_device(self) -> bytes:
-        """What is said of the memory of the rank's device."""
-        return b"" if self._allocated is None else b',"device_bytes":%d' % self._allocated()
+        """What is said of the rank's device."""
+        if self._allocated is None:
+            return b""
+        use = self._use()
+        return b',"device_bytes":%d' % self._allocated() + (b"" if use is None else b',"device_use":%r' % use)
 
 
 class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
@@ -103,6 +110,20 @@ class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
 _ENCODER = msgspec.json.Encoder()
 
 
+def _use(device: torch.device) -> Callable[[], float | None]:
+    """What asks the driver how busy a GPU is, as a part of the time. None where it cannot be asked: without NVML's bindings
+    (the extra `gpu`), or of a part of a GPU."""
+    import torch
+
+    def ask() -> float | None:
+        try:
+            return torch.cuda.utilization(device) / 100
+        except Exception:  # NVML has errors of its own; a figure for the record is worth no run
+            return None
+
+    return ask if ask() is not None else lambda: None
+
+
 def _resident() -> int | None:
     """Resident memory of this process, bytes; some ten microseconds. None where the system does not say."""
     try:
@@ -110,3 +131,21 @@ def _resident() -> int | None:
             return int(file.read().split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return None
+
+
+def reset_peak_rss() -> None:
+    """Forget the peak of what ran before in this process. Linux; elsewhere the peak is the process's own."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_rss_bytes() -> int:
+    """Peak resident memory of this process."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

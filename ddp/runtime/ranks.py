@@ -97,7 +97,7 @@ class Ranks:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._ticked = now()
+        self._ticked = self._left = now()
         self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
 
@@ -155,7 +155,10 @@ class Ranks:
         self._runners[rank].kill()
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed."""
+        """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed.
+
+        A caller who was away for longer than that is told so behind all that ranks said meanwhile."""
+        away = now() - self._left
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
         events: list[Event] = []
         for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
@@ -168,7 +171,8 @@ class Ranks:
         at = now()
         if at - self._ticked >= timeout_s:
             self._ticked = at
-            events.append(Tick(at))
+            events.append(Tick(at, away if away > timeout_s else 0.0))
+        self._left = now()
         return events
 
     def _take_reduced(self) -> Reduced:

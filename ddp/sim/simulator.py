@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.core.commands import Abort, Drop, RankCommand, Reduce
+from ddp.core.commands import TO_RANKS, Abort, Drop, Reduce
 from ddp.core.coordinator import Coordinator, Output
 from ddp.core.events import Event, Lost, RankEvent, Ready, Reduced, Tick
 from ddp.core.faults import Fault
@@ -113,7 +113,7 @@ class Simulation:
                     self.status = output.status
                 case Drop():
                     self._crew.end(output.rank)
-                case _ if isinstance(output, RankCommand):
+                case _ if isinstance(output, TO_RANKS):
                     self._timeline.after(self.costs.latency_s, self._crew.deliver, output)
         if self.watch is not None:
             self.watch(self)

@@ -22,7 +22,18 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
 from ddp.runtime.task import Job, whole_batches
-from ddp.settings import check_transport, flag, function, known, listed, make_policy, number, script, whole
+from ddp.settings import (
+    check_transport,
+    emulated,
+    flag,
+    function,
+    known,
+    make_policy,
+    norm_limit,
+    number,
+    script,
+    whole,
+)
 from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
@@ -69,8 +80,8 @@ class Trainer:
         checkpoint_unit: `epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step
             is an average.
         checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. What
-            it raises ends the run. The run's books stand still meanwhile: what may last longer than half of `deadline_s`
-            belongs into a thread of its own.
+            it raises ends the run. The run's books stand still meanwhile, and ranks wait once they have done what they were
+            granted: what lasts long belongs into a thread of its own.
         resume: a checkpoint folder, or one checkpoint in it, to go on from; the run must be what it was.
         speeds: emulated relative speed of each rank in [0.01, 1]; empty: as fast as it goes.
         device: `cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own.
@@ -155,9 +166,9 @@ class Trainer:
             scratch=Path(),  # made for each run
             device=device,
             transport=check_transport(transport, _own_gpus(size, device)),
-            speeds=_speeds(speeds, size),
+            speeds=emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
-            max_grad_norm=_limit(max_grad_norm),
+            max_grad_norm=norm_limit("max_grad_norm", max_grad_norm),
             deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
             tolerate_loss=flag("tolerate_loss", tolerate_loss),
             faults=script(faults, size),
@@ -226,18 +237,6 @@ def _latest(path: Path) -> Path:
     if found is None:
         raise ValueError(f"resume={path}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
     return found.path
-
-
-def _limit(max_grad_norm: float | None) -> float | None:
-    return None if max_grad_norm is None else number("max_grad_norm", max_grad_norm, 1e-12, remedy="None: no limit")
-
-
-def _speeds(speeds: Sequence[float], world_size: int) -> tuple[float, ...]:
-    given = listed("speeds", speeds, "[1.0, 0.4]")
-    known_speeds = tuple(number("speeds", speed, 0.01, 1.0, remedy="0.5 makes a rank half as fast") for speed in given)
-    if known_speeds and len(known_speeds) != world_size:
-        raise ValueError(f"speeds has {len(known_speeds)} values for {world_size} ranks; give one for each")
-    return known_speeds
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

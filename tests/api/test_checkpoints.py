@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,20 @@ def test_going_on_from_a_folder_or_one_of_its_checkpoints(
     assert [row.epoch for row in handle.poll_metrics()] == ([2] if which == "folder" else [1, 2])
 
 
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_a_callback_that_takes_longer_than_the_deadline_costs_no_rank(make: Make, tmp_path: Path, policy: str) -> None:
+    """Nobody listens to the ranks meanwhile."""
+    told: list[int] = []
+
+    def callback(info: CheckpointInfo) -> None:
+        told.append(info.epochs)
+        time.sleep(3.5 if len(told) == 1 else 0.0)
+
+    settings: dict[str, Any] = {"epochs": 4, "policy": policy, "deadline_s": 2.0, "tolerate_loss": False}
+    make(**settings, checkpoint_folder=tmp_path / "kept", checkpoint_callback=callback).run().join()
+    assert told[-1] == 3
+
+
 def test_a_callback_that_raises_ends_the_run_and_its_checkpoint_stays(make: Make, tmp_path: Path) -> None:
     def callback(info: CheckpointInfo) -> None:
         raise LookupError("no room on the tape")
@@ -122,9 +137,11 @@ def test_a_run_that_lost_a_rank_goes_on_with_all(make: Make, tmp_path: Path) -> 
     assert read(place).manifest.members == (0, 2)
     again = make(**same, resume=place).run()
     state = again.join()
-    last = again.poll_metrics()[-1]
-    assert (last.epoch, last.samples) == (7, toy.SAMPLES)
-    assert all(share > 0 for share in last.per_rank_batch_share), "the lost rank is back"
+    epochs = again.poll_metrics()
+    assert (epochs[-1].epoch, epochs[-1].samples) == (7, toy.SAMPLES)
+    # In some epoch: one whose steps a busy machine holds up may get none of another.
+    shares = zip(*(epoch.per_rank_batch_share for epoch in epochs), strict=True)
+    assert all(max(of_rank) > 0 for of_rank in shares), "the lost rank is back"
     assert all(bool(tensor.isfinite().all()) for tensor in state.params.values())
 
 

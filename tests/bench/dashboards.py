@@ -1,4 +1,4 @@
-"""A dashboard's server in a thread of this process, and a reader of its stream."""
+"""A run in progress for a dashboard, its server in a thread of this process, and a reader of its stream."""
 
 from __future__ import annotations
 
@@ -15,6 +15,27 @@ import uvicorn
 
 from bench.dashboard import server
 from bench.dashboard.listening import listen
+from bench.runfolder import CONFIG, EVENTS, RunWriter
+from ddp.core import events
+from ddp.runtime.codec import encode
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def progress(at: float, rank: int = 0, samples: int = 10) -> events.Progress:
+    return events.Progress(at, rank, 0, 1, samples, 0.1, 5.0, 0.1)
+
+
+def line(record: events.Progress) -> bytes:
+    return encode(record, record.at) + b"\n"
+
+
+def begin(root: Path, run_id: str = "w2-s0-abc") -> RunWriter:
+    """A run in progress."""
+    writer = RunWriter(root, "mlp", "nccl_cadence", run_id)
+    (writer.path / CONFIG).write_text(json.dumps({"model": "mlp", "run_id": run_id, "world_size": 2}))
+    (writer.path / EVENTS).touch()
+    return writer
 
 
 @contextmanager

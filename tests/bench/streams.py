@@ -181,13 +181,13 @@ def write_run(root: Path, spec: RunSpec, metrics: Metrics | None = None) -> Path
     records = make_records(spec)
     metrics = metrics or make_metrics(spec, records)
     writer = RunWriter(root, spec.model, spec.mode, spec.run_id)
-    (writer.path / EVENTS).write_bytes(b"".join(line + b"\n" for line in _lines(records)))
+    (writer.path / EVENTS).write_bytes(b"".join(line + b"\n" for line in lines(records)))
     (writer.path / CONFIG).write_text("{}")
     (writer.path / METRICS).write_text(metrics.model_dump_json())
     return writer.commit(metrics.status)
 
 
-def _lines(records: list[Record]) -> Iterator[bytes]:
+def lines(records: list[Record]) -> Iterator[bytes]:
     """As a journal has them: a command bears the time of what was before it."""
     at = LAUNCHED
     for record in records:

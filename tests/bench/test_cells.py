@@ -16,11 +16,13 @@ from bench.exitcodes import Exit
 from bench.report import write_report
 from bench.report.differences import qualities
 from bench.report.page import Page
+from bench.report.reaching import reach
+from bench.report.sections import curves
 from bench.report.sections.changes import Pair
 from bench.runfolder import find_runs
 from bench.validate.library import load
 from tests.bench.references import FIVE, baselines, cell, put, with_eval
-from tests.bench.streams import make_metrics, make_spec, write_run
+from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 
 def twice(root: Path, mode: str, values: tuple[float, ...]) -> Path:
@@ -55,6 +57,37 @@ def test_the_first_run_of_a_seed_is_its_value(tmp_path: Path) -> None:
     write_run(tmp_path / "0", spec, make_metrics(spec, status="failed", error="boom"))
     (one,) = cells(find_runs(tmp_path)[0])
     assert [m.final.eval for m in one.one_each] == [0.9]
+
+
+def test_no_section_of_the_report_counts_a_seed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    for mode, values in (("solo", FIVE[:3]), ("nccl_cadence", FIVE[:2])):
+        for tree in ("once", "again"):
+            cell(tmp_path / tree / "a", mode, values)
+    for seed, status in enumerate(("ok", "failed")):
+        spec = make_spec("nccl_cadence", seed=seed)
+        other = make_metrics(spec, make_records(spec, windows=20), status=status)
+        write_run(tmp_path / "again" / "b", spec, other)
+    once, again = (write_report(tmp_path / tree, tmp_path / f"of-{tree}").read_text() for tree in ("once", "again"))
+    parts = [dict(part.split("\n", 1) for part in text.split("\n## ")[1:]) for text in (once, again)]
+    of_runs = {"Problems", "Comparison", "Missing and failed", "Ledger", "Timelines", "Environment", "Reproduce"}
+    assert parts[0].keys() - of_runs >= {"In two minutes", "Time to target", "Where the time went", "Communication"}
+    for name in parts[0].keys() - of_runs:
+        assert parts[0][name] == parts[1][name], name
+    drawn = [curves.curve(one) for one in cells(find_runs(tmp_path / "again")[0])]
+    assert [len(of_cell) for of_cell in drawn] == [3 * 3, 2 * 3], "an evaluation of each seed after each epoch"
+
+
+def test_what_stands_for_a_seed_is_a_finished_run_else_a_failed_one_else_an_interrupted_one(tmp_path: Path) -> None:
+    for seed, statuses in enumerate((("failed", "ok"), ("killed", "diverged"), ("killed", "killed"), ("ok", "ok"))):
+        for name, status in zip("ab", statuses, strict=True):
+            spec = make_spec("solo", seed=seed)
+            write_run(tmp_path / name, spec, make_metrics(spec, status=status))
+    (one,) = cells(find_runs(tmp_path)[0])
+    shown = [(run.metrics.status, run.path.relative_to(tmp_path).parts[0]) for run in one.counted]
+    assert shown == [("ok", "b"), ("diverged", "b"), ("killed", "a"), ("ok", "a")]
+    assert [m.seed for m in one.one_each] == [0, 3]
+    assert reach(one).n == 3
 
 
 def test_changes_count_a_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,18 @@ def test_memory_and_processor_are_shown_by_rank() -> None:
     assert max(filter(None, view.curves(folded(records))["ranks"]["0"]["rss_bytes"])) == 4000
 
 
+def test_a_gpu_is_shown_where_there_is_one() -> None:
+    records = [
+        *(events.Ready(100.0, rank, 1000, 5, "d", "cuda:0", "none") for rank in (0, 1)),
+        *(events.Memory(100.0 + i, 0, 1, 0.1, 70 * i, 0.25) for i in range(1, 5)),
+        *(events.Memory(100.0 + i, 1, 1, 0.1) for i in range(1, 5)),
+    ]
+    lines = view.curves(folded(records))["ranks"]
+    assert set(filter(None, lines["0"]["gpu"])) == {0.25}
+    assert max(filter(None, lines["0"]["device_bytes"])) == 280
+    assert not any(lines["1"]["gpu"] + lines["1"]["device_bytes"])
+
+
 def test_a_loss_that_is_not_finite_is_a_gap() -> None:
     records = [events.Progress(101.0 + i, 0, 0, 1, 10, 0.1, None if i == 1 else 5.0, 0.1) for i in range(3)]
     live = view.live(about(1), folded(records))

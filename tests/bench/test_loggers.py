@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from bench import loggers
+from bench.loggers import Said, beside
 from bench.loggers.recorded import recorded
 from bench.runfolder import CONFIG, find_runs
 from tests.bench.conftest import Bench
@@ -25,6 +27,11 @@ def folder(tmp_path: Path) -> Path:
         json.dumps({"run_id": "it", "policy": {"anchor": 10}, "cluster": {"speeds": [1.0, 0.5]}})
     )
     return place
+
+
+def log(name: str, folder: Path, output: Path) -> None:
+    logger: loggers.Logger = importlib.import_module(loggers.LOGGERS[name])
+    logger.write(recorded(folder), output)
 
 
 def test_what_is_logged_is_what_is_recorded(folder: Path) -> None:
@@ -48,7 +55,7 @@ def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) ->
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for _ in range(2):  # a rerun replaces
-        assert loggers.write(("tensorboard",), folder, tmp_path / "runs") == []
+        log("tensorboard", folder, tmp_path / "runs")
     (path,) = (folder / "tensorboard").iterdir()
     events = EventAccumulator(str(path), size_guidance={"scalars": 0})
     events.Reload()
@@ -60,6 +67,19 @@ def test_tensorboard_reads_its_event_files_back(folder: Path, tmp_path: Path) ->
     assert "| policy.anchor | 10 |" in said.tensor_proto.string_val[0].decode()
 
 
+def scalars_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard finds in a run folder, by name."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        name: [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_has_the_run_once_with_parameters_and_series(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,7 +87,7 @@ def test_mlflow_has_the_run_once_with_parameters_and_series(
     pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for _ in range(2):
-        assert loggers.write(("mlflow",), folder, tmp_path / "runs") == []
+        log("mlflow", folder, tmp_path / "runs")
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=(tmp_path / "runs" / "mlruns").as_uri())
@@ -113,7 +133,7 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     monkeypatch.delitem(sys.modules, "bench.loggers.wandb_offline", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    assert loggers.write(("wandb",), folder, tmp_path) == []
+    log("wandb", folder, tmp_path)
     assert (asked["mode"], asked["dir"]) == ("offline", str(folder))
     assert [row["seconds"] for row in rows] == sorted({row["seconds"] for row in rows})
     assert sum(len(row) - 1 for row in rows) == len({(s.seconds, s.name) for s in recorded(folder).scalars})
@@ -124,7 +144,7 @@ def test_wandb_is_offline_and_gets_everything_in_the_order_of_time(
 def test_wandb_itself(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    assert loggers.write(("wandb",), folder, tmp_path) == []
+    log("wandb", folder, tmp_path)
     assert list((folder / "wandb").glob("offline-run-*"))
 
 
@@ -146,13 +166,31 @@ def test_what_cannot_be_chosen_is_said_before_anything_starts(
 def test_a_logger_changes_no_run_and_its_failure_is_a_note(
     quiet: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = types.ModuleType("broken")
-    broken.write = lambda run, output: 1 / 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "broken", broken)
-    monkeypatch.setitem(loggers.LOGGERS, "mlflow", "broken")
+    monkeypatch.setenv("BENCH_BAD_LOGGER", "raise")
+    monkeypatch.setitem(loggers.LOGGERS, "mlflow", "tests.bench.bad_logger")
     assert quiet("model=mlp", "mode=solo", "logger=[mlflow,tensorboard]", "output=with") == 0
-    assert "logger mlflow failed (ZeroDivisionError" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "note: logger mlflow failed (ZeroDivisionError: division by zero); the run folder has everything" in told
     assert quiet("model=mlp", "mode=solo", "output=without") == 0
     ((one,), _), ((other,), _) = find_runs(tmp_path / "with"), find_runs(tmp_path / "without")
     assert (one.config, one.metrics.run_id) == (other.config, other.metrics.run_id)
-    assert (one.path / "tensorboard").is_dir()
+    assert scalars_in(one.path)["train/loss"] == [(e.epoch + 1, e.train_loss) for e in one.metrics.epochs]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("die", "failed (it ended with code 3)"), ("hang", "failed (it did not end within 0.5 s)")]
+)
+def test_a_logger_that_dies_or_hangs_is_not_waited_for(
+    how: str, said: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BENCH_BAD_LOGGER", how)
+    monkeypatch.setitem(loggers.LOGGERS, "mlflow", "tests.bench.bad_logger")
+    if how == "hang":
+        monkeypatch.setattr(beside, "ENDING_S", 0.5)
+    with beside.Beside(
+        ("mlflow",), tmp_path / "making", tmp_path, Said("m", "solo", "r", "h", 1, "accuracy", 0.0)
+    ) as it:
+        process = it._processes["mlflow"]
+        (note,) = it.end(folder)
+    assert said in note
+    assert process.returncode is not None

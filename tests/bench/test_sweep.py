@@ -10,6 +10,7 @@ from bench import planning
 from bench.compose import compose
 from bench.report.planned import planned
 from bench.runfolder import find_runs
+from bench.usage import UsageError
 from ddp.runtime.engines import ENGINES, facts
 from tests.bench.conftest import Bench
 
@@ -62,6 +63,15 @@ def test_an_experiment_plans_what_it_runs_and_what_its_report_expects(bench: Ben
     part = {tuple(point) for point in expected.points if point.model == "mlp" and point.mode in ("solo", "cpu_async")}
     assert {(s.model, s.mode, s.world_size, s.seed) for s in found.specs} == part
     assert (found.impossible, len(found.left_out)) == ([], 2)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_bad_point_is_refused_before_the_first_run_if_asked_for(ahead: bool) -> None:
+    """Asked for or not, it is refused; composing all of a sweep ahead takes as long again."""
+    jobs: list[object] = []
+    with pytest.raises(UsageError, match="nonsense"):
+        compose(["-m", "model=mlp", "mode=solo,nonsense"], (), jobs.append, lambda line: None, ahead)
+    assert len(jobs) == (0 if ahead else 1)
 
 
 def test_which_sizes_fit_which_engine() -> None:

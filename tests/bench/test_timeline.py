@@ -32,6 +32,31 @@ def test_traces_of_every_mode_keep_the_rules(mode: str) -> None:
     assert len(names) == spec.world_size + 1
 
 
+def test_arrows_tie_the_ranks_of_a_round_that_blocks_nobody() -> None:
+    at = LAUNCHED
+    records: list[Record] = [events.Ready(at, rank, 64, 10, "d", "cpu", "memory") for rank in range(3)]
+    wanted: dict[int, list[int]] = {0: [], 1: []}
+    for number in wanted:
+        for kind in ("snapshot", "average"):
+            for rank in range(3):
+                at += 0.01
+                lost = (number, kind, rank) == (1, "snapshot", 2)  # its slice was not written out any more
+                records += [] if lost else [events.Slice(at, rank, "copy", 0.004)]
+                wanted[number] += [] if lost else [rank]
+                done = at + 0.0041
+                if kind == "snapshot":
+                    records.append(events.Snapshot(done, rank, number, 5, 80))
+                else:
+                    records.append(events.Averaged(done, rank, number, 5, 80, 0.004, 100, 0.1))
+    trace = make_trace(sort(records, LAUNCHED), make_spec("cpu_async", 3), LAUNCHED).to_dict()
+    assert violations(trace) == []
+    drawn: dict[int, list[int]] = {}
+    for event in sorted((e for e in trace["traceEvents"] if e.get("cat") == "flow"), key=lambda event: event["ts"]):
+        assert event["name"] == "round"
+        drawn.setdefault(event["id"], []).append(event["pid"])
+    assert drawn == wanted
+
+
 def test_files_are_written(tmp_path: Path) -> None:
     spec = make_spec("nccl_cadence", speeds=(1.0, 0.4))
     records = make_records(spec)
@@ -182,10 +207,11 @@ def test_processor_and_memory_of_gpus_are_counters() -> None:
         (0.5, 0.3),
     ]  # the fifth is another process
     memory: list[Record] = [events.Memory(at + since, 0, 10**6, cpu) for since, cpu in used]
-    memory += [events.Memory(at + 0.6, 0, 10**6), events.Memory(at + 0.7, 0, 10**6, 0.5, 2 * 10**6)]
+    memory += [events.Memory(at + 0.6, 0, 10**6), events.Memory(at + 0.7, 0, 10**6, 0.5, 2 * 10**6, 0.75)]
     trace = make_trace(sort([_ready(0), *memory], LAUNCHED), spec, LAUNCHED)
     busy = [(round(when / 1e9, 4), round(value, 4)) for when, value in trace.counters[0, "cores busy"]]
     assert busy == [(1.0, 0.5), (1.1, 2.0), (1.3, 0.0), (1.4, 1.0), (1.5, 1.0)]
     assert [value for _, value in trace.counters[0, "GPU memory MB"]] == [2.0]
+    assert [value for _, value in trace.counters[0, "GPU busy"]] == [0.75]
     assert len(trace.counters[0, "memory MB"]) == len(memory)
     assert violations(trace.to_dict()) == []

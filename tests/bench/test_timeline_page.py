@@ -187,6 +187,23 @@ def test_wheel_keys_and_drag_change_what_is_seen(shown: Page) -> None:
     assert view(shown) == pytest.approx(states[0])
 
 
+def test_a_long_startup_is_left_out_of_the_first_look(tab: Page, tmp_path: Path) -> None:  # noqa: F811
+    spec = make_spec("nccl_cadence")
+    records = make_records(spec)
+    for early, at_first in ((0.0, True), (60.0, False)):
+        write_timeline(tmp_path, records, spec, LAUNCHED - early, picture=False)
+        tab.goto((tmp_path / "timeline.html").as_uri())
+        assert (view(tab)[0] < 0) is at_first
+        end = tab.evaluate("END")
+        tab.click("#training")
+        assert early + 1 < view(tab)[0] < early + 1.2
+        assert view(tab)[1] == pytest.approx(end, rel=0.05)
+        tab.click("#whole")
+        assert view(tab)[0] < 0
+        launched = re.search(r"launched (.*) UTC", tab.inner_text("#about"))
+        assert launched is None or re.fullmatch(r"[-\d]+ [:\d]+", launched[1])
+
+
 def test_pointing_at_a_span_tells_of_it(shown: Page) -> None:
     row = "bands.find((band) => band.kind === 'spans' && band.lane.name === 'compute' && band.process.pid === 1)"
     shown.evaluate("look(1.9, 2.0)")

@@ -122,6 +122,8 @@ def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Pat
     judgement = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch",)))
     assert judgement.code is Exit.INCONCLUSIVE
     assert "allowed to differ: torch" in judgement.footer
+    typo = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch", "batch_siz"))).footer
+    assert typo[-1] == "though nothing differs in: batch_siz"
     (told,) = [v for v in judgement.verdicts if v.check == "baseline"]
     assert (told.name, "env.torch: 2 in the baseline | 3.1 here" in told.line) == ("INCONCLUSIVE", True)
 
@@ -211,6 +213,12 @@ def test_a_known_failure_is_expected_until_its_last_day(tmp_path: Path, base: Pa
     assert judge([bad], folder, Terms(today=TODAY)).code is Exit.OK
     assert "expected until 2026-12-01: issue 12" in one(bad, folder).line
     assert judge([bad], folder, Terms(today=date(2026, 12, 2))).code is Exit.REGRESSION
+    (folder / "expected.yaml").write_text(entry.replace("quality", "qualty"))
+    with pytest.raises(ValueError, match=r"expected.yaml: entry 0: .*did you mean 'quality'"):
+        judge([bad], folder)
+    (folder / "expected.yaml").write_text(entry.replace("2026-12-01", "2026-13-01"))
+    with pytest.raises(ValueError, match=r"expected.yaml: not a list of known failures: entry 0 until: "):
+        judge([bad], folder)
     (folder / "expected.yaml").write_text("- {cell: x}\n")
     with pytest.raises(ValueError, match=r"expected.yaml: not a list of known failures"):
         judge([bad], folder)

@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench import cli
 from bench.again import told
 from bench.estimate import estimate
 from bench.exitcodes import Exit
 from bench.replay import Unfit, deviation
-from bench.runfolder import CONFIG, EVENTS, Run, find_runs
+from bench.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, write_text
+from bench.validate.checks.determinism import promised
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.runtime.codec import encode
@@ -84,6 +86,14 @@ def test_a_record_that_is_missing_is_found(tmp_path: Path) -> None:
     assert deviation(run)[1] is not None
 
 
+def test_a_deviation_says_whose_core_recorded_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of another version may well be decided otherwise: its reader is told of both versions."""
+    run = edited(simulated(tmp_path), "Train", {"pace": 9.0})
+    write_text(run.path / METRICS, run.metrics.model_copy(update={"git": {"sha": "abc"}}).model_dump_json())
+    assert cli.dispatch(["replay", str(run.path)]) == 1
+    assert "sha: abc then" in capsys.readouterr().out
+
+
 def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     solo = write_run(tmp_path / "a", make_spec("solo"))
     with pytest.raises(Unfit, match="no coordinator"):
@@ -108,11 +118,16 @@ def test_runs_are_compared_to_the_last_bit(tmp_path: Path, capsys: pytest.Captur
     assert "does not promise equal bits" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("mode", "bits"), [("solo", True), ("nccl_sync", True), ("nccl_cadence", False)])
+def test_bits_are_promised_where_no_speed_has_a_say(mode: str, bits: bool) -> None:
+    run = make_metrics(make_spec(mode))
+    assert promised(run) is bits
+    assert not promised(run.model_copy(update={"engine": "graph", "world_size": 2}))
+
+
 def test_rerun_trains_again_and_leaves_the_folder(
     quiet: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench import cli
-
     quiet(*SOLO)
     (run,) = find_runs(tmp_path / "runs")[0]
     before = {file.name: file.read_bytes() for file in run.path.iterdir()}

@@ -96,6 +96,31 @@ def test_a_sealed_file_that_cannot_be_is_refused_still(base: Path) -> None:
         read(path)
 
 
+def test_another_schema_version_is_called_one(base: Path) -> None:
+    path = the_file(base)
+    body = json.loads(path.read_text()) | {"schema_version": 2, "a_new_field": 1}
+    path.write_text(json.dumps(body | {"digest": digest(body)}))
+    with pytest.raises(Broken, match="it is of schema version 2, and 1 is read here"):
+        read(path)
+
+
+def test_what_is_said_twice_is_refused(base: Path) -> None:
+    """A reader sees the first margin, the program the second."""
+    path = the_file(base)
+    path.write_text(path.read_text().replace('"unit": "fraction"', '"margin": 0.001, "unit": "fraction"'))
+    with pytest.raises(Broken, match="'margin' is said twice"):
+        read(path)
+
+
+def test_two_files_of_one_cell_are_refused_by_name(base: Path, tmp_path: Path) -> None:
+    path = the_file(base)
+    path.with_name("solo-older.json").write_text(path.read_text())
+    (verdict, *_) = judge([cell(tmp_path / "runs", "nccl_sync", FIVE)], base).verdicts
+    assert (verdict.name, verdict.check) == ("REFUSED", "baseline")
+    assert "solo-w1-" in verdict.line
+    assert "solo-older.json" in verdict.line
+
+
 def test_reformatting_is_no_edit(base: Path) -> None:
     path = the_file(base)
     before = read(path)
@@ -122,13 +147,27 @@ def test_too_little_makes_no_baseline(tmp_path: Path) -> None:
     assert write_proposals(tmp_path / "runs", out, TODAY, because="a bad seed")[0].because == "a bad seed"
 
 
-def test_a_changed_tree_makes_no_baseline_unless_said(tmp_path: Path) -> None:
+def changed_runs(root: Path, git: dict[str, object]) -> Path:
     for seed, value in enumerate(FIVE):
         spec = make_spec("solo", seed=seed)
-        write_run(tmp_path / "runs", spec, with_eval(spec, value).model_copy(update={"git": {"dirty": True}}))
+        write_run(root, spec, with_eval(spec, value).model_copy(update={"git": git}))
+    return root
+
+
+def test_a_changed_tree_makes_no_baseline_unless_said(tmp_path: Path) -> None:
+    changed_runs(tmp_path / "runs", {"sha": "abc", "dirty": True})
     with pytest.raises(ValueError, match="uncommitted changes"):
         write_proposals(tmp_path / "runs", tmp_path / "p", TODAY)
+    nowhere = changed_runs(tmp_path / "nowhere", {"sha": None, "dirty": None})
+    with pytest.raises(ValueError, match="no commit is recorded"):
+        write_proposals(nowhere, tmp_path / "p", TODAY)
     assert write_proposals(tmp_path / "runs", tmp_path / "p", TODAY, dirty=True)
+
+
+def test_a_file_lies_in_the_folder_of_baselines_whatever_the_data_are_called(made: dict[str, Any]) -> None:
+    for data, folder in (("pydoc (seq_len 64, samples 768)", "pydoc_seq_len_64_samples_768"), ("../../a b", "a_b")):
+        place = sealed(made | {"data": data}).place
+        assert place.parts[:-1] == (f"mlp-{folder}-quick",)
 
 
 def test_a_better_baseline_replaces_and_remembers(base: Path, tmp_path: Path) -> None:
@@ -157,8 +196,15 @@ def test_a_worse_baseline_wants_a_reason(base: Path, tmp_path: Path) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The content of a candidate with twenty seeds and their speeds."""
     folder = tmp_path_factory.mktemp("made")
-    write_proposals(cell(folder / "runs", "solo", TWENTY), folder / "next", TODAY, with_time=True)
+    write_proposals(cell(folder / "runs", "solo", TWENTY), folder / "next", TODAY)
     body: dict[str, Any] = json.loads(the_file(folder / "next").read_text())
+    speeds = [{"seed": seed, "value": 1000.0 + seed, "run_id": ""} for seed in range(20)]
+    body["metrics"]["samples_per_s"] = {"unit": "samples per second", "higher_is_better": True, "scale": "log"} | {
+        "margin": 0.1,
+        "margin_why": "said",
+        "resolution": 1e-3,
+        "values": speeds,
+    }
     return body
 
 

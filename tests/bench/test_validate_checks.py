@@ -119,20 +119,3 @@ def test_a_value_that_is_missing_is_outside() -> None:
     rows = [row.model_copy(update={"train_loss": None}) for row in metrics.epochs]
     found = course(curve, "train_loss", [metrics.model_copy(update={"epochs": rows})])
     assert (found.points, found.worse, found.better) == (3, 3, 0)
-
-
-def test_time_is_compared_on_the_same_machine_only(tmp_path: Path) -> None:
-    from bench.validate.revision import accept, write_proposals
-    from tests.bench.references import TODAY
-
-    runs = cell(tmp_path / "runs", "solo", FIVE)
-    write_proposals(runs, tmp_path / "p", TODAY, with_time=True)
-    accept(tmp_path / "p", tmp_path / "b")
-    assert one(runs, tmp_path / "b", "speed").name in ("PASS", "INCONCLUSIVE")
-    slow = with_eval(make_spec("solo"), 0.97).throughput
-    half = slow.model_copy(update={"samples_per_s": (slow.samples_per_s or 0) / 2})
-    assert one(changed(tmp_path / "slow", "solo", 3, throughput=half), tmp_path / "b", "speed").name == "FAIL"
-    elsewhere = changed(tmp_path / "else", "solo", 3, env={"cores": 64, "torch": "2"})
-    verdict = one(elsewhere, tmp_path / "b", "speed")
-    assert (verdict.name, verdict.fields[0].field) == ("REFUSED", "env.cores")
-    assert one(elsewhere, tmp_path / "b").name == "PASS"

@@ -96,13 +96,20 @@ def test_the_command_writes_them(
     cell(tmp_path / "runs", "nccl_sync", (0.5,))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
-    words = ["validate", str(tmp_path / "runs"), "--baseline", str(base), "--junit", str(tmp_path / "junit.xml")]
+    words = [
+        "validate",
+        str(tmp_path / "runs"),
+        "--baseline",
+        str(base),
+        "--junit",
+        str(tmp_path / "reports" / "junit.xml"),
+    ]
     assert cli.dispatch(words) == 1
     said = capsys.readouterr().out
     assert "::error title=FAIL mlp nccl_sync ×2 quality::" in said
     assert "exit code 1 (regression)" in said
     assert "| FAIL | mlp nccl_sync ×2 | quality |" in (tmp_path / "summary.md").read_text()
-    assert ElementTree.parse(tmp_path / "junit.xml").getroot().tag == "testsuites"
+    assert ElementTree.parse(tmp_path / "reports" / "junit.xml").getroot().tag == "testsuites"
     monkeypatch.delenv("GITHUB_ACTIONS")
     assert cli.dispatch([*words, "--brief"]) == 1
     brief = capsys.readouterr().out
@@ -121,6 +128,22 @@ def test_too_few_seeds_can_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "exit code 0 (ok)" in said
     assert "INCONCLUSIVE, which count as exit code 0" in said
+
+
+def test_runs_that_an_experiment_planned_are_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep that was killed: what is there passes, and that is not all."""
+    from bench import cli
+
+    base = baselines(tmp_path)
+    cell(tmp_path / "runs", "nccl_sync", FIVE[:3])
+    words = ["validate", str(tmp_path / "runs"), "--baseline", str(base), "--allow-inconclusive"]
+    assert cli.dispatch(words) == 0
+    assert cli.dispatch([*words, "--experiment", "ci"]) == 3
+    said = capsys.readouterr().out
+    assert "experiment ci  planned: 33 of the 36 runs that it plans are not here: mlp solo ×1 seeds 0, 1, 2; " in said
+    assert "mlp nccl_sync" not in said.partition("not here:")[2].partition(";")[0]
+    assert "python -m bench experiment=ci" in said
+    assert cli.dispatch([*words, "--experiment", "cy"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -152,5 +175,6 @@ def test_the_workflow_goes_on_after_a_verdict() -> None:
     runs = [step["run"] for step in steps if "run" in step]
     (place,) = (k for k, step in enumerate(steps) if "bench validate" in step.get("run", ""))
     assert "--allow-inconclusive" in steps[place]["run"]
+    assert "--experiment ci" in steps[place]["run"], "a sweep that was killed is no pass"
     assert all(step.get("if") == "always()" for step in steps[place:])
     assert [word for word in ("rerun", "replay", "report") if any(f"bench {word}" in run for run in runs)]

@@ -12,9 +12,8 @@ from playwright.sync_api import Page
 from bench.dashboard import page as pages
 from bench.dashboard.board import whole
 from bench.runfolder import CONFIG, EVENTS
-from tests.bench.dashboards import serving, until
+from tests.bench.dashboards import HOSTILE, begin, serving, until
 from tests.bench.streams import make_spec, write_run
-from tests.bench.test_dashboard import HOSTILE, begin
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
 from tests.warm import PICTURES, Warm

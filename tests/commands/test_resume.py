@@ -71,7 +71,7 @@ def proof(folder: Path) -> set[int]:
     return set(counts.values())
 
 
-@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "cpu_sync", "zero3"])
+@pytest.mark.parametrize("mode", ["solo", "nccl_sync", "cpu_sync", "zero3", "graph_sync", "torch_ddp"])
 def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_path, mode):
     words = (*SMALL, f"mode={mode}", "train.epochs=8", "checkpoint.every=7", "checkpoint.unit=averages")
     hidden = killed(warm, tmp_path, *words, checkpoint=2)
@@ -80,13 +80,14 @@ def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_
     assert (code, err) == (0, ""), out
     (whole,), _ = find_runs(tmp_path / "whole")
     (cut,), _ = find_runs(tmp_path / "runs")
-    assert cut.metrics.params_sha256 == whole.metrics.params_sha256
+    bits = mode != "graph_sync"  # its shares follow the speeds of this machine, and so do its last digits
+    if bits:
+        assert cut.metrics.params_sha256 == whole.metrics.params_sha256
+        assert [row.eval for row in cut.metrics.epochs] == [row.eval for row in whole.metrics.epochs]
     assert cut.metrics.samples == whole.metrics.samples
-    assert [(row.samples, row.eval) for row in cut.metrics.epochs] == [
-        (row.samples, row.eval) for row in whole.metrics.epochs
-    ]
+    assert [row.samples for row in cut.metrics.epochs] == [row.samples for row in whole.metrics.epochs]
     losses = [row.train_loss for row in cut.metrics.epochs]
-    assert losses == pytest.approx([row.train_loss for row in whole.metrics.epochs])
+    assert losses == pytest.approx([row.train_loss for row in whole.metrics.epochs], rel=1e-6 if bits else 1e-3)
     seconds = [row.seconds for row in cut.metrics.epochs]
     assert seconds == sorted(seconds)
     assert cut.metrics.resumed is not None
@@ -98,9 +99,16 @@ def test_a_synchronous_run_that_was_killed_ends_as_if_it_had_not_been(warm, tmp_
         assert proof(cut.path) == {1}
 
 
-@pytest.mark.parametrize("mode", ["nccl_cadence", "nccl_async", "cpu_cadence", "cpu_async"])
+@pytest.mark.parametrize("mode", ["nccl_cadence", "nccl_async", "cpu_cadence", "cpu_async", "graph_cadence"])
 def test_any_run_that_was_killed_trains_every_sample_once(warm, tmp_path, mode):
-    words = (*SMALL, f"mode={mode}", "train.epochs=10", "checkpoint.unit=averages", "policy.anchor=2")
+    words = (
+        *SMALL,
+        f"mode={mode}",
+        "train.epochs=10",
+        "checkpoint.unit=averages",
+        "policy.anchor=2",
+        "policy.max_anchor=2",
+    )
     hidden = killed(warm, tmp_path, *words, checkpoint=3)
     code, out, err = command(warm, tmp_path, f"resume={hidden}", *QUIET)
     assert (code, err) == (0, ""), out

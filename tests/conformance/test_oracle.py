@@ -1,6 +1,7 @@
 """Every synchronous engine, ours and PyTorch's, against one oracle: ranks, optimizers, models, bit for bit where it can be.
 
-A spread-out part of the cross product by default; all of it with `make conformance`.
+A spread-out part of the cross product by default; all of it with `make conformance`, or all of some engines with their names
+in CONFORMANCE, as in `CONFORMANCE=zero1,zero2 pytest tests/conformance`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from tests.conformance import entrants
 from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, Trained, cells, course, fingerprint
 from tests.conformance.oracle import Course, Rule, replay
 
-ALL = os.environ.get("CONFORMANCE") == "all"
+ASKED = os.environ.get("CONFORMANCE", "").split(",")
+WHOLE = [name for name in ENTRANTS if "all" in ASKED or name in ASKED]
+"""Engines of which all cells are tried, and then no others."""
 SIZES = (1, 2, 3, 4)
 CLOSE, CLOSE_DOUBLE = 1e-6, 1e-10
 """Most that a value may be off after ten steps where the order of a sum is not known, in single and in double precision."""
@@ -36,8 +39,8 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     """One cell of nine, others for other engines and sizes. With two ranks three, of different models and optimizers, and
     two of the other models, so that all engines together try each of these. Every second engine with three ranks, the
     others with four: two cores are slow at that."""
-    if ALL:
-        return cells()
+    if WHOLE:
+        return cells() if name in WHOLE else []
     if world_size == 3 + list(ENTRANTS).index(name) % 2:
         return []
     turn, everywhere = list(ENTRANTS).index(name) + world_size, cells(EVERYWHERE)

@@ -83,6 +83,13 @@ def test_silence_counts_from_the_order_that_is_owed_an_answer() -> None:
     assert issued[-1] == Abort("failed", "rank 0: silent for 5.5 s")
 
 
+def test_time_in_which_nobody_listened_is_no_ranks_silence() -> None:
+    busy = (ready(0), ready(1), Tick(70.0, away_s=60.0))
+    assert not play(*busy)[0].over
+    assert not play(*busy, Tick(74.5))[0].over
+    assert play(*busy, Tick(75.5))[0].over
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_stuck_collective_ends_the_run_also_where_it_closes_an_epoch(epochs: int) -> None:
     """What is to be evaluated behind it was taken for an evaluation in progress."""

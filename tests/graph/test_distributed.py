@@ -6,8 +6,6 @@ import copy
 import gc
 import pickle
 import threading
-from collections import Counter
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,39 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ddp
-from ddp.core.commands import Plan
-from ddp.core.events import RoundClosed, Slice
-from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
-from ddp.graph.team import Team
+from ddp.graph import DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
 from tests.graph.oracle import build, data, distance, equal, made
-
-TWO = ["cpu", "cpu"]
-
-
-def sgd(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-def on(size: int, graph: Graph | None = None, builder: Any = build, **config: Any) -> Graph:
-    graph = made() if graph is None else graph
-    setup_with(graph, builder, config.pop("optimizer", sgd), DdpConfig(devices=["cpu"] * size, **config))
-    return graph
-
-
-def plain(device: Any = "cpu") -> Graph:
-    return build(device, norm=False)
-
-
-def replicas(graph: Graph) -> list[Graph]:
-    assert graph._training is not None
-    assert graph._training.replicas is not None
-    return list(graph._training.replicas.models)
-
-
-def backward(graph: Graph, x: Tensor, y: Tensor) -> Tensor:
-    loss = F.cross_entropy(graph(x), y)
-    loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach()
+from tests.graph.several import backward, on, plain, replicas, sgd
 
 
 def test_on_one_device_it_is_plain_pytorch_bit_for_bit() -> None:
@@ -261,6 +229,29 @@ def test_loading_reaches_all_replicas_and_copies_are_not_distributed() -> None:
     assert not copy.deepcopy(graph).is_distributed()
 
 
+def test_what_is_written_into_parameters_after_a_step_reaches_all_replicas() -> None:
+    """As loops do that clip weights, or evaluate with averaged ones and go back."""
+    graph, alone = on(2, made(norm=False), plain), on(1, made(norm=False), plain)
+    for model in (graph, alone):
+        for seed in range(3):
+            backward(model, *data(12, seed))
+            model.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.clamp_(-0.2, 0.2)
+    assert distance(graph, alone) < 1e-6
+    kept = [parameter.detach().clone() for parameter in graph.parameters()]
+    with torch.no_grad():
+        for parameter in graph.parameters():
+            parameter.zero_()
+        assert torch.equal(graph(data(8)[0]), torch.zeros(8, 3))
+        for parameter, value in zip(graph.parameters(), kept, strict=True):
+            parameter.copy_(value)
+    backward(graph, *data(12, 4))
+    graph.step()
+    assert equal(graph, replicas(graph)[1])
+
+
 def test_gradients_that_the_caller_cleared_are_cleared() -> None:
     graph, alone = on(2, made(norm=False), plain), on(1, made(norm=False), plain)
     for model in (graph, alone):
@@ -269,6 +260,22 @@ def test_gradients_that_the_caller_cleared_are_cleared() -> None:
         backward(model, *data(12))
         model.step()
     assert distance(graph, alone) < 1e-6
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_pass_that_is_given_up_is_cleared_on_all_replicas(set_to_none: bool) -> None:
+    """As the loop that skips a loss which is not finite does."""
+    one, other = on(2), on(2)
+    (x, y), (bad, worse) = data(20), data(9)
+    backward(one, bad, worse)
+    one.zero_grad(set_to_none)
+    with pytest.raises(GraphError, match="step without a gradient"):
+        one.step()
+    for graph in (one, other):
+        backward(graph, x, y)
+        graph.step()
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_threads_end_with_the_graph() -> None:
@@ -284,184 +291,6 @@ def test_threads_end_with_the_graph() -> None:
             break
         threading.Event().wait(0.01)
     assert not any(thread.is_alive() for thread in started)
-
-
-def test_the_balancer_gives_a_slow_device_less() -> None:
-    graph = on(2, speeds=(1.0, 0.1), max_anchor=0)
-    for seed in range(12):
-        backward(graph, *data(64, seed))
-        graph.step()
-    assert graph.chunk_ratios()[0] > 0.6
-    assert graph.throughput()[0] > graph.throughput()[1]
-    backward(graph, *data(64))
-    assert graph.shard_sizes()[0] > 38
-
-
-@pytest.mark.parametrize(
-    ("config", "on_"),
-    [
-        ({}, False),
-        ({"speeds": (1.0, 0.5)}, True),
-        ({"speed_hint": (1.0, 0.4)}, True),
-        ({"speed_hint": (1.0, 1.0)}, False),
-        ({"max_anchor": 5}, True),
-        ({"speeds": (1.0, 0.5), "max_anchor": 0}, False),
-    ],
-)
-def test_el_che_where_devices_are_unequal(config: dict[str, Any], on_: bool) -> None:
-    assert on(2, **config).has_el_che() == on_
-
-
-def test_el_che_gives_a_slow_device_fewer_batches_and_records_it() -> None:
-    records: list[Any] = []
-    graph = on(2, speeds=(1.0, 0.2), max_anchor=2, timeline=lambda record, at: records.append(record))
-    graph.set_data_loader(DataLoader(data(800), batch_size=8, names=["point", "class"]), "point")
-    assert graph.batch_counts() == [2, 2]
-    for batch in graph.epoch(0):
-        F.cross_entropy(graph.forward_batch(batch), batch["class"]).backward()  # type: ignore[no-untyped-call]
-        graph.step()
-    counts = graph.batch_counts()
-    assert counts[0] >= 2 * counts[1]
-    assert graph.chunk_ratios() == pytest.approx([count / sum(counts) for count in counts])
-    windows = [record for record in records if isinstance(record, RoundClosed)]
-    assert len(windows) == graph.training_step()
-    assert sum(sum(window.steps) for window in windows) == 100
-    assert {type(record) for record in records} == {Slice, Plan, RoundClosed}
-    assert {r.kind for r in records if isinstance(r, Slice)} >= {"forward", "backward", "optimizer", "exchange", "data"}
-
-
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_loader_brings_every_sample_once_and_the_members_fit(size: int) -> None:
-    x, y = data(50)
-    graph = on(size, made(norm=False), plain)
-    graph.set_data_loader(DataLoader((x, y), batch_size=4))
-    seen: Counter[tuple[float, ...]] = Counter()
-    for batch in graph.epoch(1):
-        assert len(batch["input"]) == len(batch["target"]) == len(batch)
-        seen.update(tuple(row.tolist()) for row in batch["input"])
-        graph.eval()
-        torch.testing.assert_close(graph.forward_batch(batch), graph(batch["input"]))
-    assert seen == Counter(tuple(row.tolist()) for row in x)
-    first, again, other = (next(b["input"] for b in graph.epoch(n)) for n in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-def test_a_data_set_of_dictionaries_and_a_last_batch_left_out() -> None:
-    class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
-        def __len__(self) -> int:
-            return 11
-
-        def __getitem__(self, index: int) -> dict[str, Tensor]:
-            return {"point": torch.full((6,), float(index)), "number": torch.tensor(index)}
-
-    graph = on(2, made(norm=False), plain)
-    graph.set_data_loader(
-        DataLoader(Rows(), batch_size=4, names=["point", "number"], drop_last=True, shuffle=False), "point"
-    )
-    batches = list(graph.epoch(0))
-    assert [len(batch) for batch in batches] == [8]
-    assert batches[0]["number"].tolist() == list(range(8))
-    assert graph.forward_batch(batches[0]).shape == (8, 3)
-
-
-def other_width(device: Any) -> Graph:
-    return FlowBuilder.from_(nn.Linear(6, 5)).label("first").build()
-
-
-def other_wiring(device: Any) -> Graph:
-    flow = (
-        FlowBuilder.from_(nn.Linear(6, 12)).label("first").through(nn.BatchNorm1d(12)).label("norm").through(nn.ReLU())
-    )
-    return flow.tag("hidden").also(nn.Linear(12, 12)).through(nn.Linear(12, 3)).tag("logits").build()
-
-
-def test_unequal_models_are_refused() -> None:
-    graph = made()
-    shared = made()
-    for builder, message in (
-        (other_width, "unequal models: only the graph has 'also_3.main.bias'"),
-        (lambda device: build(norm=False), "unequal models"),
-        (other_wiring, "equal parameters, but another structure"),
-        (lambda device: graph, "the builder returned the graph itself"),
-        (lambda device: nn.Linear(6, 3), "must return a Graph"),
-    ):
-        with pytest.raises(GraphError, match=message):
-            on(2, graph, builder)
-        assert not graph.is_distributed()
-    with pytest.raises(GraphError, match="replicas share parameters"):
-        on(3, made(), lambda device: shared)
-
-
-def test_wrong_use_is_an_error_that_says_what_to_do() -> None:
-    graph, (x, y) = on(2), data(8)
-    with pytest.raises(GraphError, match="set up already: build another one"):
-        on(2, graph)
-    with pytest.raises(GraphError, match="distributed already: build another one"):
-        graph.distribute(build, TWO)
-    with pytest.raises(GraphError, match=r"call loss\.backward"):
-        graph.step()
-    graph(x)
-    with pytest.raises(GraphError, match=r"call loss\.backward"):
-        graph.step()
-    loss = F.cross_entropy(graph(x), y)
-    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-    with pytest.raises(RuntimeError, match="add the losses up"):
-        loss.backward()  # type: ignore[no-untyped-call]
-    with pytest.raises(GraphError, match="empty batch"):
-        graph(x[:0])
-    with pytest.raises(GraphError, match="need one first dimension"):
-        graph(torch.zeros(()))
-    with pytest.raises(GraphError, match="call set_data_loader"):
-        next(graph.epoch(0))
-    with pytest.raises(GraphError, match=r"no member 'image'.*\['input', 'target'\]"):
-        graph.set_data_loader(DataLoader((x, y), batch_size=4), "image")
-    bare = made()
-    for call in (bare.step, lambda: bare.set_lr(0.1), lambda: next(bare.epoch(0))):
-        with pytest.raises(GraphError, match=r"call ddp\.setup"):
-            call()
-    with pytest.raises(GraphError, match="setup takes a Graph"):
-        setup(nn.Linear(1, 1), build, sgd)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="two or more"):
-        made().distribute(build, ["cpu"])
-    assert made().auto_distribute(build) is (torch.cuda.device_count() > 1)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"max_anchor": -1}, "0 for no El Che"),
-        ({"max_grad_norm": 0.0}, "None: no limit"),
-        ({"speeds": (1.0, 2.0)}, "0.5 makes a device half as fast"),
-        ({"speeds": (1.0,)}, "give one for each"),
-        ({"speed_hint": (1.0, 0.5, 0.1)}, "for each of the 2|entries"),
-        ({"overhead_target": 0.9, "max_anchor": 3}, "between 0.01 and 0.5"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        on(2, **config)
-
-
-def test_an_error_on_a_replica_names_the_node_and_the_replica() -> None:
-    graph = on(2)
-    with pytest.raises(GraphError, match="node 'first'") as caught:
-        graph(torch.zeros(4, 5))
-    assert any("replica 0" in note for note in caught.value.__notes__)
-    backward(graph, *data(8))
-    graph.step()
-
-
-def test_what_does_not_come_together_says_why() -> None:
-    def reducing(device: Any) -> Graph:
-        return FlowBuilder.from_(nn.Linear(6, 4)).through(Sum()).build()
-
-    class Sum(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.sum(0)
-
-    with pytest.raises(GraphError, match="first dimension must be the samples"):
-        on(2, reducing("cpu"), reducing)(torch.zeros(6, 6))
 
 
 def test_the_package_exports_it() -> None:
@@ -482,41 +311,3 @@ def test_a_graph_is_pickled_and_a_copy_loads_for_itself() -> None:
     outer = nn.Sequential(graph)
     outer.load_state_dict(nn.Sequential(other).state_dict())
     assert equal(replicas(graph)[1], other)
-
-
-def test_answers_of_an_interrupted_run_are_nobodys() -> None:
-    team, waited = Team(2), 0
-    get = team._answers.get
-
-    class Interrupted:
-        def get(self) -> Any:
-            nonlocal waited
-            waited += 1
-            if waited == 2:
-                raise KeyboardInterrupt
-            return get()
-
-    team._answers = Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        team.run([lambda: "old", lambda: "old"])
-    assert team.run([lambda: "a", lambda: "b"]) == ["a", "b"]
-    assert team.run([lambda: "c", lambda: "d"]) == ["c", "d"]
-    team.close()
-
-
-def test_a_pass_that_fails_puts_the_generator_back() -> None:
-    """It teaches nothing of whether the model draws, either."""
-
-    def drops(device: Any) -> Graph:
-        return FlowBuilder.from_(nn.Linear(6, 6)).through(nn.Dropout(0.5)).build()
-
-    graph, states = on(2, drops("cpu"), drops), []
-    for inputs in (torch.ones(4, 5), torch.ones(4, 6)):
-        torch.manual_seed(3)
-        with suppress(GraphError):
-            graph(inputs)
-        states.append(torch.get_rng_state())
-    assert torch.equal(*states)
-    assert graph._training is not None
-    assert graph._training.replicas is not None
-    assert graph._training.replicas._turns[True].taken

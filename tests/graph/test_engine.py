@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -137,21 +138,60 @@ def test_a_window_is_the_mean_gradient_over_its_samples(play: Callable[..., Play
         torch.testing.assert_close(played.state()[name], value, rtol=0, atol=1e-6)
 
 
+def clearing(set_to_none: bool, model: nn.Module, batch: Any) -> torch.Tensor:
+    model.zero_grad(set_to_none)
+    return toy.loss(model, batch)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_a_loss_that_clears_gradients_leaves_those_of_the_windows_other_batches(
+    play: Callable[..., Played], even: None, policy: str, set_to_none: bool
+) -> None:
+    options = {} if policy == "sync" else {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.6, 0.4)}
+    own = replace(toy.task(), loss=partial(clearing, set_to_none))
+    assert play(policy, lambda: own, options=options).digests == play(policy, options=options).digests
+
+
+def half(model: nn.Module, batch: Any) -> torch.Tensor:
+    loss = toy.loss(model, batch) / 2
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def test_a_backward_pass_inside_the_loss_weighs_as_much_as_its_batch(play: Callable[..., Played], even: None) -> None:
+    options = {"anchor": 3, "max_anchor": 3, "partition_ratios": (0.6, 0.4)}
+    mine, plain = (
+        play("cadence", task, options=options) for task in (lambda: replace(toy.task(), loss=half), toy.task)
+    )
+    for name, value in plain.state().items():
+        torch.testing.assert_close(mine.state()[name], value, rtol=0, atol=1e-6)
+
+
+def laborious(model: nn.Module, batch: Any) -> torch.Tensor:
+    """A step in proportion to its samples, and long beside what a busy machine adds: of microseconds, all is jitter."""
+    time.sleep(0.0005 * len(batch[1]))
+    return toy.loss(model, batch)
+
+
+def work(samples: int) -> Task:
+    return replace(toy.task(samples=samples), loss=laborious)
+
+
 def test_shards_follow_the_speeds(play: Callable[..., Played]) -> None:
-    """A slow replica gets less; waiting is emulated by sleeping, so this is about shares, not about time."""
-    played = play("sync", partial(toy.task, samples=400), speeds=(1.0, 0.1), epochs=3, batch_size=16)
-    last = [e for e in played.of(Merged) if e.epoch == 2]
+    """A slow replica gets less, from the first look at the speeds on."""
+    played = play("sync", partial(work, 400), speeds=(1.0, 0.1), batch_size=16)
+    last = [e for e in played.of(Merged) if e.epoch == 1]
     fast, slow = (measure(next(e.spans for e in last if e.rank == rank)) for rank in range(2))
     assert fast > 2 * slow
     assert played.of(Plan)[0].in_step
 
 
 def test_el_che_gives_the_fast_replica_more_batches(play: Callable[..., Played]) -> None:
-    played = play("cadence", partial(toy.task, samples=800), speeds=(1.0, 0.2), options={"anchor": 1, "max_anchor": 2})
+    played = play("cadence", partial(work, 400), speeds=(1.0, 0.2), options={"anchor": 1, "max_anchor": 2})
     first, *later = (plan.counts for plan in played.of(Plan))
     assert first == (1, 1)
-    # Steps of microseconds on a busy machine: not every window shows what is five times as fast.
-    assert any(counts[0] >= 2 * counts[1] for counts in later)
+    assert any(counts[0] >= 2 * counts[1] for counts in later), "on a busy machine not in every window"
 
 
 def failing(model: nn.Module, batch: Any) -> torch.Tensor:

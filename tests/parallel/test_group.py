@@ -18,9 +18,9 @@ from torch.distributed import HashStore
 
 import ddp
 from ddp.parallel.group import make
-from ddp.runtime import forkserver
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.test_module import batch, loss, net, replay, same, train
+from tests.processes import exit_codes
 
 GROUP_TIMEOUT_S = 20.0
 
@@ -33,13 +33,8 @@ def free_port() -> int:
 
 def run(act: Callable[..., None], folder: Path, world: int, *more: object) -> list[int | None]:
     """Exit codes of ranks that act, with the environment that torchrun gives them."""
-    context, port = forkserver.warm(), free_port()
-    ranks = [context.Process(target=rank_main, args=(act, folder, rank, world, port, more)) for rank in range(world)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-    return [process.exitcode for process in ranks]
+    port = free_port()
+    return exit_codes(rank_main, [(act, folder, rank, world, port, more) for rank in range(world)])
 
 
 def rank_main(

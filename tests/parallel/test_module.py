@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp import DistributedDataParallel, RankLost
+from ddp import DistributedDataParallel
 from ddp.parallel.group import Group
-from tests.parallel.conftest import Together, run_together
+from tests.parallel.conftest import Together
 from tests.parallel.test_reducer import mean
-
-STEPS, BATCH = 4, 6
-
-
-seeding = threading.Lock()
-
-
-def net(seed: int = 0, norm: bool = False) -> nn.Module:
-    with seeding:
-        torch.manual_seed(seed)
-        return build(norm)
-
-
-def build(norm: bool) -> nn.Module:
-    return nn.Sequential(nn.Linear(5, 40), *([nn.BatchNorm1d(40)] if norm else []), nn.Tanh(), nn.Linear(40, 3))
-
-
-def batch(rank: int, step: int, size: int = BATCH) -> Tensor:
-    return torch.randn(size, 5, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def loss(model: nn.Module, inputs: Tensor) -> Tensor:
-    return torch.as_tensor(model(inputs).square().mean())
-
-
-def values(model: nn.Module) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in model.state_dict().values()]
-
-
-def same(one: list[Tensor], other: list[Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+from tests.parallel.wrapped import STEPS, batch, loss, net, same, train, values
 
 
 def replay(world: int, steps: int = STEPS) -> list[Tensor]:
@@ -65,22 +31,6 @@ def replay(world: int, steps: int = STEPS) -> list[Tensor]:
             parameter.grad = mean(list(parts))
         optimizer.step()
     return values(model)
-
-
-def train(group: Group, clear: str = "before", model: nn.Module | None = None, **settings: Any) -> list[Tensor]:
-    wrapped = DistributedDataParallel(model or net(seed=group.rank and 5), process_group=group, **settings)
-    wrapped.sync_parameters()
-    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9)
-    for step in range(STEPS):
-        if clear == "before":
-            optimizer.zero_grad()
-        found = loss(wrapped, batch(group.rank, step))
-        if clear != "before":
-            optimizer.zero_grad(set_to_none=clear == "between")
-        found.backward()
-        wrapped.sync_gradients()
-        optimizer.step()
-    return values(wrapped.module)
 
 
 @pytest.mark.parametrize(
@@ -215,143 +165,6 @@ def test_gradients_of_a_second_synchronisation_are_left_alone(together: Together
     together(2, act)
 
 
-def other(**changes: Any) -> nn.Module:
-    sizes = {"inner": 40, "dtype": torch.float32, "layers": 2} | changes
-    layers = [nn.Linear(5, sizes["inner"]), nn.Linear(sizes["inner"], 3)][: sizes["layers"]]
-    return nn.Sequential(*layers).to(sizes["dtype"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"inner": 41},
-            r"parameter 0.weight is float32 \[41, 5\] on rank 1, parameter 0.weight is float32 \[40, 5\] on rank 0",
-        ),
-        ({"dtype": torch.float64}, r"parameter 0.weight is float64 \[40, 5\] on rank 1"),
-        ({"layers": 1}, r"rank 0 has parameter 1.weight, rank 1 has not \(2 parts on rank 1, 4 on rank 0\)"),
-    ],
-)
-def test_unequal_models_are_refused_on_all_ranks(changes: dict[str, Any], said: str) -> None:
-    def act(group: Group) -> None:
-        DistributedDataParallel(other(**(changes if group.rank == 1 else {})), process_group=group)
-
-    for result in run_together(3, act):
-        with pytest.raises(ValueError, match=f"ranks do not agree: {said}"):
-            raise result
-
-
-def test_unequal_settings_are_refused() -> None:
-    results = run_together(
-        2, lambda group: DistributedDataParallel(net(), process_group=group, average=group.rank == 0)
-    )
-    for result in results:
-        with pytest.raises(ValueError, match="average is False on rank 1, True on rank 0"):
-            raise result
-
-
-def test_a_second_wrap_is_refused(together: Together) -> None:
-    def act(group: Group) -> None:
-        model = net()
-        wrapped = DistributedDataParallel(model, process_group=group)
-        for again in (model, wrapped, nn.Sequential(model[0])):
-            with pytest.raises(
-                ValueError, match=r"parameter (module\.)?0(\.0)?\.weight is wrapped already: .* use the wrapper"
-            ):
-                DistributedDataParallel(again, process_group=group)
-        wrapped.close()
-        assert len(train(group, model=model)) == 4  # and what was let go may be wrapped anew
-
-    together(1, act)
-
-
-def test_a_wrapper_that_is_gone_is_forgotten(together: Together) -> None:
-    def act(group: Group) -> None:
-        model = net()
-        wrapped = DistributedDataParallel(model, process_group=group)
-        loss(wrapped, batch(0, 0)).backward()
-        del wrapped
-        gc.collect()
-        DistributedDataParallel(model, process_group=group)
-
-    together(1, act)
-
-
-@pytest.mark.parametrize("cap", [None, 0.0002])
-def test_unequal_numbers_of_batches_are_an_error_that_says_what_to_do(cap: float | None) -> None:
-    def act(group: Group) -> None:
-        wrapped = DistributedDataParallel(net(), process_group=group, bucket_cap_mb=cap)
-        for step in range(3 - group.rank):
-            loss(wrapped, batch(group.rank, step)).backward()
-
-    began = time.monotonic()
-    one, none = run_together(2, act)
-    assert none is None
-    with pytest.raises(RankLost, match=r"rank 0 cannot go on: rank 1 has left; .* sync_gradients\(samples=0\)"):
-        raise one
-    assert time.monotonic() - began < 10
-
-
-def test_a_rank_that_does_not_come_is_named_after_the_time_limit() -> None:
-    def act(group: Group) -> None:
-        wrapped = DistributedDataParallel(net(), process_group=group)
-        if group.rank == 1:
-            time.sleep(3)
-            return
-        loss(wrapped, batch(group.rank, 0)).backward()
-
-    with pytest.raises(RankLost, match=r"rank 1 did not come within 1 s"):
-        raise run_together(2, act, timeout_s=1.0)[0]
-
-
-def test_ranks_at_different_places_are_told_apart() -> None:
-    def act(group: Group) -> None:
-        wrapped = DistributedDataParallel(net(), process_group=group)
-        if group.rank == 1:
-            wrapped.sync_parameters()
-        else:
-            loss(wrapped, batch(group.rank, 0)).backward()
-
-    for result in run_together(2, act):
-        with pytest.raises(RankLost, match=r"they are not at the same place|has left"):
-            raise result
-
-
-def test_samples_said_by_some_ranks_only_are_an_error() -> None:
-    def act(group: Group) -> None:
-        wrapped = DistributedDataParallel(net(), process_group=group)
-        if group.rank:
-            wrapped.set_samples(4)
-        loss(wrapped, batch(group.rank, 0)).backward()
-
-    for result in run_together(2, act):
-        with pytest.raises(ValueError, match="all must, or none"):
-            raise result
-
-
-def refuse(act: Callable[[Group], object], said: str, together: Together) -> None:
-    def checked(group: Group) -> None:
-        with pytest.raises(ValueError, match=said):
-            act(group)
-
-    together(1, checked)
-
-
-def test_wrong_settings_are_refused(together: Together) -> None:
-    frozen = net().requires_grad_(False)
-    refuse(
-        lambda g: DistributedDataParallel(frozen, process_group=g), "no parameter of this model is trained", together
-    )
-    refuse(
-        lambda g: DistributedDataParallel(net(), process_group=g, compression="int8"), "compression must be", together
-    )
-    refuse(lambda g: DistributedDataParallel(net(), process_group=g, bucket_cap_mb=0), "must be positive", together)
-    refuse(lambda g: DistributedDataParallel(net(), process_group=3), "what ddp.init returned", together)  # type: ignore[arg-type]
-    refuse(lambda g: DistributedDataParallel(net(), process_group=g).set_samples(-1), "0 or more", together)
-    sums = "this model sums"
-    refuse(lambda g: DistributedDataParallel(net(), process_group=g, average=False).set_samples(1), sums, together)
-
-
 @pytest.mark.parametrize("cap", [None, 0.0002])
 def test_sums_of_several_passes_add_up(cap: float | None, together: Together) -> None:
     """Without clearing: what was summed over the ranks counts once, also of a part that the second pass does not use."""
@@ -442,13 +255,5 @@ def test_wrappers_may_share_what_is_not_trained(together: Together) -> None:
         kept = [DistributedDataParallel(nn.Sequential(encoder, net()), process_group=group) for _ in range(2)]
         with pytest.raises(ValueError, match="wrapped already"):
             DistributedDataParallel(kept[0].module[1], process_group=group)
-
-    together(1, act)
-
-
-def test_complex_parameters_are_refused(together: Together) -> None:
-    def act(group: Group) -> None:
-        with pytest.raises(ValueError, match="parameter weight is complex64"):
-            DistributedDataParallel(nn.Linear(2, 2, dtype=torch.complex64), process_group=group)
 
     together(1, act)

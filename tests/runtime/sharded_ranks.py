@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.runtime import forkserver
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
 from ddp.runtime.heart import Heart
@@ -23,6 +22,7 @@ from ddp.runtime.sharding.zero2 import Zero2
 from ddp.runtime.sharding.zero3 import Zero3
 from ddp.runtime.transports.base import Site as Place
 from ddp.runtime.transports.base import choose
+from tests.processes import exit_codes
 
 KINDS: dict[str, Callable[[Site], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -134,13 +134,8 @@ def alone(model: str, optimizer: str, world_size: int, steps: int, samples: int 
 
 def together(act: Callable[..., None], folder: Path, world_size: int, *more: object) -> list[Any]:
     """What ranks return that run `act(folder, rank, world_size, *more)`."""
-    context = forkserver.warm()
-    ranks = [context.Process(target=_act, args=(act, folder, rank, world_size, *more)) for rank in range(world_size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-    assert [process.exitcode for process in ranks] == [0] * world_size
+    ranks = [(act, folder, rank, world_size, *more) for rank in range(world_size)]
+    assert exit_codes(_act, ranks) == [0] * world_size
     return [torch.load(folder / f"result-{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 

@@ -19,13 +19,13 @@ from ddp.core.events import Averaged, Evaluated, Reduced
 from ddp.core.policies import POLICIES
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
-from ddp.runtime import forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.backends.base import load
 from ddp.runtime.backends.cpu import Reducer
 from ddp.runtime.loop import Loop
 from ddp.runtime.mean import average
 from ddp.runtime.task import Job, Task, Tensors
+from tests.processes import exit_codes
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -106,13 +106,7 @@ def snapshots(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
 
 def in_processes(rank: Callable[[Job, int], None], job: Job) -> None:
     """Run every rank in a process of its own."""
-    context = forkserver.warm()
-    processes = [context.Process(target=rank, args=(job, index)) for index in range(job.world_size)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0
+    assert exit_codes(rank, [(job, index) for index in range(job.world_size)]) == [0] * job.world_size
 
 
 def play_rounds(job: Job, act: Act, rounds: int) -> list[list[Seen]]:

@@ -16,7 +16,8 @@ from ddp.data.order import order
 from ddp.runtime.backends import BACKENDS, cpu
 from ddp.runtime.backends.cpu import average
 from ddp.runtime.engines import solo
-from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.flat import FlatState
+from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Job
 from tests.runtime import toy

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.runtime import forkserver
 from ddp.runtime.transports import TRANSPORTS
 from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Site, Transport, choose
 from ddp.runtime.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
+from tests.processes import exit_codes
 
 CPU = [name for name in TRANSPORTS if name != "nccl"]
 SMALL, STAGE = SMALL_BYTES // 4, STAGE_BYTES // 4
@@ -35,9 +35,9 @@ def value(case: int, rank: int, size: int, dtype: torch.dtype) -> Tensor:
     return (torch.randn(size, generator=draw) * 100).to(dtype)
 
 
-def stand(folder: Path, name: str, rank: int, world_size: int) -> Transport:
+def stand(folder: Path, name: str, rank: int, world_size: int, timeout_s: float = 10.0) -> Transport:
     torch.set_num_threads(1)
-    transport = choose(name, Site(folder, rank, world_size, torch.device("cpu"), 10.0))
+    transport = choose(name, Site(folder, rank, world_size, torch.device("cpu"), timeout_s))
     transport.join(range(world_size), 0)
     return transport
 
@@ -72,13 +72,7 @@ def in_order(parts: list[Tensor], op: str) -> Tensor:
 
 def run(act: Callable[..., None], folder: Path, name: str, world_size: int, *more: object) -> list[int | None]:
     """Exit codes of ranks that act."""
-    context = forkserver.warm()
-    ranks = [context.Process(target=act, args=(folder, name, rank, world_size, *more)) for rank in range(world_size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(60)
-    return [process.exitcode for process in ranks]
+    return exit_codes(act, [(folder, name, rank, world_size, *more) for rank in range(world_size)])
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.01])
@@ -100,8 +94,8 @@ def test_a_reduction_is_the_sum_in_one_process(name: str, world_size: int, delay
 
 
 def go(folder: Path, name: str, rank: int, world_size: int, how: str, size: int) -> None:
-    """Rank 1 goes in the third reduction; the others are to notice, and meet without it."""
-    transport = stand(folder, name, rank, world_size)
+    """Rank 1 goes in the third reduction; the others are to notice, long before the time limit, and meet without it."""
+    transport = stand(folder, name, rank, world_size, timeout_s=300.0)  # beyond what the test waits for processes
     tensor = transport.empty("tensor", size, torch.float32)
     for turn in range(3):
         tensor.fill_(rank + 1.0)
@@ -129,9 +123,7 @@ def go(folder: Path, name: str, rank: int, world_size: int, how: str, size: int)
 @pytest.mark.parametrize("how", ["exit", "leave"])
 @pytest.mark.parametrize("name", CPU)
 def test_who_goes_is_noticed_and_the_others_meet_again(name: str, how: str, size: int, tmp_path: Path) -> None:
-    began = time.monotonic()
     assert run(go, tmp_path, name, 3, how, size) == [0, 0, 0]
-    assert time.monotonic() - began < 30
 
 
 def test_who_never_comes_is_noticed(tmp_path: Path) -> None:

@@ -1,8 +1,14 @@
-"""What schedules are drawn from: policies, worlds, costs and faults."""
+"""What schedules are drawn from: policies, worlds, costs and faults.
+
+Worlds and faults are drawn choice by choice, so that what fails is shrunk to few steps and few faults. Settings of policies
+and costs come from dice with a drawn seed: drawing them one by one took as long as the core takes to play the schedule.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -16,35 +22,33 @@ from ddp.core.speeds import SMOOTHINGS
 from ddp.core.world import World
 from ddp.sim import Costs
 
-RATIOS = st.lists(st.sampled_from([0.05, 0.3, 1.0, 2.5, 20.0]), min_size=6, max_size=6)
-"""A hint for each of six ranks: see `suited`."""
-
-
-ANCHORS, LEADS, OVERSHOOTS = st.integers(1, 12), st.none() | st.integers(0, 10), st.none() | st.integers(0, 8)
-HINTS = st.none() | RATIOS
-TARGETS = st.sampled_from([0.02, 0.1, 0.5])
-NAMES = {"smoothing": SMOOTHINGS, "dispatch": DISPATCHES, "guard": tuple(sorted(GUARDS))}
-CHOICES = {
-    "anchor": ANCHORS,
-    "max_batch_diff": LEADS,
-    "overhead_target": TARGETS,
-    "speed_hint": HINTS,
-    "partition_ratios": HINTS,
-    **{name: st.sampled_from(options) for name, options in NAMES.items()},
-}
-"""What settings of a policy with windows are drawn from. Strategies are made once: that costs more than drawing."""
+SEEDS = st.integers(0, 1 << 20)
+SPEED_RATIOS = (0.05, 0.3, 1.0, 2.5, 20.0)
+NAMES = {"smoothing": tuple(SMOOTHINGS), "dispatch": tuple(DISPATCHES), "guard": tuple(sorted(GUARDS))}
 POLICY_NAMES = st.sampled_from(sorted(POLICIES))
+
+
+def settings_of(name: str, dice: Random) -> dict[str, Any]:
+    """Settings of a policy with windows; hints are for six ranks, see `suited`."""
+
+    def perhaps(throw: Callable[[], Any]) -> Any:
+        return throw() if dice.random() < 0.5 else None
+
+    options = {
+        "anchor": dice.randint(1, 12),
+        "max_batch_diff": perhaps(lambda: dice.randint(0, 10)),
+        "overhead_target": dice.choice((0.02, 0.1, 0.5)),
+        "speed_hint": perhaps(lambda: dice.choices(SPEED_RATIOS, k=6)),
+        "partition_ratios": perhaps(lambda: dice.choices(SPEED_RATIOS, k=6)),
+        **{setting: dice.choice(options) for setting, options in NAMES.items()},
+    }
+    return options | ({"max_overshoot": perhaps(lambda: dice.randint(0, 8))} if name == "async" else {})
 
 
 @st.composite
 def policies(draw: Any, only: str = "") -> Any:
     name = only or draw(POLICY_NAMES)
-    if name == "sync":
-        return POLICIES[name]()
-    options = {setting: draw(choice) for setting, choice in CHOICES.items()}
-    if name == "async":
-        options["max_overshoot"] = draw(OVERSHOOTS)
-    return POLICIES[name](**options)
+    return POLICIES[name](**({} if name == "sync" else settings_of(name, Random(draw(SEEDS)))))
 
 
 def suited(policy: Any, world: World) -> Any:
@@ -53,27 +57,28 @@ def suited(policy: Any, world: World) -> Any:
     return replace(policy, **{name: hint[: world.size] for name, hint in hints.items() if hint})
 
 
-SPEEDS = st.lists(st.sampled_from([1.0, 0.9, 0.5, 0.25, 0.1]), min_size=6, max_size=6)
-SEEDS, JITTERS = st.integers(0, 1000), st.sampled_from([0.0, 0.2, 3.0])
+SPEEDS, JITTERS = (1.0, 0.9, 0.5, 0.25, 0.1), (0.0, 0.2, 3.0)
 TIMES = {
-    "latency_s": st.sampled_from([0.0, 0.001, 0.05]),
-    "wire_s": st.sampled_from([0.0, 0.002, 0.1, 0.3]),
-    "reduce_s": st.sampled_from([0.0, 0.02, 0.1, 0.3]),
-    "copy_s": st.sampled_from([0.0, 0.001]),
-    "evaluate_s": st.sampled_from([0.0, 0.05]),
-    "report_s": st.sampled_from([0.0, 0.02, 1.0]),
+    "latency_s": (0.0, 0.001, 0.05),
+    "wire_s": (0.0, 0.002, 0.1, 0.3),
+    "reduce_s": (0.0, 0.02, 0.1, 0.3),
+    "copy_s": (0.0, 0.001),
+    "evaluate_s": (0.0, 0.05),
+    "report_s": (0.0, 0.02, 1.0),
 }
 
 
 @st.composite
 def costs(draw: Any) -> Costs:
-    speeds, seed, jitter = draw(SPEEDS), draw(SEEDS), draw(JITTERS)
+    seed = draw(SEEDS)
+    dice = Random(seed)
+    speeds, jitter = dice.choices(SPEEDS, k=6), dice.choice(JITTERS)
 
     def step_s(rank: int, step: int) -> float:
         noise = hash((seed, rank, step)) % 1009 / 1009 if jitter else 0.0  # of numbers: the same in every process
         return 0.01 / speeds[rank] * (1 + jitter * noise)
 
-    return Costs(step_s, **{name: draw(choice) for name, choice in TIMES.items()})
+    return Costs(step_s, **{name: dice.choice(choice) for name, choice in TIMES.items()})
 
 
 @st.composite

@@ -18,7 +18,7 @@ from tests.sim.invariants import Invariants
 from tests.sim.strategies import FATAL, costs, policies, scripts, second_blows, small_worlds, suited, worlds
 from tests.sim.test_laws import covered_once
 
-pytestmark = pytest.mark.timeout(400)  # hundreds of schedules each, on machines that others may use
+pytestmark = pytest.mark.timeout(900)  # hundreds of schedules each, on machines that others may use
 
 Blow = tuple[int, type, int, float] | None
 
@@ -48,8 +48,8 @@ class Moment(Invariants):
         self.blow = (rank, kind, left, delay)
 
 
-def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow: Blow, torn: int) -> Simulation:
-    """Play it and check all that must hold of it, at every event and in the end."""
+def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow: Blow, torn: int) -> Counter[str]:
+    """Play it and check all that must hold of it, at every event and in the end; the faults that came to pass, by kind."""
     watch = Moment(blow)
     # All work done by one rank at its slowest, every batch for itself, and a few deadlines for every loss.
     steps = world.epochs * (world.steps + 1) * world.size
@@ -64,7 +64,7 @@ def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow
     lost = {rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive}
     assert lost <= doomed, "no rank is given up while it works, however slow"
     assert lost == {record.rank for _, record in played.records if isinstance(record, Drop)}, "the lost are named"
-    return played
+    return Counter(fault.kind for _, fault in played.struck) + Counter(second=len(watch.killed))
 
 
 def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> None:
@@ -72,10 +72,9 @@ def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> Non
     policy = suited(policy, world)
     script = data.draw(scripts(world))
     blow = data.draw(second_blows(world, script))
-    played = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)))
-    assume(played.struck)
-    STRUCK.update(fault.kind for _, fault in played.struck)
-    STRUCK["schedules"] += 1
+    struck = play(policy, world, cost, script, blow, data.draw(st.integers(0, 2**world.size - 1)))
+    assume(struck)
+    STRUCK.update(struck, schedules=1)
 
 
 EACH = 1120
@@ -85,7 +84,6 @@ STRUCK: Counter[str] = Counter()
 SLOW = [HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["snapshots", "collectives", "in_step"])
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None:
@@ -100,7 +98,7 @@ def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None
     schedules()
     struck = STRUCK - before
     assert struck["schedules"] >= EACH
-    assert all(struck[kind] >= EACH // 20 for kind in KINDS), "faults of all kinds came to pass"
+    assert all(struck[kind] >= EACH // 20 for kind in (*KINDS, "second")), "faults of all kinds came to pass"
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=SLOW)

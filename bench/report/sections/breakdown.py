@@ -45,7 +45,7 @@ def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
     """One row per rank: shares, mean over the runs that have the rank."""
     rows: list[dict[str, str | int | float]] = []
     for rank in range(cell.about.world_size):
-        found = [m.breakdown[rank] for m in cell.ok if m.breakdown]
+        found = [m.breakdown[rank] for m in cell.one_each if m.breakdown]
         if found:
             shares = {name: fmean(getattr(row, name) for row in found) for name in CATEGORIES}
             rows.append({"cell": cell.label, "rank": rank, "n": len(found), **shares})

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from bench import figures
 from bench.cells import Cell
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import gap
 from bench.report.differences import Difference, difference, ratio
-from bench.report.page import LINES, NONE, Page, level, more, plural, table
+from bench.report.page import LINES, NONE, Page, more, plural, table
 from bench.schema import Metrics
 
 Value = Callable[[Metrics], float | None]
@@ -124,7 +125,7 @@ def _row(pair: Pair) -> dict[str, str]:
 
 
 def _mean(cell: Cell) -> str:
-    return level(cell.eval.mean)
+    return NONE if cell.eval.mean is None else figures.metric(cell.eval.mean)
 
 
 def _times(found: Difference | None) -> str:

@@ -29,14 +29,16 @@ def section(page: Page) -> list[Block]:
 
 
 def _row(cell: Cell) -> dict[str, str]:
-    def mean(value: Callable[[Run], float | None]) -> Sample:
-        return Sample.of([value(run) for run in cell.runs if run.metrics.status == "ok"])
+    found = [run for run in cell.counted if run.metrics.status == "ok"]
 
-    kinds = sorted({m.sync.kind for m in cell.ok})
-    seen = any(m.sync.count for m in cell.ok)
+    def mean(value: Callable[[Run], float | None]) -> Sample:
+        return Sample.of([value(run) for run in found])
+
+    kinds = sorted({m.sync.kind for m in cell.one_each})
+    seen = any(m.sync.count for m in cell.one_each)
     return {
         "mode": plain(cell.marked),
-        "n": str(len(cell.ok)),
+        "n": str(len(cell.one_each)),
         "what": "/".join(kinds),
         "meetings": number(mean(lambda run: float(run.metrics.sync.count)).mean, 6) if seen else NONE,
         "bytes": _bytes(mean(lambda run: float(run.metrics.sync.bytes)).mean) if seen else NONE,

@@ -9,12 +9,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from bench import figures
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Text, told
 from bench.report.compare import is_fraction
-from bench.report.page import SERIES, Page, level, more, plural
+from bench.report.page import SERIES, Page, more, plural
+
+NEAR = 5
+"""Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
 
 
 def section(page: Page) -> list[Block]:
@@ -27,7 +31,7 @@ def section(page: Page) -> list[Block]:
         sizes = sorted({cell.about.world_size for cell in others}) or [1]
         for size in sizes:
             shown = [*solo, *(cell for cell in others if cell.about.world_size == size)]
-            if any(_curve(cell) for cell in shown):
+            if any(curve(cell) for cell in shown):
                 picture = pen.draw(lambda w=workload, n=size, shown=shown: _figure(page, w, n, shown))  # type: ignore[misc]
                 parts += told(picture, more(len(shown) - SERIES, "cell", "not in the figure") if picture else None)
     intro = (
@@ -37,8 +41,8 @@ def section(page: Page) -> list[Block]:
     return told(Heading("Learning curves"), Text(intro), parts, pen.rest) if parts else []
 
 
-def _curve(cell: Cell) -> list[dict[str, float | str | int]]:
-    """Points of all seeds; only finished runs and evaluated epochs."""
+def curve(cell: Cell) -> list[dict[str, float | str | int]]:
+    """Of all seeds that finished, one for each evaluated epoch."""
     return [
         {
             "cell": cell.label,
@@ -49,7 +53,7 @@ def _curve(cell: Cell) -> list[dict[str, float | str | int]]:
             "loss": np.nan if row.train_loss is None else row.train_loss,
             "metric": row.eval,
         }
-        for m in cell.ok
+        for m in cell.one_each
         for row in m.epochs
         if row.eval is not None
     ]
@@ -84,7 +88,10 @@ class Panel:
         log = log and high > low  # a single value has no scale
         if log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+            near = high < NEAR * low  # less than a few of a decade's marks would be in sight
+            axes.yaxis.set_major_locator(
+                MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]) if near else LogLocator(subs=(1.0, 2.0, 3.0, 5.0))
+            )
             axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
             axes.yaxis.set_minor_locator(NullLocator())
         if self.x == "samples":
@@ -93,7 +100,7 @@ class Panel:
 
 def _figure(page: Page, workload: Workload, size: int, whole: list[Cell]) -> Picture:
     shown = whole[:SERIES]
-    data = pd.DataFrame([point for cell in shown for point in _curve(cell)])
+    data = pd.DataFrame([point for cell in shown for point in curve(cell)])
     metric = shown[0].about.final.eval_metric
     fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
     eval_label = f"Test error (1 − {metric})" if fraction else f"Test {metric}"
@@ -122,7 +129,7 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
     handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
     names = [cell.label.replace(" at speeds", "\nat speeds") for cell in ranked]
-    labels = [f"{name}\n{level(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
+    labels = [f"{name}\n{figures.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
     figure.legend(
         handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7
     )

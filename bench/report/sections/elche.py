@@ -23,7 +23,7 @@ def section(page: Page) -> list[Block]:
     parts: list[Block] = []
     pen = page.pen
     for workload, found in page.workloads.items():
-        planned = [(cell, m, m.elche) for cell in found for m in cell.ok[:1] if m.elche is not None]
+        planned = [(cell, m, m.elche) for cell in found for m in cell.one_each[:1] if m.elche is not None]
         if planned:
             moved = [(cell, plan) for cell, _, plan in planned if len(plan.plans) > 1]
             picture = pen.draw(lambda w=workload, moved=moved: _figure(page, w, moved)) if moved else None  # type: ignore[misc]

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
+from bench.environment import BUSY
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import Page, plural, table
 from bench.schema import Metrics
@@ -36,7 +37,7 @@ def crowding(runs: list[Metrics]) -> str:
             f": up to {widest} ranks shared them, so at {widest} ranks no way of training can reach more than "
             f"{share:.0%} of the ideal speed-up"
         )
-    busy = sum("other programs used" in warning for m in runs for warning in m.warnings)
+    busy = sum(BUSY in warning for m in runs for warning in m.warnings)
     if busy:
         text += (
             f". In {busy} of {plural(len(runs), 'run')} other programs used the cores as well: speeds are too low there"

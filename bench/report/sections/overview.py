@@ -7,11 +7,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
 
+from bench import figures
 from bench.cells import Cell, Workload, solo_of
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import Rival, gap, ideal, rivals
 from bench.report.differences import Quality, qualities
-from bench.report.page import Page, level, listed, more, number, plural
+from bench.report.page import Page, listed, more, number, plural
 from bench.report.reaching import reach
 from bench.report.sections.environment import crowding
 from bench.schema import Metrics, RankTime
@@ -23,7 +24,7 @@ WORKLOADS = 8
 
 def section(page: Page) -> list[Block]:
     """A question, an answer over all, and one for each workload."""
-    if not any(cell.ok for cell in page.cells):
+    if not any(cell.one_each for cell in page.cells):
         return []
     questions: dict[str, Callable[[Page, Workload, list[Cell]], str]] = {
         "Does it converge like one device?": _converges,
@@ -61,9 +62,11 @@ def _converges(page: Page, workload: Workload, found: list[Cell]) -> str:
     solo = solo_of(found)
     metric = plain(found[0].about.final.eval_metric)
     if solo is None or solo.eval.mean is None:
-        ends = [f"{plain(c.label)} ends at {metric} {level(c.eval.mean)}" for c in found if c.eval.mean is not None]
+        ends = [
+            f"{plain(c.label)} ends at {metric} {figures.metric(c.eval.mean)}" for c in found if c.eval.mean is not None
+        ]
         return f"no finished solo run to compare with. {listed(ends[:WORKLOADS])}." if ends else ""
-    text = f"Solo ends at {metric} {level(solo.eval.mean)} (n={solo.eval.n})"
+    text = f"Solo ends at {metric} {figures.metric(solo.eval.mean)} (n={solo.eval.n})"
     rows = sorted(qualities(page, found, solo), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."
@@ -115,14 +118,14 @@ def _speedup(rival: Rival) -> float:
 
 def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
     whole = [cell for cell in found if cell.about.world_size > 1 and _ranks(cell)]
-    several = [cell for cell in whole if any(m.throughput.efficiency is not None for m in cell.ok)]
+    several = [cell for cell in whole if any(m.throughput.efficiency is not None for m in cell.one_each)]
     chosen = several or [cell for cell in found if _ranks(cell)]
     if not chosen:
         return ""
     means = {name: fmean(getattr(r, name) for c in chosen for r in _ranks(c)) for name in CATEGORIES}
     ordered = sorted(means.items(), key=lambda item: -item[1])
     shares = listed(f"{name} {share:.0%}" for name, share in ordered if share >= 0.01)
-    runs = sum(len(cell.ok) for cell in chosen)
+    runs = sum(len(cell.one_each) for cell in chosen)
     text = f"{shares} of the ranks' wall time, mean over {plural(len(chosen), 'cell')} ({plural(runs, 'run')})"
     text += " on more than one rank" if several else ""
     if len(several) > 1:
@@ -136,7 +139,7 @@ def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
 
 
 def _ranks(cell: Cell) -> list[RankTime]:
-    return [rank for m in cell.ok for rank in m.breakdown]
+    return [rank for m in cell.one_each for rank in m.breakdown]
 
 
 def _lost(cell: Cell) -> float:
@@ -152,7 +155,7 @@ def _waited(page: Page, workload: Workload, found: list[Cell]) -> str:
     worst = max(waits, key=lambda name: max(waits[name]))
     most = [by_rank.index(max(by_rank)) for by_rank in waits.values()]
     shares = listed(f"rank {rank} {share:.0%}" for rank, share in enumerate(waits[worst][:8]))
-    text = f"most in {plain(cells[worst].label)}: {shares} of its time (n={len(cells[worst].ok)})"
+    text = f"most in {plain(cells[worst].label)}: {shares} of its time (n={len(cells[worst].one_each)})"
     tally = Counter(most)
     text += "; the one that waits most is " + listed(
         f"rank {rank} in {plural(count, 'cell')}"
@@ -168,15 +171,15 @@ def _waited(page: Page, workload: Workload, found: list[Cell]) -> str:
 
 def _waiting(cell: Cell) -> list[float]:
     """By rank, mean over the finished runs."""
-    runs = [m.breakdown for m in cell.ok if len(m.breakdown) == cell.about.world_size]
+    runs = [m.breakdown for m in cell.one_each if len(m.breakdown) == cell.about.world_size]
     return [fmean(ranks[rank].wait for ranks in runs) for rank in range(cell.about.world_size)] if runs else []
 
 
 def _anchor(page: Page, workload: Workload, found: list[Cell]) -> str:
     """Of the cells whose schedule moved, first finished seed: from where to where, how often and when."""
-    moved = [(cell, said) for cell in found if cell.ok and (said := _moves(cell.ok[0]))]
+    moved = [(cell, said) for cell in found if cell.one_each and (said := _moves(cell.one_each[0]))]
     if not moved:
-        planned = sum(any(m.elche for m in cell.ok) for cell in found)
+        planned = sum(any(m.elche for m in cell.one_each) for cell in found)
         return f"in none of {plural(planned, 'cell')} with a schedule." if planned else ""
     shown = [f"{plain(cell.label)} {said}" for cell, said in moved[:3]]
     text = "; ".join(shown) + (f"; and in {plural(len(moved) - 3, 'more cell')}" if len(moved) > 3 else "")

@@ -28,8 +28,8 @@ def section(page: Page) -> list[Block]:
             parts += told(Heading(plain(page.title(workload)), 3), _said(rows), picture, beyond, _table(rows))
     intro = (
         "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
-        "Medians over the n runs of a cell; a run that never came there counts as infinitely long, so a median may be "
-        f"*{NEVER}*. Runs that were interrupted by hand are left out. Every rank has a batch of "
+        "Medians over the n seeds of a cell; one that never came there counts as infinitely long, so a median may be "
+        f"*{NEVER}*. What was interrupted by hand is left out. Every rank has a batch of "
         "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
     )
     return told(Heading("Time to target"), Text(intro), parts, pen.rest) if parts else []
@@ -37,7 +37,7 @@ def section(page: Page) -> list[Block]:
 
 def _said(rows: list[Reach]) -> Text:
     about, runs = rows[0].cell.about, sum(row.n for row in rows)
-    targets = sorted({run.metrics.target.value for row in rows for run in row.cell.runs})
+    targets = sorted({run.metrics.target.value for row in rows for run in row.cell.counted})
     goal = " or ".join(f"{target:g}" for target in targets)
     return Text(
         f"Target: {plain(about.final.eval_metric)} {goal}, reached by {sum(row.reached for row in rows)} of {runs} runs."

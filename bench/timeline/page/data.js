@@ -56,6 +56,10 @@ const shown = {
   categories: new Set(data.categories),
   counters: new Set(data.ranks <= 4 ? processes.flatMap((process) => process.counters.map((each) => each.name)) : ["loss"]),
 };
+// When the last rank had started.
+const STARTUP = processes.flatMap((process) => process.lanes).filter((lane) => lane.name === "phase")
+  .flatMap((lane) => [...lane.stop].filter((_, i) => data.names[lane.names[i]][0] === "startup"))
+  .reduce((last, stop) => Math.max(last, stop), 0);
 const view = { from: 0, to: END };
 
 function duration(seconds) {

@@ -65,7 +65,7 @@ function fillSums() {
 }
 
 function begin() {
-  const started = data.started ? ` · launched ${data.started}` : "";
+  const started = data.started ? ` · launched ${data.started.slice(0, 19).replace("T", " ")} UTC` : "";
   const hosts = data.hosts > 1 ? ` · ${data.hosts} hosts, clocks within ${data.clock_error_us} µs of the first one's at the start` : "";
   const left = data.left_out ? ` · the shortest ${data.left_out} spans are left out here, timeline.json has them` : "";
   document.getElementById("about").textContent =
@@ -78,7 +78,8 @@ function begin() {
   fillSums();
   fillGaps();
   measure();
-  whole();
+  document.getElementById("training").hidden = !STARTUP;
+  if (STARTUP > END * 2 / 3) training(); else whole();
   new ResizeObserver(() => { measure(); redraw(); }).observe(stage);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { measure(); redraw(); });
 }

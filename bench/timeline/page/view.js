@@ -21,6 +21,7 @@ function look(from, to) {
 const zoom = (factor, around) => look(around - (around - view.from) * factor, around + (view.to - around) * factor);
 const move = (share) => look(view.from + (view.to - view.from) * share, view.to + (view.to - view.from) * share);
 const whole = () => look(-END * 0.01, END * 1.01);
+const training = () => look(STARTUP - (END - STARTUP) * 0.02, END + (END - STARTUP) * 0.02);
 const middle = () => (view.from + view.to) / 2;
 
 stage.addEventListener("wheel", (event) => {
@@ -83,6 +84,7 @@ document.addEventListener("keydown", (event) => {
 document.getElementById("zoom-in").addEventListener("click", () => zoom(0.5, middle()));
 document.getElementById("zoom-out").addEventListener("click", () => zoom(2, middle()));
 document.getElementById("whole").addEventListener("click", whole);
+document.getElementById("training").addEventListener("click", training);
 
 function point(px, y) {
   const found = px >= GUTTER ? under(px, y) : null;

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
+from bench import figures
 from bench.cells import Cell, Sample
 from bench.schema import Metrics
 from bench.validate.findings import Case, Level
@@ -36,27 +38,27 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
     return Level(
         check=check,
         case=case,
-        what=f"{label} {_shown(Sample.of(known), base, of)}, {who} {_shown(reference, base)}",
+        what=f"{label} {_shown(Sample.of(known), base, reference, of)}, {who} {_shown(reference, base, reference)}",
         found=found,
         seeds=len(known),
         margin=base.margin,
         margin_why=base.margin_why,
         ratio=base.margin / spread,
-        show=_relative if base.scale == "log" else _plain,
+        show=_relative if base.scale == "log" else partial(_plain, reference.mean),
         censored=len(given) - len(known),
     )
 
 
-def _plain(difference: float) -> str:
-    return f"{difference + 0.0:.4f}" if abs(difference) >= 5e-5 else "0.0000"
+def _plain(beside: float | None, difference: float) -> str:
+    return figures.metric(difference, beside)
 
 
 def _relative(difference: float) -> str:
     return f"{math.expm1(difference):.1%}"
 
 
-def _shown(sample: Sample, base: Metric, of: str = "") -> str:
-    number: Callable[[float], str] = "{:,.0f}".format if base.scale == "log" else "{:.4f}".format
+def _shown(sample: Sample, base: Metric, reference: Sample, of: str = "") -> str:
+    number: Callable[[float], str] = "{:,.0f}".format if base.scale == "log" else partial(_plain, reference.mean)
     assert sample.mean is not None
     spread = f" ± {number(sample.sd)}" if sample.sd is not None else ""
     return f"{number(sample.mean)}{spread} (n={sample.n}{of})"

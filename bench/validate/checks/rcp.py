@@ -59,7 +59,7 @@ def check(case: Case) -> Verdict | None:
         return None
     least = least_mean(base, len(runs))
     line = (
-        f"olympic mean {olympic(runs):,.0f} samples to {reference.metric} {target:.4f}, reference {olympic(base):,.0f}, "
+        f"olympic mean {olympic(runs):,.0f} samples to {reference.metric} {target:g}, reference {olympic(base):,.0f}, "
         f"at least {least:,.0f} (speed-up at most {olympic(base) / least:.3f})"
     )
     return verdict("PASS" if passes(base, runs) else "FAIL", "rcp", case.cell, line)

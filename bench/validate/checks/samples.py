@@ -15,4 +15,4 @@ def check(case: Case) -> Finding | None:
     base = match.reference.metrics["samples_to_target"]
     target = match.reference.target.value if base.target is None else base.target
     values = [samples_to(m, target) for m in looked_at(case.cell)]
-    return level("samples", case, base, values, f"samples to {match.reference.metric} {target:.4f}")
+    return level("samples", case, base, values, f"samples to {match.reference.metric} {target:g}")

@@ -1,22 +1,53 @@
-"""As fast as the same cell was on the same machine, where its baseline was asked to keep time."""
+"""As fast as the same cell was on the same machine, where its baseline was asked to keep time.
+
+Speeds are compared as ratios. Fails only where a loss beyond the margin is proved; what noise hides is inconclusive, and
+runs that shared their cores with other programs say nothing. The interval knows how runs of one occasion scatter. What
+changes between occasions (clock rates, neighbours on the host) it cannot know: where solo is slower too, it is the machine.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from bench.environment import BUSY
+from bench.schema import Metrics
 from bench.validate.checks.levels import level, looked_at
 from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import Fingerprint, differences
-from bench.validate.verdict import EXITS, Verdict
+from bench.validate.fingerprint import Difference, Fingerprint, beyond, differences
+from bench.validate.reference import Reference
+from bench.validate.verdict import EXITS, Verdict, verdict
+
+METRIC = "samples_per_s"
+
+
+def disturbed(m: Metrics) -> bool:
+    """Whether other programs used the cores of a run's ranks."""
+    return any(warning.startswith(BUSY) for warning in m.warnings)
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about samples per second; REFUSED on another machine."""
-    match = case.match
-    if match is None or not match.own or "samples_per_s" not in match.reference.metrics or not case.cell.ok:
+    """The claim about samples per second; REFUSED on another machine, INCONCLUSIVE of runs that were not alone on theirs."""
+    match, runs = case.match, looked_at(case.cell)
+    if match is None or not match.own or METRIC not in match.reference.metrics or not runs:
         return None
-    here = Fingerprint.of(case.cell.ok[0]).machine
-    found = differences(match.reference.environment.machine, here)
+    found = _elsewhere(match.reference, runs)
+    if refused := beyond(found, case.allowed):
+        line = f"not comparable: time on another machine ({len(refused)} fields differ)"
+        return Verdict("REFUSED", "speed", case.cell.name, line, EXITS["REFUSED"], fields=tuple(refused))
     if found:
-        line = f"not comparable: time on another machine ({len(found)} fields differ)"
-        return Verdict("REFUSED", "speed", case.cell.name, line, EXITS["REFUSED"], fields=tuple(found))
-    values = [m.throughput.samples_per_s for m in looked_at(case.cell)]
-    return level("speed", case, match.reference.metrics["samples_per_s"], values, "samples per second")
+        return verdict("INCONCLUSIVE", "speed", case.cell, "on another machine, as was allowed: time says nothing")
+    busy = [m.seed for m in runs if disturbed(m)]
+    if busy:
+        line = f"other programs used the cores during seeds {', '.join(map(str, busy))}"
+        return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again alone, with force=true")
+    values = [m.throughput.samples_per_s for m in runs]
+    claim = level("speed", case, match.reference.metrics[METRIC], values, "samples per second")
+    if claim is None or claim.censored:
+        return verdict("INCONCLUSIVE", "speed", case.cell, "a run has no speed")
+    return replace(claim, only_proved=True)
+
+
+def _elsewhere(reference: Reference, runs: list[Metrics]) -> list[Difference]:
+    """In what the machines of the runs are not the baseline's."""
+    found = [one for m in runs for one in differences(reference.environment.machine, Fingerprint.of(m).machine)]
+    return list(dict.fromkeys(found))

@@ -39,7 +39,7 @@ def check(case: Case) -> Finding | None:
     hits = sum(samples_to(m, target) is not None if own else m.target.reached for m in runs)
     least = expected(len(runs))
     what = (
-        f"{hits} of {len(runs)} seeds reach {reference.metric} {target:.4f} ({least} expected; "
+        f"{hits} of {len(runs)} seeds reach {reference.metric} {target:g} ({least} expected; "
         f"a rate above {proven(hits, len(runs)):.2f} is proved at 95 %)"
     )
     return Rate("target", case, what, float(np.asarray(bdtr(hits, len(runs), RATE))), hits >= least)

@@ -119,9 +119,8 @@ class WindowSettings(ElCheSettings):
 
     def _planned(self, state: WindowState, reason: str) -> Plan:
         now, counts = state.elche, state.elche.counts
-        fixed = self.partition_ratios or self.max_batch_diff is not None
         fewest = min(counts[rank] for rank in now.live)
-        slowest = fewest if fixed or now.rank is None else counts[now.rank]
+        slowest = fewest if self.user_set or now.rank is None else counts[now.rank]
         ahead = self.ahead(state)
         if self.max_batch_diff is not None:
             ahead = tuple(
@@ -141,7 +140,7 @@ class WindowSettings(ElCheSettings):
     def _takes_over(self, state: WindowState, counts: tuple[int, ...], ahead: tuple[int, ...]) -> bool:
         """Where all stand still for the last one, work is taken over from a rank that falls behind in a window; in one of a
         few steps there is nothing to take."""
-        bound = self.partition_ratios or self.max_batch_diff is not None or self.dispatch != "progressive"
+        bound = self.user_set or self.dispatch != "progressive"
         waits = state.world.blocking and not any(ahead)
         return waits and not bound and state.elche.settled and min(n for n in counts if n) >= FEWEST
 

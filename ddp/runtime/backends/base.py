@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Facts:
+class BackendFacts:
     """What dispatch and rounds must know of a backend."""
 
     blocking: bool
@@ -54,7 +54,7 @@ class Change:
 class Backend(Protocol):
     """A rank's side. Made in the rank's process once its replica is built."""
 
-    facts: Facts
+    facts: BackendFacts
     transport: str
 
     def __init__(self, job: Job, rank: int, loop: Loop) -> None: ...
@@ -124,7 +124,7 @@ class Reducer(Protocol):
 class BackendModule(Protocol):
     """A module of `ddp.runtime.backends`."""
 
-    FACTS: Facts
+    FACTS: BackendFacts
     Backend: type[Backend]
     Reducer: type[Reducer]
 

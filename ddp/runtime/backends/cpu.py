@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import Change, Facts
+from ddp.runtime.backends.base import BackendFacts, Change
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
 from ddp.runtime.inner import InnerOptimizer
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
-FACTS = Facts(blocking=False, in_step=False)
+FACTS = BackendFacts(blocking=False, in_step=False)
 NOBODY = "average"
 """Stands in a file's name where a rank's number does."""
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import Change, Facts
+from ddp.runtime.backends.base import BackendFacts, Change
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import swapped
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
-FACTS = Facts(blocking=True, in_step=True)
+FACTS = BackendFacts(blocking=True, in_step=True)
 
 
 class Backend:

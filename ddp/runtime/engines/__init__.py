@@ -20,7 +20,7 @@ ENGINES: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class EngineFacts:
     """What must be known of an engine before it runs."""
 
     made_of: tuple[str, ...] = ()
@@ -41,18 +41,18 @@ class Facts:
         return world_size == 1 or not self.one_rank
 
 
-FACTS: dict[str, Facts] = {
-    "solo": Facts(one_rank=True, one_process=True),
-    "elche": Facts(made_of=("policy", "backend")),
-    "graph": Facts(made_of=("policy",), policies=("sync", "cadence"), one_process=True),
-    "torch_ddp": Facts(peer=True),
-    "torch_fsdp": Facts(peer=True, checkpoints=False),
-    "torch_zero1": Facts(peer=True, checkpoints=False),
-    "torch_local_sgd": Facts(peer=True, checkpoints=False),
+FACTS: dict[str, EngineFacts] = {
+    "solo": EngineFacts(one_rank=True, one_process=True),
+    "elche": EngineFacts(made_of=("policy", "backend")),
+    "graph": EngineFacts(made_of=("policy",), policies=("sync", "cadence"), one_process=True),
+    "torch_ddp": EngineFacts(peer=True),
+    "torch_fsdp": EngineFacts(peer=True, checkpoints=False),
+    "torch_zero1": EngineFacts(peer=True, checkpoints=False),
+    "torch_local_sgd": EngineFacts(peer=True, checkpoints=False),
 }
 """Of the engines that differ from the default."""
 
 
-def facts(engine: str) -> Facts:
+def facts(engine: str) -> EngineFacts:
     """Of the engine `engine`."""
-    return FACTS.get(engine, Facts())
+    return FACTS.get(engine, EngineFacts())

@@ -16,7 +16,7 @@ from torch import Tensor
 from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
-from ddp.runtime.backends.base import Change, Facts
+from ddp.runtime.backends.base import BackendFacts, Change
 from ddp.runtime.backends.nccl import Reducer
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.engines import facts
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
-FACTS = Facts(blocking=True, in_step=True)
+FACTS = BackendFacts(blocking=True, in_step=True)
 __all__ = ["FACTS", "Reducer", "Together", "runner"]
 
 

@@ -31,8 +31,9 @@ Kinds = dict[str, list[Tensor]]
 
 def kinds(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: Sharded | None = None) -> Kinds:
     """The tensors of each of `STATE` that there are now, of a rank that shards or of one that does not."""
-    parameters: list[Tensor] = [p for p in model.parameters() if not isinstance(p, Freed)]
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    own = list(model.parameters())
+    parameters: list[Tensor] = [p for p in own if not isinstance(p, Freed)]
+    gradients = [p.grad for p in own if p.grad is not None]
     if sharded is not None:
         parameters += [shard.values for shard in sharded.shards]
         gradients += [shard.values.grad for shard in sharded.shards if shard.values.grad is not None]
@@ -64,6 +65,10 @@ class Watch(TorchDispatchMode):
     def __init__(self, kinds: Callable[[], Kinds]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kinds = kinds
+        self._made = 0
+        """Tensors that had memory of their own."""
+        self.looking = True
+        """Whether what lives is compared with the most that there was; it is followed either way."""
         self._live: dict[int, tuple[int, Any]] = {}
         self.peak: dict[str, int] = dict.fromkeys(STATE, 0)
         """Bytes of each kind when they took most together."""
@@ -87,14 +92,17 @@ class Watch(TorchDispatchMode):
                     gone = weakref.finalize(storage, self._live.pop, address, None)
                     gone.atexit = False
                     self._live[address] = size, gone
+                    self._made += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Act, and look what there is."""
+        """Act, and look what there is if it is more: it cannot become more in an operation that makes nothing."""
+        before = self._made
         out = func(*args, **(kwargs or {}))
         self._follow([out])
-        self.look()
+        if self.looking and self._made > before:
+            self.look()
         return out
 
     def look(self) -> None:

@@ -18,7 +18,8 @@ from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
-from ddp.runtime.flat import FlatGradients, FlatState
+from ddp.runtime.flat import FlatState
+from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import InStep, meet_counters
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import Run

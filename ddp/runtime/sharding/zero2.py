@@ -8,7 +8,7 @@ from torch import nn
 
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatGradients
+from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import meet_counters
 from ddp.runtime.sharding.buckets import Buckets
 from ddp.runtime.sharding.zero1 import Sharded, Site

@@ -1,0 +1,61 @@
+"""The flat state: complex buffers lie in it as pairs of real numbers, and are averaged as such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp.runtime.flat import FlatState
+from ddp.runtime.task import Task
+from tests.runtime import toy
+from tests.runtime.conftest import Play
+
+
+class Turning(nn.Module):
+    """Follows its inputs with a complex number, or with its two parts."""
+
+    turn: Tensor
+
+    def __init__(self, paired: bool) -> None:
+        super().__init__()
+        self.odd = nn.Linear(6, 1)
+        self.register_buffer("turn", torch.zeros(2) if paired else torch.zeros((), dtype=torch.complex64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        seen = torch.stack([inputs.detach().mean(), inputs.detach().std(correction=0)]) * self.training
+        self.turn += (seen if self.turn.dim() else torch.view_as_complex(seen)) * 0.125
+        return torch.cat([self.odd(inputs), -self.odd(inputs)], 1)
+
+
+def task(paired: bool) -> Task:
+    return replace(toy.task(), model=partial(Turning, paired))
+
+
+@pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("cadence", "nccl"), ("async", "cpu")])
+def test_a_complex_buffer_is_averaged_as_its_two_parts(play: Play, policy: str, backend: str) -> None:
+    options = {} if policy != "cadence" else {"anchor": 2, "max_anchor": 2}
+    played = play(policy, backend, partial(task, False), options=options)
+    assert len(played.digests) == 1
+    turn = torch.view_as_real(played.state()["turn"])
+    assert turn.ne(0).all()
+    if policy == "sync":  # the others average when they do
+        assert torch.equal(turn, play(policy, backend, partial(task, True), options=options).state()["turn"])
+
+
+def test_complex_buffers_keep_their_values_and_lie_in_the_flat_state() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    for name, value in (("a", torch.rand(3, 2)), ("b", torch.zeros(0)), ("c", torch.rand(()).double())):
+        model.register_buffer(name, torch.complex(value, value + 1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = FlatState(model)
+    assert {str(flat.dtype) for flat in state.tensors} == {"torch.float32", "torch.float64"}
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    state.tensors[0].mul_(2)
+    assert torch.equal(model.a, before["a"] * 2)
+    model.a = model.a * 1j
+    state.gather()
+    assert torch.equal(torch.view_as_real(before["a"] * 2j).flatten(), state.tensors[0][-12:])
