@@ -45,8 +45,8 @@ def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
     """Share out some of what was held back of the window, once every rank has told how far it is or one has nothing left to
     do: half, and all of it where that is less than what the cohort does in a step of its slowest rank.
 
-    A rank does not tell at its first sign of life: a step or two say more of jitter than of the rank. One that has not told
-    is behind, and gets nothing more. In the scheduling of loops this is factoring (Hummel, Schonberg, Flynn, 1992).
+    A rank does not tell at its first sign of life: a step or two say more of jitter than of the rank. In the scheduling of
+    loops this is factoring (Hummel, Schonberg, Flynn, 1992).
     """
     if not cohort.held or cohort.round is not None:
         return cohort
@@ -65,16 +65,20 @@ def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, .
     """How many steps each rank will have behind it in this window with what it was given, and what it weighs for more.
 
     What it has done counts by the time that it took, at the speed that is expected of it: half-way between what it did in
-    this window and what it was known for, as some of a change is jitter. If no rank has told, all are as they were.
+    this window and what it was known for, as some of a change is jitter. A rank that has said nothing is as fast as it was
+    known for, at most so fast that it is short of telling now. If no rank has told, all are as they were.
     """
     states = cohort.ranks
-    measured = tuple(
-        state.steps / state.busy_s if state.busy_s and w else 0.0 for state, w in zip(states, weights, strict=True)
-    )
-    if not any(measured):
+    elapsed = max(state.busy_s for state in states)
+    told = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
+    if not any(told):
         return tuple(float(state.queued) for state in states), weights
-    scale = sum(measured) / sum(w for w, v in zip(weights, measured, strict=True) if v)
-    expected = tuple(math.sqrt(v * w * scale) for v, w in zip(measured, weights, strict=True))
+    measured = [state.steps / state.busy_s if said else 0.0 for state, said in zip(states, told, strict=True)]
+    scale = sum(measured) / sum(w for w, said in zip(weights, told, strict=True) if said)
+    expected = tuple(
+        math.sqrt(v * w * scale) if said else min(w * scale, tells / elapsed)
+        for v, w, said, tells in zip(measured, weights, told, cohort.tells, strict=True)
+    )
     return tuple(v * state.busy_s + state.queued for v, state in zip(expected, states, strict=True)), expected
 
 
