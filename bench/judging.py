@@ -46,7 +46,7 @@ def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
 
 def validate(asked: argparse.Namespace) -> Exit:
     """Judge and tell; the exit code. Raises UsageError."""
-    from bench.validate import Terms, judge
+    from bench.validate import Terms, judge_trees
     from bench.validate.show import lines
 
     terms = Terms(
@@ -59,8 +59,9 @@ def validate(asked: argparse.Namespace) -> Exit:
         allowed=tuple(field for field in asked.allow_mismatch.split(",") if field),
     )
     with usage():
-        found = [run for path in asked.path for run in some_runs(path)[0]]
-        judgement = _whole(judge(asked.path, asked.baseline, terms), asked, found)
+        trees = {path: some_runs(path) for path in asked.path}
+        found = [run for runs, _ in trees.values() for run in runs]
+        judgement = _whole(judge_trees(trees, asked.baseline, terms), asked, found)
         if asked.junit:
             from bench.validate.junit import xml
 

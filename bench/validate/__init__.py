@@ -6,7 +6,7 @@ decided over all cells; references are `bench.validate.reference`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -26,7 +26,7 @@ from bench.validate.library import Library, load
 from bench.validate.verdict import EXITS, Verdict
 from ddp.suggest import unknown
 
-__all__ = ["Judgement", "Terms", "Verdict", "exit_code", "judge", "judge_cells", "validate"]
+__all__ = ["Judgement", "Terms", "Verdict", "exit_code", "judge", "judge_cells", "judge_trees", "validate"]
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,23 @@ class Judgement:
         return Exit(exit_code(self.verdicts))
 
 
+Tree = tuple[list[Run], list[str]]
+"""What `find_runs` gives: the runs of a tree, and what could not be read."""
+
+
 def judge(paths: Sequence[Path], baselines: Path, terms: Terms | None = None) -> Judgement:
     """The verdicts on the runs in `paths` (run folders or trees); a folder or baseline that cannot be read is REFUSED.
 
     Raises ValueError if a path is no folder, or an optional check is not known.
     """
-    terms = terms or Terms()
-    _known(terms)
+    return judge_trees({path: find_runs(path) for path in paths}, baselines, terms)
+
+
+def judge_trees(trees: Mapping[Path, Tree], baselines: Path, terms: Terms | None = None) -> Judgement:
+    """The same of trees that were read already."""
     runs: dict[Path, Run] = {}
     unread: dict[str, tuple[str, str]] = {}
-    for path in paths:  # one may lie in another: what is met twice is one
-        found, said = find_runs(path)
+    for path, (found, said) in trees.items():  # one may lie in another: what is met twice is one
         for run in found:
             runs.setdefault(run.path.resolve(), run)
         for text in said:
