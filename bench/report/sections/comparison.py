@@ -46,7 +46,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "× solo": f"{rival.speedup:.2f}" if rival.speedup is not None else NONE,
         "efficiency": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
-        "syncs": number(syncs.mean, 6) if syncs.mean else NONE,
+        "syncs": number(round(syncs.mean, 1), 6) if syncs.mean else NONE,
         "sync ms p50": number(sync_ms.mean),
         "waiting": percent(cell.sample(_waiting)),
         "train s": number(cell.sample(lambda m: m.time_s.train).mean),
