@@ -6,6 +6,7 @@ Knows no model: what waits for a backward pass holds the crew, and must not hold
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ Timeline = Callable[[Any, float], None]
 """Receives every record (slices, plans, closed windows) with its time."""
 WORK = ("backward", "optimizer")
 """Kinds of slice that are always training; others are where gradients are on."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a pass adds to a step once its gradients have come; by rank."""
+
+    samples: tuple[int, ...]
+    steps: tuple[int, ...]
+    busy_s: tuple[float, ...]
+    """Of its forward pass."""
+    whole: bool
+    """It was a window's."""
 
 
 class Watch(Meter):
@@ -51,11 +64,28 @@ class Crew:
         self.begin()
 
     def begin(self) -> None:
-        """A step begins."""
-        self.busy_s = [0.0] * len(self.devices)
+        """A step begins. A pass whose gradients have not come yet is part of it when they do."""
+        size = len(self.devices)
+        self.samples, self.steps = [0] * size, [0] * size
+        """Of the passes whose gradients have come."""
+        self.busy_s = [0.0] * size
         """Seconds of training of each replica in the step."""
-        self.backward = False
-        """Whether gradients have come."""
+        self.backward = self.whole = False
+        """Whether gradients have come, and whether those of a window."""
+
+    def count(self, work: Work) -> None:
+        """The gradients of a pass come."""
+        for rank in range(len(self.devices)):
+            self.samples[rank] += work.samples[rank]
+            self.steps[rank] += work.steps[rank]
+            self.busy_s[rank] += work.busy_s[rank]
+        self.whole = self.whole or work.whole
+
+    def taken(self, before: Sequence[float]) -> tuple[float, ...]:
+        """Take the seconds since `before` out of the step."""
+        taken = tuple(after - was for after, was in zip(self.busy_s, before, strict=True))
+        self.busy_s = list(before)
+        return taken
 
     def everywhere(self, kind: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised."""

@@ -45,6 +45,8 @@ class Pass:
     run: Run | None
     """Let go of once it has been used: it holds the replicas."""
     everywhere: Everywhere
+    counted: Callable[[], None] = lambda: None
+    """Called when its gradients come."""
     _spent: bool = field(default=False, init=False)
 
     @property
@@ -86,6 +88,7 @@ class Pass:
                 "backward once"
             )
         self._spent = True
+        self.counted()
         counts = [batch.samples for batch in self.flat]
         first = 0
         work = []

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from ddp.data.order import derive
-from ddp.graph.crew import Crew, Timeline
+from ddp.graph.crew import Crew, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
 from ddp.graph.graph import Flown, Graph
@@ -55,7 +56,6 @@ class Replicas:
         self.shard_sizes = (0,) * len(self.devices)
         """Samples by rank in the last forward pass."""
         self._say(self.windows.plan)
-        self._begin()
         self.broadcast()
 
     def broadcast(self) -> None:
@@ -66,11 +66,6 @@ class Replicas:
     def _versions_now(self) -> list[int]:
         """Of the graph's parameters: PyTorch counts what is written into a tensor."""
         return [parameter._version for parameter in self.models[0].parameters()]
-
-    def _begin(self) -> None:
-        size = len(self.devices)
-        self._samples, self._steps, self._whole = [0] * size, [0] * size, False
-        self.crew.begin()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[Batch]]:
         """A batch, divided by the shares in force: at most one piece for each rank."""
@@ -91,24 +86,22 @@ class Replicas:
         self._mirror()
         self._follow()
         self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
-        grad, turns = torch.is_grad_enabled(), self._turns[self.models[0].training]
+        turns, before = self._turns[self.models[0].training], tuple(self.crew.busy_s)
         base = turns.begin()
 
         def run(rank: int, inputs: tuple[Any, ...], number: int) -> Any:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
+        one = Pass(batches, self.devices, run, self.crew.everywhere)
         try:
-            flown: Flown = Pass(batches, self.devices, run, self.crew.everywhere)()
+            flown: Flown = one()
         except BaseException:
             turns.restore()
             raise
         turns.end()
-        if grad:
-            self._whole = self._whole or whole
-            for rank, mine in enumerate(batches):
-                self._samples[rank] += self.shard_sizes[rank]
-                self._steps[rank] += len(mine)
+        work = Work(self.shard_sizes, tuple(map(len, batches)), self.crew.taken(before), whole)
+        one.counted = partial(self.crew.count, work)
         return flown
 
     def reduce(self) -> None:
@@ -121,12 +114,12 @@ class Replicas:
                 "a parameter was unfrozen after the graph was distributed: unfreeze it before, freeze after"
             )
         self._check_unwritten()
-        began, total = now(), sum(self._samples)
+        began, total = now(), sum(self.crew.samples)
         gradients = self.exchange.gradients
         with torch.no_grad():
-            for one, n in zip(gradients, self._samples, strict=True):
+            for one, n in zip(gradients, self.crew.samples, strict=True):
                 # The loss was taken over all samples: gradients are parts of a sum, buffers each a mean of their own.
-                one.pack(n / total if total else 0.0, gradients=1.0)
+                one.pack(n / total, gradients=1.0)
             self.exchange.reduce()
             for one in gradients:
                 one.unpack()
@@ -138,22 +131,22 @@ class Replicas:
         """Gradients are spent: clear them, and follow what the step has shown of the replicas' speeds."""
         for one in self.exchange.gradients:
             one.zero()
-        work = (tuple(self._samples), tuple(self._steps), tuple(self.crew.busy_s))
-        if self._whole or not self.windows.windowed:
+        work = (tuple(self.crew.samples), tuple(self.crew.steps), tuple(self.crew.busy_s))
+        if self.crew.whole or not self.windows.windowed:
             self.windows, said = self.windows.met(now(), *work, self._sync_s)
             for record in said:
                 self._say(record)
         else:
             self.windows = self.windows.scattered(work[0], work[2])
         self.crew.flush()
-        self._begin()
+        self.crew.begin()
         self._versions = self._versions_now()
 
     def forget(self) -> None:
-        """What was done since the last step is no part of the next."""
+        """What has come of gradients since the last step is no part of the next."""
         for one in self.exchange.gradients:
             one.zero()
-        self._begin()
+        self.crew.begin()
 
     def _say(self, record: Any) -> None:
         if self._timeline is not None:
@@ -174,11 +167,11 @@ class Replicas:
             self.broadcast()
 
     def _check_unwritten(self) -> None:
-        """GraphError if it was written between a pass and its step: gradients are of other values, and whoever wrote has
+        """GraphError if it was written between gradients and their step: they are of other values, and whoever wrote has
         seen those of one replica."""
-        if any(self._samples) and self._versions != self._versions_now():
+        if self.crew.backward and self._versions != self._versions_now():
             raise GraphError(
-                "parameters were changed between a pass and its step(), as by an optimizer of your own, which has the "
+                "parameters were changed between backward() and step(), as by an optimizer of your own, which has the "
                 "gradients of one replica only: use graph.step(), and write into parameters right after it"
             )
 
