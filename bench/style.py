@@ -92,3 +92,4 @@ def save(figure: Figure, path: Path) -> None:
     pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     picture = Image.fromarray(pixels).convert("RGB")
     picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, "PNG", compress_level=8)
+    canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not

@@ -172,8 +172,10 @@ class Cohort:
     """Samples trained by all, as reported, less what was lost with a rank."""
 
     def heard(self, at: float) -> Cohort:
-        """Silence of all ranks, and standing still, count from here."""
-        return replace(self, moved=at, ranks=tuple(replace(state, last_seen=at) for state in self.ranks))
+        """Silence of all ranks, standing still and averaging count from here."""
+        current = None if self.round is None else replace(self.round, since=at)
+        ranks = tuple(replace(state, last_seen=at) for state in self.ranks)
+        return replace(self, moved=at, round=current, ranks=ranks)
 
     @property
     def live(self) -> tuple[int, ...]:

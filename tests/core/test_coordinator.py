@@ -90,6 +90,20 @@ def test_time_in_which_nobody_listened_is_no_ranks_silence() -> None:
     assert play(*busy, Tick(75.5))[0].over
 
 
+def test_time_in_which_nobody_listened_is_no_averaging_that_hangs() -> None:
+    """A callback at a checkpoint is called before the order to average is handed on."""
+    world = replace(WORLD, blocking=False)
+    trained = [Progress(2.0, rank, 0, 5, 50, 0.1, 0.0, 0.1) for rank in range(2)]
+    laid = [Snapshot(3.0, rank, 0, 5, 50) for rank in range(2)]
+    waiting = (ready(0), ready(1), *trained, *laid)
+    current = play(*waiting, world=world)[0].cohort.round
+    assert current is not None
+    assert current.stage == "reduce"
+    beats = [Alive(65.0, rank) for rank in range(2)]
+    assert not play(*waiting, *beats, Tick(65.0, away_s=60.0), Tick(69.5), world=world)[0].over
+    assert "averaging the snapshots" in play(*waiting, *beats, Tick(65.0), world=world)[1][-1].reason
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_a_stuck_collective_ends_the_run_also_where_it_closes_an_epoch(epochs: int) -> None:
     """What is to be evaluated behind it was taken for an evaluation in progress."""

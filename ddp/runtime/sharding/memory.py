@@ -65,8 +65,6 @@ class Watch(TorchDispatchMode):
     def __init__(self, kinds: Callable[[], Kinds]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._kinds = kinds
-        self._made = 0
-        """Tensors that had memory of their own."""
         self.looking = True
         """Whether what lives is compared with the most that there was; it is followed either way."""
         self._live: dict[int, tuple[int, Any]] = {}
@@ -92,16 +90,14 @@ class Watch(TorchDispatchMode):
                     gone = weakref.finalize(storage, self._live.pop, address, None)
                     gone.atexit = False
                     self._live[address] = size, gone
-                    self._made += 1
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Act, and look what there is if it is more: it cannot become more in an operation that makes nothing."""
-        before = self._made
+        """Act, and look what there is. Also where nothing was made: what was may have become a gradient since."""
         out = func(*args, **(kwargs or {}))
         self._follow([out])
-        if self.looking and self._made > before:
+        if self.looking:
             self.look()
         return out
 
