@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
