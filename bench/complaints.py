@@ -68,6 +68,8 @@ def _composition(error: HydraException) -> str:
             return ours.format(found[1])
     if found := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
         return _unknown_key(found[1])
+    if found := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
+        return f"{found[1]}: {found[2]}"
     if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
         return f"{found[1]}: {_first_line(error.__cause__)}"
     return _first_line(error)

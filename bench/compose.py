@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir, version
@@ -90,12 +91,23 @@ def _as_they_come(so: bool) -> Iterator[None]:
         Sweeper.validate_batch_is_legal = kept  # type: ignore[method-assign]
 
 
+@contextmanager
+def composing(conf: Path = CONF) -> Iterator[Callable[[list[str]], DictConfig]]:
+    """What composes the overrides that it is given, with Hydra's own settings, and runs nothing. Raises UsageError."""
+    register()
+    try:
+        with initialize_config_dir(str(conf.resolve()), version_base="1.3"):
+            yield lambda words: hydra_compose("config", overrides=words, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(complain(error)) from error
+
+
 def _emptiness(words: tuple[str, ...]) -> str:
     """Which part of a sweep without a point has no values."""
     chosen = [word for word in words if word.startswith("experiment=")]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        hydra = hydra_compose("config", overrides=chosen, return_hydra_config=True).hydra
-        found = sweep.empty(words, hydra.sweeper.params or {}, GlobalHydra.instance().config_loader())
+    with composing() as composed:
+        params = composed(chosen).hydra.sweeper.params or {}
+        found = sweep.empty(words, params, GlobalHydra.instance().config_loader())
     return f"nothing to run: no values in {', '.join(found)}" if found else "nothing to run: the sweep is empty"
 
 

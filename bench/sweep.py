@@ -2,7 +2,7 @@
 
 One rule, for whoever composes a sweep (`bench.compose`, so the verbs `run` and `plan`): a sweep over world sizes is a
 product, in which engines of one rank meet sizes that they cannot have. These points are left out and said. Where one size is
-asked for, it is the user's mistake. `bench.report.planned` reads the same (`EngineFacts.fits`) from an experiment's file.
+asked for, it is the user's mistake. `bench.report.planned` goes by the same (`EngineFacts.fits`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def left_out(composed: DictConfig, words: Sequence[str], params: Mapping[str, st
     if not isinstance(engine, str) or not isinstance(size, int) or facts(engine).fits(size):
         return None
     said = _said(words, params).get("world_size")
-    if said is None or len(_values(said)) < 2:
+    if said is None or len(values(said)) < 2:
         return None
     return f"{engine} has one rank, so world_size={size} is no run of it"
 
 
 def empty(words: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
     """The parts of a sweep, as they were said, that have no values. With one of them all of the sweep is empty."""
-    return [word for word in _said(words, params).values() if not _values(word, loader)]
+    return [word for word in _said(words, params).values() if not values(word, loader)]
 
 
 def _said(words: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +38,9 @@ def _said(words: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
     return {word.partition("=")[0]: word for word in [*(f"{key}={value}" for key, value in params.items()), *words]}
 
 
-def _values(word: str, loader: ConfigLoader | None = None) -> list[str]:
-    """What an override stands for. `loader` knows the members of groups. Raises HydraException."""
+def values(word: str, loader: ConfigLoader | None = None) -> list[str]:
+    """The overrides that one of a sweep stands for. `loader` knows the members of groups. Raises HydraException."""
     (override,) = OverridesParser.create(config_loader=loader).parse_overrides([word])
-    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [word]
+    if not override.is_discrete_sweep():
+        return [word]
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]

@@ -1,28 +1,33 @@
-"""What an experiment planned: the runs that its file declares, without training or composing anything. Imports no torch.
+"""What an experiment planned: the runs that it means, as Hydra composes them for `bench plan`. Imports no torch.
 
-A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one.
+A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one. Points are
+told apart by what `Point` has: where anything else is varied as well, one run of a point is enough.
 """
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from bench.asked import world_size_of
+from bench.plan import mode_name
 from bench.runfolder import Run
+from bench.usage import UsageError
 from ddp.runtime.engines import facts
+from ddp.settings import known
 from models import MODELS
 
 CONF = Path(__file__).resolve().parent.parent.parent / "conf"
-DEFAULT_WORLD = 2
+WAY = ("mode", "engine", "policy", "backend")
+"""Groups that make a way of training."""
 
 
 class Point(NamedTuple):
@@ -50,7 +55,7 @@ class Planned:
 def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
     """The experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one.
 
-    Raises ValueError for a name that is none, or a file that is no experiment.
+    Raises ValueError for a name that is none, and for a file that is no experiment or of which the runs cannot be known.
     """
     files = sorted((conf / "experiment").glob("*.yaml"))
     if name is not None:
@@ -66,34 +71,57 @@ def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
 
 
 def _read(file: Path, conf: Path) -> Planned:
-    body = _body(file)
-    varied = body.get("hydra", {}).get("sweeper", {}).get("params", {})
-    said = {**{key: body[key] for key in ("world_size", "seed") if key in body}, **varied}
-    models = _choices(said.get("model"), sorted(MODELS))
-    modes = _choices(said.get("mode"), sorted(path.stem for path in (conf / "mode").glob("*.yaml")))
-    sizes = [int(size) for size in _choices(said.get("world_size"), ())] or [DEFAULT_WORLD]
-    seeds = [int(seed) for seed in _choices(said.get("seed", "0"), ())]
-    ranks = {mode: list(_sizes(mode, sizes, "world_size" in said, conf)) for mode in modes}
-    points = [Point(m, mode, n, seed) for seed, m, mode in product(seeds, models, modes) for n in ranks[mode]]
-    return Planned(file.stem, tuple(dict.fromkeys(points)))
+    from bench.compose import composing
+
+    _body(file)
+    try:
+        with composing(conf) as composed:
+            points = tuple(dict.fromkeys(_points(file.stem, composed)))
+    except (UsageError, ValueError, YAMLError) as error:
+        raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
+    if not points:
+        raise ValueError(f"{file}: it plans no run: a part of its sweep has no values, or all of it is left out")
+    return Planned(file.stem, points)
 
 
-def _sizes(mode: str, sizes: list[int], said: bool, conf: Path) -> Iterator[int]:
-    """The world sizes of a mode: those that its engine can have; of one rank where none is said, if it can have no other."""
-    chosen = _body(conf / "mode" / f"{mode}.yaml").get("defaults", ())
-    engines = [one["override /engine"] for one in chosen if isinstance(one, dict) and "override /engine" in one]
-    able = [facts(str(engine)) for engine in engines]
-    if not said and any(each.one_rank for each in able):
-        sizes = [1]
-    yield from (size for size in sizes if all(each.fits(size) for each in able))
+def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> Iterator[Point]:
+    """Composed is each way of training (0.1 s); models and numbers are as they are said."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    from bench.sweep import values
+
+    chosen = [f"experiment={name}"]
+    base = composed(chosen)
+    loader = GlobalHydra.instance().config_loader()
+    said = {key: values(f"{key}={value}", loader) for key, value in (base.hydra.sweeper.params or {}).items()}
+    varied = {key.lstrip("+").removesuffix(".name"): words for key, words in said.items()}
+    models = [word.partition("=")[2] for word in varied["model"]] if "model" in varied else [base.model.name]
+    seeds = [_number(word) for word in varied["seed"]] if "seed" in varied else [base.seed]
+    sizes = [_number(word) for word in varied["world_size"]] if "world_size" in varied else [base.world_size]
+    ways = [
+        composed([*chosen, *words]) if words else base
+        for words in product(*(words for key, words in varied.items() if key in WAY))
+    ]
+    for model in models:
+        known("model", model, MODELS)
+    for seed, model, way, size in product(seeds, models, ways, sizes):
+        engine = way.engine.name
+        if len(sizes) > 1 and size is not None and not facts(engine).fits(size):
+            continue
+        if seed is None:
+            raise ValueError("seed is null: give a number")
+        yield Point(model, mode_name(engine, way.policy.name, way.backend.name), world_size_of(size, engine), seed)
 
 
-def _choices(said: Any, all_of_them: Sequence[str]) -> list[str]:
-    """`a,b`, or `glob(*)` over all there are."""
-    text = "" if said is None else str(said)
-    if text.startswith("glob(") and text.endswith(")"):
-        return fnmatch.filter(all_of_them, text[5:-1])
-    return [word.strip() for word in text.split(",") if word.strip()]
+def _number(word: str) -> int | None:
+    """Of a setting that has one, or null."""
+    key, _, text = word.partition("=")
+    if text == "null":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{word}: {key} is a whole number") from None
 
 
 def _body(file: Path) -> dict[str, Any]:

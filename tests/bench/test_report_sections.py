@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -246,3 +248,59 @@ def test_a_broken_experiment_is_told_only_to_who_asked_for_it(tmp_path: Path) ->
     assert planned(tmp_path, None, tmp_path) is None
     with pytest.raises(ValueError, match="not an experiment"):
         planned(tmp_path, "bad", tmp_path)
+
+
+def own_experiment(folder: Path, text: str) -> Path:
+    """A copy of the configuration with one more experiment, `mine`."""
+    shutil.copytree(CONF, folder)
+    (folder / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{text}")
+    return folder
+
+
+def sweep(**params: str) -> str:
+    return "hydra: {mode: MULTIRUN, sweeper: {params: " + json.dumps(params) + "}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "points"),
+    [
+        (
+            "defaults: [override /model: mlp, override /mode: nccl_sync]\n" + sweep(seed="range(0,3)"),
+            [("mlp", "nccl_sync", 2, seed) for seed in range(3)],
+        ),
+        ("defaults: [override /model: mlp]\nworld_size: 4\nseed: 7", [("mlp", "nccl_cadence", 4, 7)]),
+        (
+            "defaults: [override /engine: elche]\n"
+            + sweep(**{"model": "choice(mlp,lenet)", "policy": "sync,async", "backend": "cpu", "train.lr": "0.1,0.2"}),
+            [(model, mode, 2, 0) for model in ("mlp", "lenet") for mode in ("cpu_sync", "cpu_async")],
+        ),
+        (sweep(model="glob(ml*)", mode="solo", world_size="range(1,3)"), [("mlp", "solo", 1, 0)]),
+    ],
+)
+def test_an_experiment_plans_whatever_its_grammar(
+    tmp_path: Path, text: str, points: list[tuple[str, str, int, int]]
+) -> None:
+    plan = planned(tmp_path, "mine", own_experiment(tmp_path / "conf", text))
+    assert plan is not None
+    assert [tuple(point) for point in plan.points] == points
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (sweep(model="mlp", mode="solo", seed="a,b"), "seed=a"),
+        (sweep(model="mlp,mpl", mode="solo"), "did you mean 'mlp'"),
+        (sweep(model="mlp", mode="solo,solos"), "did you mean 'solo'"),
+        (sweep(model="mlp", mode="solo", seed="range(0,"), "seed=range"),
+        (sweep(model="glob(x*)", mode="solo"), "plans no run"),
+        ("defaults: [override /modle: mlp]", "modle"),
+        ("defaults: [override /mode: solo]\nworld_size: 2", "world_size=2 with mode=solo"),
+        ("mode: solo\nhydra: {sweeper: {params: {train.lr.x: 1}}}", "mode"),
+    ],
+)
+def test_an_experiment_whose_runs_cannot_be_known_is_an_error_of_its_file(tmp_path: Path, text: str, why: str) -> None:
+    conf = own_experiment(tmp_path / "conf", f"output: {tmp_path}\n{text}")
+    with pytest.raises(ValueError, match=f"mine.yaml: .*{re.escape(why)}") as said:
+        planned(tmp_path, "mine", conf)
+    assert len(str(said.value).splitlines()) == 1
+    assert planned(tmp_path, None, conf) is None, "nobody asked for it"
