@@ -7,6 +7,7 @@ decided over all cells; references are `bench.validate.reference`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import partial
@@ -18,6 +19,7 @@ from bench.reproduce import command
 from bench.runfolder import Run, find_runs
 from bench.validate import expected, further
 from bench.validate.checks import CHECKS, OPTIONAL, Check
+from bench.validate.checks.speed import elsewhere
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import Difference, beyond
@@ -104,7 +106,7 @@ def judge_cells(
         findings += _findings(cell, judged) if cell.runs else []
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
-    footer = [*settled.footer, *_differing(terms, settled.verdicts)]
+    footer = [*settled.footer, *_differing(terms, grouped, library)]
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": _seeds(cell)} for cell in grouped}
     verdicts = expected.apply(settled.verdicts, known, terms.today)
     if terms.allow_inconclusive:
@@ -113,11 +115,19 @@ def judge_cells(
     return Judgement([*problems, *verdicts], footer, about)
 
 
-def _differing(terms: Terms, verdicts: Sequence[Verdict]) -> list[str]:
+def _differences(cell: Cell, library: Library) -> list[Difference]:
+    """Every field in which a cell and its reference differ, whatever is judged of it; none where no check can read it."""
+    with suppress(Exception):  # it is refused by name
+        if cell.ok and (match := library.match(cell)) is not None:
+            return [*match.differing, *elsewhere(match.reference, cell.ok)]
+    return []
+
+
+def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[str]:
     """Lines on fields that were allowed to differ; a name that is none, a typo perhaps, is one in which nothing does."""
     if not terms.allowed:
         return []
-    found = [one for verdict in verdicts for one in verdict.fields]
+    found = [one for cell in grouped for one in _differences(cell, library)]
     idle = [name for name in terms.allowed if beyond(found, [name]) == found]
     told = [f"allowed to differ: {', '.join(terms.allowed)}"]
     return told + ([f"though nothing differs in: {', '.join(idle)}"] if idle else [])

@@ -115,7 +115,7 @@ def test_another_workload_is_refused_field_by_field(tmp_path: Path, base: Path) 
 def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Path) -> None:
     spec = make_spec(MODE)
     metrics = with_eval(spec, 0.974)
-    write_run(tmp_path, spec, metrics.model_copy(update={"env": {"cores": 2, "torch": "3.1.0"}}))
+    write_run(tmp_path, spec, metrics.model_copy(update={"env": {"cores": 2, "torch": "3.1.0", "cpu": "new"}}))
     verdict = one(tmp_path, base, "baseline")
     assert (verdict.name, verdict.exit_code) == ("REFUSED", 4)
     assert [tuple(row) for row in verdict.fields] == [("env.torch", "2", "3.1")]
@@ -124,6 +124,9 @@ def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Pat
     assert "allowed to differ: torch" in judgement.footer
     typo = judge([tmp_path], base, Terms(today=TODAY, allowed=("torch", "batch_siz"))).footer
     assert typo[-1] == "though nothing differs in: batch_siz"
+    for late, allowed in ((TODAY, ("cpu",)), (date(2027, 6, 1), ("torch",)), (TODAY, ("torch", "cpu"))):
+        spoken = judge([tmp_path], base, Terms(today=late, allowed=allowed)).footer
+        assert spoken[-1] == f"allowed to differ: {', '.join(allowed)}", "refused or expired: they differ all the same"
     (told,) = [v for v in judgement.verdicts if v.check == "baseline"]
     assert (told.name, "env.torch: 2 in the baseline | 3.1 here" in told.line) == ("INCONCLUSIVE", True)
 

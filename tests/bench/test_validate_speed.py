@@ -107,6 +107,8 @@ def test_speeds_of_another_machine_are_refused_whichever_seed_was_there(tmp_path
     assert one(tmp_path, base).name == "PASS", "quality is compared all the same"
     allowed = one(tmp_path, base, "speed", allowed=("cpu", "env.cores"))
     assert (allowed.name, "time says nothing" in allowed.line) == ("INCONCLUSIVE", True)
+    footer = judge([tmp_path], base, Terms(today=TODAY, allowed=("cpu", "env.cores"))).footer
+    assert footer[-1] == "allowed to differ: cpu, env.cores"
 
 
 def test_runs_that_shared_their_cores_say_nothing_of_speed(tmp_path: Path, base: Path) -> None:

@@ -7,6 +7,7 @@ changes between occasions (clock rates, neighbours on the host) it cannot know: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.environment import BUSY
@@ -30,7 +31,7 @@ def check(case: Case) -> Finding | None:
     match, runs = case.match, looked_at(case.cell)
     if match is None or not match.own or METRIC not in match.reference.metrics or not runs:
         return None
-    found = _elsewhere(match.reference, runs)
+    found = elsewhere(match.reference, runs)
     if refused := beyond(found, case.allowed):
         line = f"not comparable: time on another machine ({len(refused)} fields differ)"
         return Verdict("REFUSED", "speed", case.cell.name, line, EXITS["REFUSED"], fields=tuple(refused))
@@ -47,7 +48,7 @@ def check(case: Case) -> Finding | None:
     return replace(claim, only_proved=True)
 
 
-def _elsewhere(reference: Reference, runs: list[Metrics]) -> list[Difference]:
+def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[Difference]:
     """In what the machines of the runs are not the baseline's."""
     found = [one for m in runs for one in differences(reference.environment.machine, Fingerprint.of(m).machine)]
     return list(dict.fromkeys(found))
