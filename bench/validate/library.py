@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -35,6 +35,8 @@ class Library:
     references: tuple[Reference, ...] = ()
     broken: tuple[str, ...] = ()
     """A line for each file that cannot be trusted."""
+    places: Mapping[str, Path] = field(default_factory=dict)
+    """Hash of a cell -> file of its reference."""
 
     def match(self, cell: Cell) -> Match | None:
         """The reference of the same cell, else solo's of the same model, data and recipe; None if there is neither."""
@@ -111,4 +113,5 @@ def load(path: Path) -> Library:
         first, _ = found.setdefault(reference.config_hash, (file, reference))
         if first != file:
             broken.append(f"{file}: a second baseline of the cell of {first}; remove the one that is not meant")
-    return Library(tuple(reference for _, reference in found.values()), tuple(broken))
+    places = {key: file for key, (file, _) in found.items()}
+    return Library(tuple(reference for _, reference in found.values()), tuple(broken), places)

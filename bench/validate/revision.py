@@ -72,18 +72,30 @@ def whole(path: Path) -> Library:
     return library
 
 
+def some(library: Library, path: Path) -> Library:
+    """What was read from `path`. Raises ValueError if that is nothing, of which all would be well."""
+    if not library.references and not library.broken:
+        raise ValueError(f"{path}: no baselines; name their folder, or make some: python -m bench baseline propose")
+    return library
+
+
 def accept(proposals: Path, baselines: Path, because: str | None = None) -> list[str]:
-    """Put candidates into place, out of `proposals`; the differences. Raises ValueError, with nothing written, if one asks
-    less than what it replaces and no reason is given, or is older, or a file cannot be trusted."""
+    """Put candidates into place, out of `proposals`; what they replace goes, whatever its file is called. The differences.
+
+    Raises ValueError, with nothing written, if one asks less than what it replaces and no reason is given, or is older, or a
+    file cannot be trusted."""
     whole(proposals)
     candidates = [(file, read(file)) for file in files(proposals)]
     if not candidates:
         raise ValueError(f"{proposals}: no proposals; make some: python -m bench baseline propose RUNS")
-    old = {r.config_hash: r for r in (whole(baselines).references if baselines.exists() else ())}
+    library = whole(baselines) if baselines.exists() else Library()
+    old = {r.config_hash: r for r in library.references}
     accepted = [_accepted(candidate, old.get(candidate.config_hash), because) for _, candidate in candidates]
     for _, reference, _ in accepted:
         _write(baselines, reference)
-    left = _clear(proposals, [file for file, _ in candidates], [baselines / made.place for _, made, _ in accepted])
+    written = [baselines / made.place for _, made, _ in accepted]
+    replaced = [library.places[made.config_hash] for before, made, _ in accepted if before is not None]
+    left = _clear(proposals, [*(file for file, _ in candidates), *replaced], written)
     return left + [
         told
         for before, reference, less in accepted
@@ -112,10 +124,10 @@ def _accepted(
 
 
 def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> list[str]:
-    """Remove what was accepted, and the folders that this empties; a line for what stays. Not what was just written, where
-    both are one place."""
+    """Remove what was accepted or replaced, and the folders that this empties; a line for what stays. Not what was just
+    written, where both are one place."""
     kept, left = {path.resolve() for path in written}, []
-    for file in done:
+    for file in {path.resolve(): path for path in done}.values():
         if file.resolve() in kept:
             continue
         try:
@@ -124,7 +136,7 @@ def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> li
                 if file != proposals and folder.is_dir() and not any(folder.iterdir()):
                     folder.rmdir()
         except OSError as error:
-            left.append(f"accepted, and cannot be removed: {file}: {error.strerror}")
+            left.append(f"to be removed, and cannot be: {file}: {error.strerror}")
     return left
 
 
@@ -191,8 +203,7 @@ def audit(library: Library, today: date, used: frozenset[str] | None = None) -> 
     headers = ["baseline", "cell", "seeds", "created", "expires", "sd", "margin", "power at 3, 5, 8 seeds", "state"]
     lines = tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True).splitlines() if rows else []
     lines += [f"broken: {text}" for text in library.broken]
-    sound = not library.broken and not any(reference.expired(today) for reference in library.references)
-    return lines or ["no baselines"], sound
+    return lines, not library.broken and not any(reference.expired(today) for reference in library.references)
 
 
 def _audited(reference: Reference, today: date, used: frozenset[str] | None) -> list[str]:

@@ -295,6 +295,22 @@ def test_what_was_accepted_is_a_proposal_no_more(tmp_path: Path, made: dict[str,
     assert the_file(tmp_path / "base").exists()
 
 
+def test_what_is_replaced_goes_wherever_its_file_lies(tmp_path: Path, made: dict[str, Any]) -> None:
+    """One cell has one file: a hash is of what is trained, and data, engine or recipe may have got another name since."""
+    base = tmp_path / "base"
+    accept(proposed(tmp_path / "a", made), base)
+    (base / "old").mkdir()
+    the_file(base).rename(base / "old" / "solo.json")
+    told = accept(proposed(tmp_path / "b", made, lambda body: body.update(recipe="fast", created="2026-11-22")), base)
+    assert not any("cannot be" in line for line in told)
+    assert the_file(base).parent.name == "mlp-digits-fast"
+    assert not (base / "old").exists()
+    assert len(whole(base).references) == 1
+    the_file(base).rename(base / "mine.json")
+    accept(base, base)
+    assert the_file(base).parent.name == "mlp-digits-fast"
+
+
 def test_an_edited_proposal_is_not_accepted(base: Path, tmp_path: Path) -> None:
     write_proposals(cell(tmp_path / "new", "solo", FIVE), tmp_path / "next", TODAY)
     path = the_file(tmp_path / "next")
