@@ -58,13 +58,13 @@ class Logger(Protocol):
     """A module of the registry."""
 
     def begin(self, run: Begun, output: Path) -> Live | None:
-        """Begin a run, in place of what an earlier attempt at it has left; `output`: folder of all runs. None: this tool
-        cannot show a run that lasts."""
+        """Begin a run, beside what an earlier attempt at it has left; `output`: folder of all runs. None: this tool cannot
+        show a run that lasts."""
         ...
 
     def write(self, run: Recorded, output: Path, live: Live | None = None) -> Path:
-        """Write a run, in place of what an earlier attempt at it has left, or goes on with what was begun and is `live`.
-        Where it is now.
+        """Write a run, in place of what an earlier attempt at it has left, or goes on with what was begun and is `live`. One
+        that is not `ok` takes the place of none that is. Where it is now.
 
         Raises whatever its package raises."""
         ...

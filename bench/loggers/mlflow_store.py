@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Stored:
-    """A run in the experiment that is called as its model, in place of what there was of it."""
+    """A run in the experiment that is called as its model, beside what there is of it until this has a result."""
 
     def __init__(self, run: Begun, output: Path) -> None:
         self.folder = output.absolute() / FOLDER
@@ -38,12 +38,10 @@ class Stored:
         self._began = round(run.began * 1000)
         self.values: dict[tuple[str, int], float] = {}
         known = self._client.get_experiment_by_name(run.model)
-        experiment = known.experiment_id if known is not None else self._client.create_experiment(run.model)
-        name = f"{run.mode}/{run.run_id}"
-        for old in self._client.search_runs([experiment], filter_string=f"tags.`{KEY}` = '{name}'"):
-            self._client.delete_run(old.info.run_id)
-        self._id = self._client.create_run(experiment, start_time=self._began, run_name=run.title).info.run_id
-        self._client.log_batch(self._id, tags=[RunTag(KEY, name), RunTag("bench.config_hash", run.config_hash)])
+        self._experiment = known.experiment_id if known is not None else self._client.create_experiment(run.model)
+        self._name = f"{run.mode}/{run.run_id}"
+        self._id = self._client.create_run(self._experiment, start_time=self._began, run_name=run.title).info.run_id
+        self._client.log_batch(self._id, tags=[RunTag(KEY, self._name), RunTag("bench.config_hash", run.config_hash)])
         for params in _parts(list(run.params.items()), 100):
             self._client.log_batch(self._id, params=[Param(key, value) for key, value in params])
 
@@ -64,6 +62,12 @@ class Stored:
         at = None if seconds is None else self._began + round(seconds * 1000)
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"), end_time=at)
 
+    def replace(self, status: str) -> None:
+        """Delete what earlier attempts have left; what was finished only if this one is, as with run folders."""
+        for old in self._client.search_runs([self._experiment], filter_string=f"tags.`{KEY}` = '{self._name}'"):
+            if old.info.run_id != self._id and (status == "ok" or old.info.status != STATUS["ok"]):
+                self._client.delete_run(old.info.run_id)
+
 
 def begin(run: Begun, output: Path) -> Live:
     """It is listed as running."""
@@ -77,6 +81,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
     stored = live if isinstance(live, Stored) and same else Stored(run, output)
     stored.add([s for s in run.scalars if (s.name, s.step) not in stored.values])
     stored.close(run.metrics.status, run.metrics.time_s.total)
+    stored.replace(run.metrics.status)
     return stored.folder
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -155,3 +156,45 @@ def test_mlflow_goes_on_with_the_run_that_it_began(
     for name, values in written.items():
         history = client.get_metric_history(run.info.run_id, name)
         assert [(point.step, point.value) for point in history] == values
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_keeps_what_was_finished_until_it_is_finished_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow.tracking import MlflowClient
+
+    from bench.loggers import mlflow_store
+
+    client = MlflowClient(tracking_uri=(tmp_path / "runs" / "mlruns").as_uri())
+
+    def listed() -> dict[str, str]:
+        experiment = client.get_experiment_by_name("mlp")
+        assert experiment is not None
+        return {run.info.run_id: run.info.status for run in client.search_runs([experiment.experiment_id])}
+
+    folder = Making(tmp_path / "runs").finish()
+    mlflow_store.write(recorded(folder), tmp_path / "runs")
+    (finished,) = listed()
+    making = Making(tmp_path / "again")
+    making.grow()
+
+    def again() -> Following:
+        following = Following(mlflow_store, making.folder, tmp_path / "runs", SAID)
+        following.look()
+        return following
+
+    killed = again()
+    assert sorted(listed().values()) == ["FINISHED", "RUNNING"]
+    killed.end(None)
+    assert sorted(listed().values()) == ["FINISHED", "KILLED"]
+    whole = recorded(folder)
+    failed = replace(whole, metrics=whole.metrics.model_copy(update={"status": "failed"}))
+    mlflow_store.write(failed, tmp_path / "runs", again().live)
+    assert sorted(listed().values()) == ["FAILED", "FINISHED"]
+    assert listed()[finished] == "FINISHED"
+    mlflow_store.write(whole, tmp_path / "runs", again().live)
+    assert list(listed().values()) == ["FINISHED"]
+    assert finished not in listed()
