@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bench.exitcodes import Exit
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, path_of, there, usage
 from ddp.suggest import nearest
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"
@@ -79,10 +79,12 @@ def _plan(arguments: list[str]) -> int:
 
 def _report(arguments: list[str]) -> int:
     parser = _parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
-    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
-    parser.add_argument("--out", type=Path, help="folder to write into (default: reports/<name of path>)")
-    parser.add_argument("--baseline", type=Path, default=BASELINES, help="what the verdicts at its head compare with")
-    parser.add_argument("--previous", type=Path, metavar="TREE", help="an earlier tree: what is new, gone and changed")
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--out", type=path_of, help="folder to write into (default: reports/<name of path>)")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts at its head compare with")
+    parser.add_argument(
+        "--previous", type=path_of, metavar="TREE", help="an earlier tree: what is new, gone and changed"
+    )
     parser.add_argument(
         "--experiment", metavar="NAME", help="what was planned (default: the experiment that writes there)"
     )
@@ -94,6 +96,9 @@ def _report(arguments: list[str]) -> int:
         found = some_runs(asked.path)
         for problem in found[1]:
             print(f"bench: left out: {problem}", file=sys.stderr)
+        if not found[0]:
+            print(f"bench: no run in {asked.path} can be read: mend it, or train it again", file=sys.stderr)
+            return Exit.REFUSED
         out = asked.out or Path("reports") / asked.path.resolve().name
         beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
         print(write_report(asked.path, out, found=found, **beside))
@@ -123,7 +128,7 @@ def _rerun(arguments: list[str]) -> int:
     parser = _parser(
         "rerun", "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
     )
-    parser.add_argument("path", type=Path, help="run folder")
+    parser.add_argument("path", type=path_of, help="run folder")
     asked = parser.read(arguments)
     from bench.again import rerun
 
@@ -132,7 +137,7 @@ def _rerun(arguments: list[str]) -> int:
 
 def _replay(arguments: list[str]) -> int:
     parser = _parser("replay", "Feed the recorded events of a run to the core and demand the recorded commands.")
-    parser.add_argument("path", type=Path, help="run folder")
+    parser.add_argument("path", type=path_of, help="run folder")
     asked = parser.read(arguments)
     from bench.again import replay
 
@@ -146,7 +151,7 @@ def _timeline(arguments: list[str]) -> int:
         "or open one in Perfetto.",
     )
     opens = arguments[:1] == ["open"]
-    parser.add_argument("path", type=Path, metavar="[open] RUN", help="run folder")
+    parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
     if opens:
         parser.prog += " open"
         parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
@@ -190,8 +195,8 @@ def _dashboard(arguments: list[str]) -> int:
         parser = _parser(
             "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
         )
-        parser.add_argument("path", type=Path, help="run folder or tree")
-        parser.add_argument("--out", type=Path, default=Path("dashboard.html"), help="default: dashboard.html")
+        parser.add_argument("path", type=path_of, help="run folder or tree")
+        parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
         asked = parser.read(arguments[1:])
         from bench.dashboard.command import export
 
@@ -199,7 +204,7 @@ def _dashboard(arguments: list[str]) -> int:
     parser = _parser(
         "dashboard", "Serve a page over runs, those in progress too (`dashboard export`: write it to a file)."
     )
-    parser.add_argument("path", type=Path, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
     parser.add_argument("--port", type=int, default=0, help="default: any that is free")
     parser.add_argument(

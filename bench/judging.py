@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.exitcodes import Exit
-from bench.runfolder import Run, find_runs, write_text
-from bench.usage import UsageError, usage
+from bench.runfolder import Run, find_runs, unfinished, write_text
+from bench.usage import UsageError, file_of, path_of, there, usage
 
 if TYPE_CHECKING:
     from bench.validate import Judgement
@@ -24,11 +24,11 @@ Read = Callable[[list[str]], argparse.Namespace]
 
 def add_validate(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -> None:
     """The arguments of `validate`."""
-    parser.add_argument("path", type=Path, nargs="*", default=[runs], help=f"run folders or trees (default: {runs})")
-    parser.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines, or one of its files")
+    parser.add_argument("path", type=path_of, nargs="*", default=[runs], help=f"run folders or trees (default: {runs})")
+    parser.add_argument("--baseline", type=there, default=baselines, help="folder of baselines, or one of its files")
     parser.add_argument("--brief", action="store_true", help="print what did not pass, and the summary")
     parser.add_argument("--experiment", metavar="NAME", help="demand every run that it plans")
-    parser.add_argument("--junit", type=Path, help="write the verdicts as JUnit XML")
+    parser.add_argument("--junit", type=file_of, help="write the verdicts as JUnit XML")
     parser.add_argument(
         "--github", action="store_true", help="annotations and step summary (default in GitHub Actions)"
     )
@@ -63,14 +63,21 @@ def validate(asked: argparse.Namespace) -> Exit:
         found = [run for runs, _ in trees.values() for run in runs]
         judgement = _whole(judge_trees(trees, asked.baseline, terms), asked, found)
         if asked.junit:
-            from bench.validate.junit import xml
-
-            asked.junit.parent.mkdir(parents=True, exist_ok=True)
-            write_text(asked.junit, xml(judgement))
+            _junit(asked.junit, judgement)
         print("\n".join(lines(judgement, asked.brief)))
         if asked.github or os.environ.get("GITHUB_ACTIONS") == "true":
             _github(judgement)
     return judgement.code
+
+
+def _junit(place: Path, judgement: Judgement) -> None:
+    from bench.validate.junit import xml
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_text(place, xml(judgement))
+    except OSError as error:
+        raise UsageError(f"--junit {place}: cannot be written: {error.strerror}") from None
 
 
 def _whole(judgement: Judgement, asked: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
@@ -117,8 +124,8 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
         "propose",
         "Make baselines from the runs of five seeds or more (below 20: provisional), to be accepted.",
     )
-    one.add_argument("path", type=Path, nargs="?", default=runs, help=f"tree of runs (default: {runs})")
-    one.add_argument("--out", type=Path, default=PROPOSALS, help=f"where proposals go (default: {PROPOSALS})")
+    one.add_argument("path", type=path_of, nargs="?", default=runs, help=f"tree of runs (default: {runs})")
+    one.add_argument("--out", type=path_of, default=PROPOSALS, help=f"where proposals go (default: {PROPOSALS})")
     one.add_argument("--mode", help="only cells of this mode, such as solo")
     one.add_argument("--time", action="store_true", help="keep speeds too, for comparisons on the same machine")
     one.add_argument(
@@ -126,22 +133,22 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     )
     one.add_argument("--dirty", action="store_true", help="though the source tree had uncommitted changes")
     one.add_argument("--because", help="what explains seeds far from the others")
-    one.add_argument("--baseline", type=Path, default=baselines, help="what the differences are shown to")
+    one.add_argument("--baseline", type=path_of, default=baselines, help="what the differences are shown to")
     one = action(
         "accept",
         "Put proposals into place, out of their folder. What asks less than what it replaces: only with a reason.",
     )
-    one.add_argument("path", type=Path, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
-    one.add_argument("--baseline", type=Path, default=baselines, help="folder of baselines")
+    one.add_argument("path", type=path_of, nargs="?", default=PROPOSALS, help=f"file or folder (default: {PROPOSALS})")
+    one.add_argument("--baseline", type=path_of, default=baselines, help="folder of baselines")
     one.add_argument("--because", help="why a baseline is right that asks less than the old one")
     one = action("diff", "Old and new means with intervals.")
-    one.add_argument("old", type=Path, help="file or folder")
-    one.add_argument("new", type=Path, help="file or folder")
+    one.add_argument("old", type=there, help="file or folder")
+    one.add_argument("new", type=there, help="file or folder")
     one = action("audit", "Age, seeds and power of every baseline. Exit code 4 if one is damaged or expired.")
     one.add_argument(
-        "path", type=Path, nargs="?", default=baselines, help="file or folder (default: the committed ones)"
+        "path", type=there, nargs="?", default=baselines, help="file or folder (default: the committed ones)"
     )
-    one.add_argument("--runs", type=Path, help="tree of runs: which baselines does it use?")
+    one.add_argument("--runs", type=path_of, help="tree of runs: which baselines does it use?")
 
 
 def baseline(asked: argparse.Namespace) -> Exit:
@@ -157,9 +164,9 @@ def baseline(asked: argparse.Namespace) -> Exit:
 
                 told = accept(asked.path, asked.baseline, asked.because)
             case "diff":
-                from bench.validate.revision import diff, whole
+                from bench.validate.revision import diff, some, whole
 
-                told = diff(whole(asked.old), whole(asked.new))
+                told = diff(*(some(whole(path), path) for path in (asked.old, asked.new)))
             case "audit":
                 told, code = _audit(asked)
     print("\n".join(told))
@@ -197,24 +204,35 @@ def _slower(asked: argparse.Namespace) -> float | None:
 
 def _audit(asked: argparse.Namespace) -> tuple[Sequence[str], Exit]:
     from bench.validate.library import load
-    from bench.validate.revision import audit
+    from bench.validate.revision import audit, some
 
-    if not asked.path.exists():
-        raise UsageError(f"{asked.path}: no such file or folder")
     used = None
     if asked.runs is not None:
         used = frozenset(run.metrics.config_hash for run in find_runs(asked.runs)[0])
-    told, sound = audit(load(asked.path), _today(), used)
+    told, sound = audit(some(load(asked.path), asked.path), _today(), used)
     return told, Exit.OK if sound else Exit.REFUSED
 
 
 def some_runs(path: Path) -> tuple[list[Run], list[str]]:
-    """As `find_runs`. Raises ValueError if there is no run that can be read."""
+    """As `find_runs`. Raises ValueError if there is nothing to judge: no folder of a run, be it one that cannot be read."""
     runs, problems = find_runs(path)
-    if not runs:
-        why = f" ({problems[0]})" if problems else ""
-        raise ValueError(f"no run to be read in {path}{why}; make one: python -m bench output={path}")
+    if not runs and not problems:
+        raise ValueError(f"no run to be read in {path}{_left(path)}")
     return runs, problems
+
+
+def _left(path: Path) -> str:
+    """What to do where there is no run: go on with one that was killed, if there is such a one."""
+    from bench.reproduce import said
+
+    found = unfinished(path)
+    for place, process in found:
+        if process is not None:
+            return f": {place} is still going on, in process {process}; wait for it"
+    if not found:
+        return f"; make one: python -m bench {said('output', str(path))}"
+    place, more = found[0][0], f", as were {len(found) - 1} more" if len(found) > 1 else ""
+    return f": {place} was killed{more}; go on with it: python -m bench {said('resume', str(place))}"
 
 
 def _today() -> date:

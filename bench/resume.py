@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 
 from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.plan import RunPlan, mode_name
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Books, Evaluate
@@ -64,7 +63,7 @@ def locate(path: Path) -> Source | Path:
     if not folders:
         raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
-        if (process := _writer(folder)) is not None:
+        if (process := writer(folder)) is not None:
             raise ValueError(f"resume={path}: that run is still going on, in process {process}; wait for it, or end it")
     found, problems = [], []
     for folder in folders:
@@ -80,18 +79,6 @@ def locate(path: Path) -> Source | Path:
 
 def _hidden(path: Path) -> Iterable[Path]:
     return sorted(path.parent.glob(f".tmp-{path.name}-*"))
-
-
-def _writer(folder: Path) -> int | None:
-    """The process that writes a hidden folder, if it lives. One that began after the last record only bears its number."""
-    number = folder.name.rpartition("-")[2]
-    if not folder.name.startswith(".tmp-") or not number.isdigit():
-        return None
-    try:
-        began, wrote = psutil.Process(int(number)).create_time(), (folder / EVENTS).stat().st_mtime
-    except (psutil.Error, OSError):
-        return None
-    return int(number) if began <= wrote else None
 
 
 def _none(folder: Path) -> str:

@@ -154,6 +154,29 @@ def alive(pid: int) -> bool:
         return False
 
 
+def writer(folder: Path) -> int | None:
+    """The process that writes a hidden folder, if it lives. One that began after the last record only bears its number."""
+    number = folder.name.rpartition("-")[2]
+    if not folder.name.startswith(".tmp-") or not number.isdigit():
+        return None
+    try:
+        began, wrote = psutil.Process(int(number)).create_time(), (folder / EVENTS).stat().st_mtime
+    except (psutil.Error, OSError, OverflowError):
+        return None
+    return int(number) if began <= wrote else None
+
+
+def unfinished(path: Path) -> list[tuple[Path, int | None]]:
+    """Runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that makes one;
+    None: it was killed, and can be gone on with."""
+    found = []
+    for folder in sorted(path.rglob(".tmp-*-*")):
+        process = writer(folder)
+        if folder.is_dir() and (process is not None or _resumable(folder)):
+            found.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
+    return found
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder as read."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,8 +166,66 @@ def test_report_and_validate_read_what_a_run_wrote(bench, quiet, capsys):
     quiet(*SOLO)
     assert bench("report", "runs", "--out", "there") == 0
     assert Path("there/report.md").exists()
-    assert bench("validate", "runs", "--baseline", "none.json") == 4
+    Path("none").mkdir()
+    assert bench("validate", "runs", "--baseline", "none") == 4
     assert "NO_BASELINE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["validate", "runs", "--baseline", "nosuch"], "argument --baseline: nosuch: no such file or folder"),
+        (["report", "runs", "--baseline", "nosuch"], "argument --baseline: nosuch: no such file or folder"),
+        (["baseline", "audit", "nosuch"], "argument path: nosuch: no such file or folder"),
+        (["baseline", "audit", "docs"], "docs: no baselines; name their folder, or make some"),
+        (["baseline", "diff", "docs", "docs"], "docs: no baselines; name their folder, or make some"),
+        (["validate", "runs", "--junit", "docs"], "argument --junit: docs is a folder; give a file"),
+        (["validate", "runs", "--junit", "docs/notes/x.xml"], "--junit docs/notes/x.xml: cannot be written"),
+        (["validate", ""], "argument path: it is empty; give a path"),
+        (["report", "runs", "--out", ""], "argument --out: it is empty; give a path"),
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_is_wrong_is_named_with_its_argument(quiet, bench, capsys, words, told):
+    quiet(*SOLO)
+    Path("docs").mkdir()
+    Path("docs/notes").write_text("mine")
+    capsys.readouterr()
+    assert bench(*words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("bench: ")
+    assert told in said
+    assert len(said.splitlines()) == 1
+
+
+def test_folders_that_cannot_be_read_are_damaged_and_not_missing(bench, quiet, capsys):
+    quiet(*SOLO)
+    folder = find_runs(Path("runs"))[0][0].path
+    (folder / "metrics.json").write_text("{")
+    capsys.readouterr()
+    for verb in ("validate", "report"):
+        assert bench(verb, "runs") == 4
+        said = "".join(capsys.readouterr())
+        assert f"{folder}/metrics.json: not JSON" in said
+        assert "make one" not in said
+    assert not Path("reports").exists()
+
+
+def test_what_was_killed_is_named_with_the_way_to_go_on(bench, capsys):
+    for name in (".tmp-w1-s0-abc-999999999", ".tmp-w1-s1-abc-999999999"):
+        (Path("sw 2/mlp/solo") / name / "checkpoints" / "00001").mkdir(parents=True)
+    for words in (["validate", "sw 2"], ["report", "sw 2"], ["baseline", "propose", "sw 2"]):
+        assert bench(*words) == 2
+        said = capsys.readouterr().err
+        assert "sw 2/mlp/solo/w1-s0-abc was killed, as were 1 more; go on with it: python -m bench " in said
+        (word,) = shlex.split(said)[-1:]
+        assert word.startswith("resume=")
+    shutil.rmtree("sw 2/mlp/solo/.tmp-w1-s1-abc-999999999")
+    making = Path(f"sw 2/mlp/solo/.tmp-w1-s2-abc-{os.getpid()}")
+    making.mkdir()
+    (making / "events.jsonl").write_text("")
+    assert bench("validate", "sw 2") == 2
+    assert f"w1-s2-abc is still going on, in process {os.getpid()}; wait for it" in capsys.readouterr().err
 
 
 def test_a_corrupt_result_does_not_stop_the_report(bench, quiet, capsys):
