@@ -63,8 +63,12 @@ def deviation(run: Run) -> tuple[int, str | None]:
         else:
             given.pop(0)
             checked += 1
-    if given and m.status == "ok":
+    if m.status != "ok":
+        return checked, None
+    if given:
         return checked, f"at the end: {_shown(given[0])} is not recorded"
+    if not coordinator.over:
+        raise Unfit(f"its {len(records)} records end before the run does; {EVENTS} was cut off")
     return checked, None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from bench.loggers.beside import Beside as Loggers
 from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, making, place
 from bench.summary import Cell
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, reason, usage
 from ddp.runtime.clock import now
 from ddp.runtime.engines import facts
 from ddp.suggest import unknown
@@ -69,7 +70,17 @@ def _is_experiment(arguments: list[str]) -> bool:
 
 
 class Patient(Console):
-    """A console whose reader may leave (`| head`): the run goes on unseen, and its results are written."""
+    """A console whose reader may leave (`| head`), or whose disk may be full: the run goes on unseen, and its results are
+    written."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As a console's; what cannot be written is the last of it."""
+        try:
+            super().print(*objects, **how)
+        except OSError as error:
+            with suppress(OSError):
+                print(f"bench: nothing more can be shown ({reason(error)}); the run goes on", file=sys.stderr)
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Print nothing more."""

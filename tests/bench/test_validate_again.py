@@ -86,6 +86,22 @@ def test_a_record_that_is_missing_is_found(tmp_path: Path) -> None:
     assert deviation(run)[1] is not None
 
 
+@pytest.mark.parametrize("part", [0.0, 0.01, 0.5, 0.9])
+def test_records_that_end_before_the_run_does_are_not_equal(tmp_path: Path, part: float) -> None:
+    """What is left of them replays well: a file of three lines was EQUAL."""
+    run = simulated(tmp_path)
+    assert deviation(run)[1] is None
+    lines = sorted((run.path / EVENTS).read_bytes().splitlines(keepends=True), key=lambda line: json.loads(line)["n"])
+    kept = lines[: max(1, int(part * len(lines)))]
+    while not b'"type":"Progress"' in kept[-1] and len(kept) > 1:
+        kept.pop()
+    (run.path / EVENTS).write_bytes(b"".join(kept))
+    try:
+        assert deviation(run)[1] is not None
+    except Unfit as error:
+        assert "cut off" in str(error)
+
+
 def test_a_deviation_says_whose_core_recorded_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of another version may well be decided otherwise: its reader is told of both versions."""
     run = edited(simulated(tmp_path), "Train", {"pace": 9.0})
