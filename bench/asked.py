@@ -67,7 +67,7 @@ def _depth_of(said: ModelConfig, setup: Setup) -> int | None:
 
 def _data_of(said: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
     """The recipe with the data set asked for. Of its own settings, those stay that this data set takes."""
-    name = recipe.data if said.name is None else known("data set", said.name, names)
+    name = known("data set", recipe.data if said.name is None else said.name, names)
     own = {key: value for key, value in vars(said).items() if key not in ("name", "dir")}
     options = DataOptions(**own | {"shape": None if said.shape is None else tuple(said.shape)})
     check(name, options)

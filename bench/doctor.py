@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import platform
 import sys
 from importlib.metadata import version
@@ -13,6 +12,7 @@ from tabulate import tabulate
 
 from bench import environment
 from bench.listing import presets
+from ddp.registered import Unusable, imported
 from ddp.runtime.engines import ENGINES, facts
 
 WORLD_SIZES = (1, 2, 4)
@@ -95,6 +95,8 @@ def _data() -> list[Check]:
         try:
             train, test = data_set(name).load()
             checks.append((f"data {name}", None, f"{len(train)} samples to train on, {len(test)} to test on"))
+        except Unusable as error:
+            checks.append((f"data {name}", str(error), ""))
         except ValueError as error:
             checks.append((f"data {name}", f"not there yet ({error}); a run that needs it downloads it", ""))
     return checks
@@ -106,9 +108,11 @@ def _engines(gloo: str | None) -> dict[str, str | None]:
     for name, module in ENGINES.items():
         if not facts(name).made_of and not facts(name).one_rank:
             try:
-                importlib.import_module(module)
-            except ImportError as error:
-                found[name] = f"this torch lacks it ({error})"
+                imported("engine", name, module)
+            except Unusable as error:
+                found[name] = (
+                    f"this torch lacks it ({error})" if isinstance(error.__cause__, ImportError) else str(error)
+                )
             else:
                 found[name] = gloo if facts(name).peer else None
     return found

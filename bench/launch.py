@@ -5,7 +5,6 @@ Knows neither Hydra nor policies, and says everything through the monitor. Impor
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
 from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
+from ddp.registered import member
 from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
@@ -138,7 +138,9 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
         monitor.update(record, at)
 
     try:
-        importlib.import_module(ENGINES[engine]).run(job, emit)
+        with usage():
+            run = member("engine", engine, ENGINES[engine], "run")
+        run(job, emit)
         interrupts.check()
     except KeyboardInterrupt:
         return _End("killed", "interrupted")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from tabulate import tabulate
 
 from bench.loggers import LOGGERS
 from ddp.core.policies import POLICIES
+from ddp.registered import Unusable, blamed, origin
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.suggest import unknown
@@ -32,16 +32,27 @@ def _comment(text: str) -> str:
     return lines[0] if lines else ""
 
 
-def _summaries(registry: Mapping[str, str]) -> dict[str, str]:
-    """First line of each module's docstring, read without importing it."""
+def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
+    """First line of each module's docstring, read without importing it; of one that is broken, what is wrong."""
     found: dict[str, str] = {}
     for name, module in registry.items():
-        spec = importlib.util.find_spec(module)
-        assert spec is not None, f"{module} is registered, but there is no such module"
-        assert spec.origin is not None
-        text = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-        found[name] = _first_line(text, name)
+        try:
+            with blamed(kind, name, module):
+                found[name] = _first_line(_docstring(module), name)
+        except Unusable as error:
+            found[name] = _broken(error)
     return found
+
+
+def _docstring(module: str) -> str:
+    file = origin(module)
+    if file is None:
+        raise ModuleNotFoundError(name=module)
+    return ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or ""
+
+
+def _broken(error: Unusable) -> str:
+    return f"cannot be used: {error}"
 
 
 def _policies() -> dict[str, str]:
@@ -61,7 +72,11 @@ def _first_line(text: str, name: str) -> str:
 def _recipes() -> dict[str, str]:
     found: dict[str, str] = {}
     for model in MODELS:
-        setup = load(model)
+        try:
+            setup = load(model)
+        except Unusable as error:
+            found[model] = _broken(error)
+            continue
         for name, recipe in setup.recipes.items():
             found[f"{model}: {name}"] = (
                 f"{recipe.data}, {recipe.epochs} epochs of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
@@ -71,14 +86,14 @@ def _recipes() -> dict[str, str]:
 
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
-    "models": lambda: _summaries(MODELS),
+    "models": lambda: _summaries("model", MODELS),
     "modes": lambda: presets("mode"),
     "policies": _policies,
-    "backends": lambda: _summaries(BACKENDS),
-    "engines": lambda: _summaries(ENGINES),
-    "loggers": lambda: _summaries(LOGGERS),
+    "backends": lambda: _summaries("backend", BACKENDS),
+    "engines": lambda: _summaries("engine", ENGINES),
+    "loggers": lambda: _summaries("logger", LOGGERS),
     "experiments": lambda: presets("experiment"),
-    "data": lambda: _summaries({name: entry.module for name, entry in DATA.items()}),
+    "data": lambda: _summaries("data set", {name: entry.module for name, entry in DATA.items()}),
     "recipes": _recipes,
 }
 """What can be listed -> its names and what they are."""

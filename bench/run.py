@@ -30,6 +30,7 @@ from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, making, place
 from bench.summary import Cell
 from bench.usage import UsageError, reason, usage
+from ddp.registered import blamed
 from ddp.runtime.clock import now
 from ddp.runtime.engines import facts
 from ddp.suggest import unknown
@@ -113,6 +114,7 @@ class Session:
         try:
             cell = self._cell(composed)
         except UsageError as error:
+            interrupts.check()  # an import that was interrupted may fail in its own way
             print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
             cell = Cell(name, Exit.USAGE, note=str(error))
         except OSError as error:
@@ -259,5 +261,6 @@ def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> R
 
             check(ready, source)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        ready.job.task().model()  # which may refuse the data, or its depth
+        with blamed("model", name, MODELS[name], ValueError):
+            ready.job.task().model()  # which may refuse the data, or its depth
     return ready

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ddp.registered import member
 
 if TYPE_CHECKING:
     from ddp.runtime.task import Task
@@ -25,8 +26,10 @@ MODELS: dict[str, str] = {
 
 
 def load(name: str) -> Setup:
-    """The set-up of model `name`. Raises KeyError for an unknown one."""
-    setup: Setup = importlib.import_module(MODELS[name]).SETUP
+    """The set-up of model `name`. KeyError for an unknown one; ValueError, in one line, for one that is broken."""
+    from models.setup import Setup  # which imports the engine's tasks
+
+    setup: Setup = member("model", name, MODELS[name], "SETUP", Setup)
     return setup
 
 

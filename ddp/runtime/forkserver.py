@@ -18,6 +18,8 @@ from types import ModuleType
 
 PRELOAD = ("ddp.runtime.rank", "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu", "torch._dynamo")
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
+NAMES = "DDP_PRELOAD"
+"""The environment variable by which the server knows what else to import."""
 
 _hiding = threading.Lock()
 
@@ -28,7 +30,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     The modules of the first call count: the server lives as long as the process, for all its runs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, *preload])
+    context.set_forkserver_preload([*PRELOAD, "ddp.runtime.preloaded"])
     # One thread a rank, also in libraries that read their environment once. Loopback only, whatever the host's name is.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
@@ -36,8 +38,10 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     # and the parent gets what came meanwhile.
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        os.environ[NAMES] = " ".join(preload)
         forkserver.ensure_running()
     finally:
+        os.environ.pop(NAMES, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
     return context
 

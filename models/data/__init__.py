@@ -5,9 +5,10 @@ Owns files, what they hold and how they come here; knows nothing of models, reci
 
 from __future__ import annotations
 
-import importlib
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from ddp.registered import blamed, member
 from ddp.settings import known
 from models.data.dataset import DataSet, Origin
 from models.data.options import PLAIN, DataOptions
@@ -41,19 +42,27 @@ DATA: dict[str, Entry] = {
 
 def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) -> DataSet:
     """The data set `name`, open. ValueError, in one line, for an unknown one, settings or files that cannot be."""
-    return _origin(name, options).describe(data_dir, options)
+    origin = _origin(name, options)
+    with _blamed(name):
+        return origin.describe(data_dir, options)
 
 
 def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
     """Makes the files of data set `name` ready, once, before ranks open it. ValueError as `data_set`."""
-    _origin(name, options).prepare(data_dir, options)
+    origin = _origin(name, options)
+    with _blamed(name):
+        origin.prepare(data_dir, options)
 
 
 def _origin(name: str, options: DataOptions) -> Origin:
     entry = DATA[known("data set", name, DATA)]
     check(name, options)
-    origin: Origin = importlib.import_module(entry.module).ORIGIN
+    origin: Origin = member("data set", name, entry.module, "ORIGIN", Origin)
     return origin
+
+
+def _blamed(name: str) -> AbstractContextManager[None]:
+    return blamed("data set", name, DATA[name].module, ValueError, OSError)
 
 
 def title(name: str, options: DataOptions) -> str:

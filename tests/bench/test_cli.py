@@ -14,7 +14,8 @@ import pytest
 from bench import cli
 from bench.reproduce import command
 from bench.runfolder import find_runs
-from models import MODELS
+from models import MODELS, mlp
+from models.data import DATA, Entry
 from tests.bench import fake_engine
 
 SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
@@ -300,3 +301,44 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 def test_verbs_are_documented():
     judging = {"report", "validate", "baseline", "rerun", "replay", "timeline", "dashboard"}
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
+
+
+def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monkeypatch):
+    (tmp_path / "touch2.py").write_text('"""`touch2`: raises."""\n\nraise ValueError("no way\\nat all")\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for registry, entry in ((MODELS, "touch2"), (DATA, Entry("touch2"))):
+        monkeypatch.setitem(registry, "touch2", entry)
+    monkeypatch.setitem(MODELS, "nowhere", "models.nowhere")
+    wrong = "model touch2: touch2.py:3: ValueError: no way"
+
+    assert bench("model=touch2", "mode=nccl_sync") == 2
+    assert capsys.readouterr().err == f"bench: {wrong}\n"
+    assert quiet("-m", "model=touch2,mlp", "mode=solo", "train.epochs=1") == 2
+    assert wrong in capsys.readouterr().err
+    assert [folder.split("/")[0] for folder in folders()] == ["mlp"]
+    assert bench("plan", "-m", "model=touch2,mlp", "mode=solo") == 2
+    said = capsys.readouterr().out
+    assert f"cannot be: {wrong}" in said
+    assert "planned: 1 runs of 1 cells" in said
+    assert bench("list", "recipes") == 0
+    said = capsys.readouterr().out
+    assert f"cannot be used: {wrong}" in said
+    assert "mlp: quick" in said
+    assert bench("list") == 0
+    said = capsys.readouterr().out
+    assert "cannot be used: model nowhere: it is registered as module models.nowhere, and there is none" in said
+    assert "smoke" in said
+    assert bench("doctor") == 0
+    assert "data set touch2: touch2.py:3: ValueError: no way\n" in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_be_built_names_its_line(bench, capsys, tmp_path, monkeypatch):
+    source = Path(mlp.__file__).read_text().replace("nn.Linear(", "nn.Liner(")
+    (tmp_path / "touch3.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(MODELS, "touch3", "touch3")
+    line = 1 + next(number for number, text in enumerate(source.splitlines()) if "nn.Liner(" in text)
+    assert bench("model=touch3", "mode=nccl_sync") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bench: model touch3: touch3.py:{line}: AttributeError: ")
+    assert len(said.splitlines()) == 1

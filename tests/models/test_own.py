@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import models
-from models.data import DATA, Entry, prepare
+from ddp.registered import Unusable
+from models.data import DATA, Entry, data_set, prepare
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -46,3 +47,74 @@ def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: 
     with torch.no_grad():
         right = task.evaluate(model.eval(), held_out.batch(torch.arange(40)))[1]
     assert int(right) >= 38
+
+
+RAISES = "raise RuntimeError('no way')"
+BROKEN = {  # code of a model file -> what is said of it
+    f"\n{RAISES}": "own_broken.py:2: RuntimeError: no way",
+    "import sys\nsys.exit()": "own_broken.py:2: SystemExit: no reason given",
+    "\n\ndef build(:": "own_broken.py:3: SyntaxError: invalid syntax",
+    "import flaxx": "own_broken.py:1: ModuleNotFoundError: No module named 'flaxx'",
+    "from models.parts import classify": "own_broken.py:1: ImportError: cannot import name 'classify'",
+    "x = 1": "own_broken.py has no SETUP, which must be a Setup",
+    "SETUP = {}": "own_broken.py: SETUP must be a Setup, and is a dict",
+    "from models.setup import Setup\nSETUP = Setup('a', 'b')": "own_broken.py:2: TypeError: Setup.__init__() missing",
+    "from models.setup import Setup\nSETUP = Setup(*'abcd', True, {'quick': 1}, print)": "recipes must be a dict of name",
+    "from models.setup import Setup\nSETUP = Setup(*'abcd', True, {}, None)": "own_broken.py:2: TypeError: task must be",
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_what_is_wrong_with_a_users_own_model_is_one_line(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_broken.py").write_text(code)
+    monkeypatch.delitem(sys.modules, "own_broken", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    importlib.invalidate_caches()
+    monkeypatch.setitem(models.MODELS, "own", "own_broken")
+    with pytest.raises(Unusable) as caught:
+        models.load("own")
+    assert str(caught.value).startswith("model own: ")
+    assert BROKEN[code] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    monkeypatch.delitem(sys.modules, "own_broken", raising=False)
+
+
+@pytest.mark.parametrize("module", ["own_nowhere", "models.nowhere", "nowhere.at.all"])
+def test_a_model_whose_file_is_not_there(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, "own", module)
+    with pytest.raises(
+        Unusable, match=f"model own: it is registered as module {module}, and there is none; write the file"
+    ):
+        models.load("own")
+
+
+def test_a_mistake_in_a_users_own_data_set_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from models.data.dataset import Origin\n\n\ndef describe(folder, options):\n    return {}['x']\n\n\n"
+        "ORIGIN = Origin(describe, describe)\n"
+    )
+    (tmp_path / "own_bad_data.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(DATA, "own", Entry("own_bad_data"))
+    for use in (prepare, data_set):
+        with pytest.raises(Unusable, match=r"^data set own: own_bad_data\.py:5: KeyError: 'x'$"):
+            use("own", "data")
+
+
+def test_a_module_that_cannot_be_imported_does_not_end_the_fork_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddp.runtime import preloaded
+
+    for name, code in (("own_raises", RAISES), ("own_exits", "raise SystemExit(1)"), ("own_sound", "")):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(preloaded.NAMES, "own_raises own_exits own_sound")
+    importlib.reload(preloaded)
+    assert "own_sound" in sys.modules
+    assert not sys.modules.keys() & {"own_raises", "own_exits"}

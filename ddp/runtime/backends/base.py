@@ -5,7 +5,6 @@ A backend says *how* replicas are brought together. It never says when, and neve
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
+from ddp.registered import imported
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.task import Job
@@ -131,5 +131,5 @@ class BackendModule(Protocol):
 
 def load(name: str) -> BackendModule:
     """The module of backend `name`, or of an engine that is one by itself; imports torch."""
-    module: BackendModule = importlib.import_module(BACKENDS.get(name) or ENGINES[name])
+    module: BackendModule = imported("backend", name, BACKENDS.get(name) or ENGINES[name])
     return module

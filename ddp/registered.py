@@ -1,0 +1,79 @@
+"""Modules that a registry names, imported on use: what is wrong with one, mostly a user's own, is a line with file and line.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Unusable(ValueError):
+    """A member of a registry is not what it must be; one line."""
+
+
+def member(kind: str, name: str, module: str, has: str, like: type | None = None) -> Any:
+    """What `module`, registered as the `kind` called `name`, calls `has`: a `like`. Raises Unusable."""
+    found = imported(kind, name, module)
+    place = _shown(origin(module) or module)
+    if not hasattr(found, has):
+        raise Unusable(f"{kind} {name}: {place} has no {has}{f', which must be a {like.__name__}' if like else ''}")
+    it = getattr(found, has)
+    if like is not None and not isinstance(it, like):
+        raise Unusable(f"{kind} {name}: {place}: {has} must be a {like.__name__}, and is a {type(it).__name__}")
+    return it
+
+
+def imported(kind: str, name: str, module: str) -> Any:
+    """`module`, registered as the `kind` called `name`. Raises Unusable."""
+    with blamed(kind, name, module):
+        return importlib.import_module(module)
+
+
+@contextmanager
+def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iterator[None]:
+    """What is raised inside is a mistake in `module`, and becomes Unusable; `passing` say all by themselves."""
+    try:
+        yield
+    except (Unusable, *passing):  # type: ignore[misc]  # mypy knows no such tuples
+        raise
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            said = f"it is registered as module {module}, and there is none; write the file, or correct its registry"
+        else:
+            said = f"{_place(error, module)}: {_told(error)}"
+        raise Unusable(f"{kind} {name}: {said}") from error
+
+
+def origin(module: str) -> str | None:
+    """The file of `module`, without importing it; None if there is none. Raises whatever importing its package does."""
+    spec = importlib.util.find_spec(module)
+    return None if spec is None else spec.origin
+
+
+def _place(error: BaseException, module: str) -> str:
+    """File and line: of the module itself if it had a part in it, else where it was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno or 1}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = origin(module)
+    frame = [*frames[:1], *frames[-1:], *(frame for frame in frames if frame.filename == own)][-1]
+    return f"{_shown(frame.filename)}:{frame.lineno}"
+
+
+def _shown(file: str) -> str:
+    """As seen from here, where it lies below."""
+    path, here = Path(file), Path(os.getcwd())
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+def _told(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {(text.strip() or 'no reason given').splitlines()[0]}"
