@@ -12,6 +12,7 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from bench.config import Choice, Config
+from bench.words import PATHS, in_shell, reads
 from ddp.core.policies import POLICIES
 from ddp.suggest import nearest, unknown
 
@@ -52,9 +53,32 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
     return _composition(error) if isinstance(error, HydraException) else _first_line(error)
 
 
+def names_several(error: Exception) -> bool:
+    """Whether Hydra minds that a single run was given several values."""
+    return re.search(_SEVERAL, str(error)) is not None
+
+
+def beyond(word: str) -> str | None:
+    """What is wrong with an override of a key beneath one that has none beneath it; None if that is not so. Numbers may be
+    places in a list."""
+    key, _, value = word.partition("=")
+    keys = known_keys()
+    said = key.lstrip("+~")
+    above = [part for part in keys if said.startswith(f"{part}.")]
+    last = said.rpartition(".")[2]
+    if said in keys or not above or last.isdecimal() or any(other.startswith(f"{above[0]}.") for other in keys):
+        return None
+    name = above[0]
+    called = f"{'an' if name[0] in 'aeiou' else 'a'} {name}" if name in _BY_NAME else name
+    meant = sorted(other for other in keys if other.rpartition(".")[2] == last)
+    remedy = f"use {meant[0]}{value and f'={value}'}" if meant else f"{name}=... is all that can be said"
+    return f"{word}: {called} has no settings of its own; {remedy}"
+
+
+_BY_NAME = ("recipe", "engine", "backend", *PRESETS)
+"""Keys that choose something by its name."""
+_SEVERAL = r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)' requires"
 _EXPLAINED = (
-    (r"Ambiguous value for argument '(.+)'", "{} names several values: add -m to run one after the other"),
-    (r"Sweep parameters '(.+)' requires", "{} names several values: add -m to run one after the other"),
     (r"Could not append to config. An item is already at '(.+)'", "{} exists already: write it without the +"),
     (r"Multiple values for (.+)\. To override", "{} is chosen already: write it without the +"),
 )
@@ -63,6 +87,8 @@ _EXPLAINED = (
 
 def _composition(error: HydraException) -> str:
     text = str(error)
+    if found := re.search(_SEVERAL, text):
+        return f"{found[1] or found[2]} names several values: add -m to run one after the other{_or_one(found[1])}"
     for pattern, ours in _EXPLAINED:
         if found := re.search(pattern, text):
             return ours.format(found[1])
@@ -73,6 +99,12 @@ def _composition(error: HydraException) -> str:
     if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
         return f"{found[1]}: {_first_line(error.__cause__)}"
     return _first_line(error)
+
+
+def _or_one(word: str | None) -> str:
+    """What to write where a path has a comma in it."""
+    key, _, value = (word or "").partition("=")
+    return f", or write {in_shell(key, value)} for one path" if key in PATHS else ""
 
 
 def _unknown_key(key: str) -> str:
@@ -89,7 +121,12 @@ def _unknown_key(key: str) -> str:
 def _unreadable(error: OverrideParseException, verbs: tuple[str, ...]) -> str:
     said = str(error.override)
     if "=" in said:
-        return f"cannot read {said!r}: {_first_line(error)}; quote it for the shell if it has brackets or spaces"
+        key, _, value = said.partition("=")
+        if set(value) & set("[](){}'\" "):
+            remedy = "close its brackets and quotes, and quote it for the shell"
+        else:
+            remedy = f"write {in_shell(key, value)}" if reads(key, value) else "see --cfg job for the keys there are"
+        return f"cannot read {said!r}: {remedy}"
     best = nearest(said, [*verbs, *known_keys()])
     hint = f"did you mean {best if best in verbs else f'{best}=...'}?" if best else "see --help"
     return f"{said!r} is neither a command nor key=value; {hint}"

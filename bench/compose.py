@@ -25,10 +25,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench import sweep
-from bench.complaints import complain
+from bench.complaints import beyond, complain, names_several
 from bench.config import register
 from bench.listing import CONF
 from bench.usage import UsageError
+from bench.words import in_our_words, readable
 from ddp.suggest import unknown
 
 
@@ -50,6 +51,7 @@ def compose(
     parser = get_args_parser()
     arguments = [in_our_words(word) for word in arguments]
     asked = _read_flags(parser, arguments)
+    asked.overrides = [readable(word) for word in asked.overrides]
     words, jobs, others = tuple(asked.overrides), 0, 0
 
     def point(composed: DictConfig) -> None:
@@ -71,12 +73,15 @@ def compose(
             for word in arguments:
                 if word.startswith("="):
                     raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
+            for word in words:
+                if problem := beyond(word):
+                    raise UsageError(problem)
             with _as_they_come(not ahead):
                 _run_hydra(asked, parser, point, str(CONF), "config")
             if not jobs and not (asked.cfg or asked.info or asked.shell_completion):
                 raise UsageError("nothing to run: all of the sweep is left out" if others else _emptiness(words))
         except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(complain(error, verbs)) from error
+            raise UsageError(complain(_beneath(error, words), verbs)) from error
 
 
 @contextmanager
@@ -111,14 +116,19 @@ def _emptiness(words: tuple[str, ...]) -> str:
     return f"nothing to run: no values in {', '.join(found)}" if found else "nothing to run: the sweep is empty"
 
 
-ALSO_SAID = {"+experiment": "experiment", "data_dir": "data.dir"}
-"""Key -> ours. The group is in the defaults, so `+experiment=ci` would append a second one; the field says `data_dir`."""
-
-
-def in_our_words(override: str) -> str:
-    """An override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
-    key, equals, value = override.partition("=")
-    return f"{ALSO_SAID.get(key, key)}{equals}{value}"
+def _beneath(error: Exception, words: tuple[str, ...]) -> Exception:
+    """What keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not compose
+    for a single run, an experiment with a mistake too."""
+    if not names_several(error):
+        return error
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        try:
+            hydra.compose_config("config", list(words), RunMode.MULTIRUN, validate_sweep_overrides=False)
+        except (HydraException, OmegaConfBaseException) as deeper:
+            return deeper
+    return error
 
 
 def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:

@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import OmegaConf
 
 from bench.runfolder import Run
+from bench.words import quoted
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
@@ -101,7 +101,7 @@ def _spelt(value: Any) -> str:
     """A value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
-        return value if plain else QuotedString(value, Quote.single).with_quotes()
+        return value if plain else quoted(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_spelt, value))}]"
     if isinstance(value, float):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Quote, QuotedString
-
 from bench.cells import Cell
-from bench.reproduce import command
+from bench.reproduce import command, said
 from bench.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
@@ -38,14 +35,7 @@ def baseline(cell: Cell) -> str:
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
     runs = [replace(run, metrics=run.metrics.model_copy(update={"seed": seed})) for seed in seeds]
-    return command(runs) + ("" if output == USUAL else f" {_output(output)}")
-
-
-def _output(path: Path) -> str:
-    """For the shell, and for Hydra, which has meanings for most signs."""
-    text = str(path)
-    plain = text.isascii() and text.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum()
-    return shlex.quote(f"output={text if plain else QuotedString(text, Quote.single).with_quotes()}")
+    return command(runs) + ("" if output == USUAL else f" {said('output', str(output))}")
 
 
 def _tree(cell: Cell) -> Path:

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.types import Quote, QuotedString
 
 from bench import cli
 from bench.reproduce import command
 from bench.runfolder import find_runs
+from bench.words import readable
 from models import MODELS, mlp
 from models.data import DATA, Entry
 from tests.bench import fake_engine
@@ -156,10 +158,14 @@ def test_a_defect_of_ours_leaves_no_half_folder(quiet, monkeypatch):
 @pytest.mark.parametrize("verb", [["report"], ["validate"], ["baseline", "propose"]], ids=" ".join)
 def test_a_folder_without_runs_is_told(bench, capsys, verb, tmp_path):
     (tmp_path / "empty").mkdir()
-    for path in ("empty", "missing"):
+    (tmp_path / "a, ü").mkdir()
+    for path in ("empty", "missing", "a, ü"):
         assert bench(*verb, path) == 2
         said = capsys.readouterr().err
         assert path in said
+        if path != "missing":
+            words = shlex.split(said.rpartition("; make one: ")[2])
+            assert readable(words[-1]) == words[-1] == (f"output={path}" if path == "empty" else f"output='{path}'")
         assert len(said.splitlines()) == 1
 
 
@@ -301,6 +307,16 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 def test_verbs_are_documented():
     judging = {"report", "validate", "baseline", "rerun", "replay", "timeline", "dashboard"}
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
+
+
+@pytest.mark.parametrize("name", ["a=b", "it's, [ü]—x"])
+def test_results_lie_where_they_were_sent_whatever_the_folder_is_called(quiet, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = name if "," not in name else QuotedString(name, Quote.double).with_quotes()
+    assert quiet("-m", *SOLO, "seed=0,1", f"output={said}") == 0
+    assert quiet(*SOLO, "output=~/home") == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "home"])
+    assert len(folders(name)) == 2
 
 
 def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monkeypatch):

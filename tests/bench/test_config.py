@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.complaints import complain, known_keys
-from bench.compose import in_our_words
 from bench.config import Config, register, typed
 from bench.listing import CONF, presets
 from bench.plan import mode_name
+from bench.words import in_our_words, readable
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -95,6 +95,32 @@ def test_what_hydra_lets_through_is_refused(said):
 def test_known_keys_are_what_can_be_said():
     assert known_keys() >= {"seed", "model", "mode", "train.epochs", "cluster.speeds", "policy.anchor", "data.dir"}
     assert not known_keys() & {"train", "policy.name", "model.name"}
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("data.path=~/flowers", "data.path='/home/me/flowers'"),
+        ("output=~", "output='/home/me'"),
+        ("output='~/a'", "output='~/a'"),  # said in quotes, it is a folder of that name
+        ("train.lr=~", "train.lr='~'"),
+        ("output=/tmp/x/ü", "output='/tmp/x/ü'"),
+        ("+output=/tmp/x—y", "+output='/tmp/x—y'"),
+        ("output=a=b", "output='a=b'"),
+        ("output=/tmp/a b/x", "output=/tmp/a b/x"),
+        ("output=it's", r"output='it\'s'"),
+        ("output=/tmp/[x](1)", "output='/tmp/[x](1)'"),
+        ("output=a,b", "output=a,b"),  # several, of a sweep
+        ("seed=range(0,x;)", "seed=range(0,x;)"),  # what it was to be is not known
+        ("cluster.speeds=[1", "cluster.speeds=[1"),
+        ("a;b=ü", "a;b=ü"),
+        ("wat", "wat"),
+    ],
+)
+def test_text_that_hydra_has_no_place_for_is_quoted(said, meant, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert readable(said) == meant
+    assert readable(meant) == meant
 
 
 @pytest.mark.parametrize(
