@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from types import ModuleType
 
@@ -35,7 +35,9 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,
-    # and the parent gets what came meanwhile.
+    # and the parent gets what came meanwhile. Python's tracker of resources lets go of the signal when it is started, so it
+    # goes first.
+    resource_tracker.ensure_running()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.environ[NAMES] = " ".join(preload)

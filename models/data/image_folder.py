@@ -100,6 +100,8 @@ def _walk(folder: str) -> Iterator[str]:
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(entry.path)
         elif entry.name.lower().endswith(SUFFIXES):
+            if not entry.is_file():  # to open a pipe is to wait for ever
+                raise ValueError(f"cannot read image {entry.path} (it is no file, or a link to none); remove it")
             yield entry.path
 
 

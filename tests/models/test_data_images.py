@@ -183,10 +183,11 @@ def truncate(root: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "corrupt": (lambda root: (root / "dog" / "3.png").write_bytes(b"no image"), r"cannot read image .*dog/3\.png \("),
     "truncated": (truncate, r"cannot read image .*dog/3\.jpg \(image file is truncated"),
+    "a pipe": (lambda root: os.mkfifo(root / "dog" / "pipe.png"), r"cannot read image .*dog/pipe\.png \(it is no file"),
     "empty file": (lambda root: (root / "eel" / "7.png").write_bytes(b""), r"cannot read image .*eel/7\.png \("),
     "dangling link": (
         lambda root: (root / "cat" / "x.png").symlink_to("gone"),
-        r"cannot read .*cat/x\.png: No such file",
+        r"cannot read image .*cat/x\.png \(it is no file, or a link to none",
     ),
     "empty folder": (lambda root: (root / "fox").mkdir(), r"images/fox has no images \(\.jpg, "),
     "no images": (
