@@ -45,8 +45,9 @@ def _speak_plainly() -> None:
 
 def _leave() -> NoReturn:
     """Exit as interrupted, at once: a half-imported torch may crash in Python's own tidying up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
+        print("bench: interrupted", file=sys.stderr, flush=True)
     os._exit(130)
 
 
