@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
+from ddp.core.values import replace
 from ddp.data.gather import Gather
 from ddp.data.granted import kept, same
 
@@ -59,8 +60,7 @@ class Resident:
         run = self._run(batch)
         if len(run) == 1:
             return self._gather.read(batch, self._gather.indices(batch))
-        indices = torch.cat([self._gather.indices(one) for one in run])
-        read: tuple[Tensor, ...] = self._gather.read(batch, indices)
+        read: tuple[Tensor, ...] = self._gather.read(batch, self._indices(run))
         pieces = list(
             zip(*[tensor.view(len(run), batch.samples, *tensor.shape[1:]).unbind() for tensor in read], strict=True)
         )
@@ -69,15 +69,22 @@ class Resident:
 
     def _run(self, batch: Batch) -> list[Batch]:
         """`batch`, and those granted behind it that are of its size and epoch."""
-        run = [batch]
+        run, most, samples = [batch], self._fit(batch), batch.samples
         for one in self._granted:
             if same(one, batch):
                 continue
-            if len(run) == self._fit(batch) or one.epoch != batch.epoch or one.samples != batch.samples:
+            if len(run) == most or one.epoch != batch.epoch or one.samples != samples:
                 self._granted = chain((one,), self._granted)
                 break
             run.append(one)
         return run
+
+    def _indices(self, run: list[Batch]) -> Tensor:
+        """Of batches of one size; a look at the order of the epoch where they adjoin."""
+        first, last = run[0], run[-1]
+        if all(one.stop == after.start for one, after in pairwise(run)):
+            return self._gather.indices(replace(first, stop=last.stop))
+        return torch.cat([self._gather.indices(one) for one in run])
 
     def _fit(self, batch: Batch) -> int:
         """Batches of a block."""
