@@ -92,15 +92,15 @@ def test_small_resident_batches_are_gathered_several_at_once() -> None:
         def to(self, device: torch.device) -> TensorSource:
             return self
 
-    source = Counting(torch.rand(200, 8), torch.arange(200))
-    for size, expected in ((8, [128, 72]), (7, [7] * 28 + [4])):
+    source = Counting(torch.rand(600, 8), torch.arange(600))
+    for size, expected in ((8, [512, 88]), (7, [7] * 85 + [5])):
         read.clear()
         resident = make(source, "resident")
-        wanted = batches(200, size)
+        wanted = batches(600, size)
         resident.expect(wanted)
         got = [resident.get(one) for one in wanted]
         assert read == expected
-        assert torch.equal(torch.cat([one[1] for one in got]), Visits(5, 200)(0))
+        assert torch.equal(torch.cat([one[1] for one in got]), Visits(5, 600)(0))
         assert all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for one in got for tensor in one)
 
 
