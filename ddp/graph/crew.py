@@ -70,8 +70,13 @@ class Crew:
         """Of the passes whose gradients have come."""
         self.busy_s = [0.0] * size
         """Seconds of training of each replica in the step."""
-        self.backward = self.whole = False
-        """Whether gradients have come, and whether those of a window."""
+        self.whole = False
+        """Whether the gradients of a window are among them."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients have come."""
+        return any(self.samples)
 
     def count(self, work: Work) -> None:
         """The gradients of a pass come."""
@@ -90,7 +95,6 @@ class Crew:
     def everywhere(self, kind: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised."""
         counted = torch.is_grad_enabled() or kind in WORK
-        self.backward = self.backward or kind == "backward"
         try:
             return self._team.run([self._timed(rank, kind, one, counted) for rank, one in enumerate(work)])
         except ReplicaFailed as error:
