@@ -16,6 +16,10 @@ Sampler = Callable[[int], Iterable[int]] | Iterable[int]
 as many indices; one may come several times, or not at all. Every rank calls it for itself, so it must be a function of the
 epoch alone; what it draws from torch is."""
 
+AT_ONCE, MOST = 1 << 14, 16
+"""Positions whose order is made at once, and epochs: of several where they are short. The first call costs ten times a
+second, as a training step leaves nothing of its code in the cache."""
+
 
 class Visits:
     """The order of each epoch, by its number. `len`: samples of an epoch."""
@@ -31,6 +35,7 @@ class Visits:
         self._length = self._given - self._given % whole
         if not self._length and whole > 1:
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
+        self._at_once = min(max(AT_ONCE // size, 1), MOST) if sampler is None else 1
         self._kept: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -41,9 +46,10 @@ class Visits:
         must not give."""
         found = self._kept.get(epoch)
         if found is None:
-            found = self._make(epoch)
-            # The last two: one epoch is read ahead while another is trained. Another dictionary, as threads look into it.
-            self._kept = dict([*self._kept.items(), (epoch, found)][-2:])
+            made = {one: self._make(one) for one in range(epoch, epoch + self._at_once)}
+            found = made[epoch]
+            # One before too: an epoch is read ahead while another is trained. Another dictionary, as threads look into it.
+            self._kept = {**dict(list(self._kept.items())[-1:]), **made}
         return found
 
     def _make(self, epoch: int) -> Tensor:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp.data import derive, order
+from ddp.data.visits import Visits
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -27,6 +31,26 @@ def test_golden_values() -> None:
     assert int((order(7, 3, 100_000) * torch.arange(100_000)).sum() % 1_000_003) == 772_301
     assert derive(42, "model") == 7125955744497907376
     assert derive(42) == 4938103814421361344
+
+
+@given(st.integers(1, 40), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.booleans())
+def test_visits_are_the_orders_whichever_epochs_were_asked_for_before(
+    size: int, epochs: list[int], shuffle: bool
+) -> None:
+    visits = Visits(7, size, shuffle=shuffle)
+    for epoch in epochs:
+        assert torch.equal(visits(epoch), order(7, epoch, size) if shuffle else torch.arange(size))
+
+
+def test_equal_draws_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Few:
+        def __init__(self, _: object) -> None: ...
+
+        def random_raw(self, size: int) -> np.ndarray:
+            return np.arange(size, dtype=np.uint64)[::-1] // 100
+
+    monkeypatch.setattr(sys.modules[order.__module__], "PCG64", Few)
+    assert order(0, 0, 400).tolist() == [k for first in (300, 200, 100, 0) for k in range(first, first + 100)]
 
 
 def test_other_epochs_and_seeds_give_other_orders() -> None:
