@@ -80,11 +80,13 @@ class Resident:
         return run
 
     def _indices(self, run: list[Batch]) -> Tensor:
-        """Of batches of one size; a look at the order of the epoch where they adjoin."""
+        """Of batches of one size: at even distances in the order of the epoch, but where two of what was granted meet."""
         first, last = run[0], run[-1]
-        if all(one.stop == after.start for one, after in pairwise(run)):
-            return self._gather.indices(replace(first, stop=last.stop))
-        return torch.cat([self._gather.indices(one) for one in run])
+        apart = run[1].start - first.start
+        if any(after.start - one.start != apart for one, after in pairwise(run)) or apart < 1:
+            return torch.cat([self._gather.indices(one) for one in run])
+        spanned = self._gather.indices(replace(first, stop=last.stop))
+        return spanned.unfold(0, first.samples, apart).reshape(-1)
 
     def _fit(self, batch: Batch) -> int:
         """Batches of a block."""

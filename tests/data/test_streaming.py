@@ -104,6 +104,23 @@ def test_small_resident_batches_are_gathered_several_at_once() -> None:
         assert all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for one in got for tensor in one)
 
 
+@settings(deadline=None)
+@given(st.integers(1, 200), st.lists(st.tuples(st.integers(1, 12), st.integers(1, 3), st.integers(1, 60)), max_size=4))
+def test_blocks_are_what_is_asked_for_however_it_was_granted(size: int, granted: list[tuple[int, int, int]]) -> None:
+    """Chunks of a rank's own, and its slices of global batches, one behind another."""
+    source = TensorSource(torch.rand(size, 8), torch.arange(size))
+    resident, start, wanted = make(source, "resident"), 0, []
+    for batch, parts, samples in granted:
+        stop = min(start + samples, size)
+        if start < stop:
+            chunk = Chunk(0, start, stop, batch * parts, parts - 1, parts)
+            wanted += [one for one in map(chunk.at, range(chunk.steps)) if one.samples]
+        start = stop
+    resident.expect(wanted)
+    for one in wanted:
+        assert torch.equal(resident.get(one)[1], Visits(5, size)(0)[one.start : one.stop])
+
+
 class Played:
     """A shelf with a thread that does one thing at a time, when it is told to."""
 
