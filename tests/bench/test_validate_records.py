@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.runfolder import EVENTS
+from bench.runfolder import EVENTS, METRICS
 from bench.validate import Terms, judge
 from bench.validate.library import load
 from ddp.core.events import Averaged, Evaluated, Progress, Ready, Snapshot
@@ -145,3 +146,16 @@ def test_a_tally_is_of_the_samples_whatever_their_order(slip: list[int]) -> None
     assert tally([3, 1, 0, 2]) == tally(range(4)) == (tally([0, 3]) + tally([1, 2])) % MODULUS
     assert 0 <= tally(np.arange(100_000)) < MODULUS
     assert tally(slip) != tally(range(4))
+
+
+@pytest.mark.parametrize(("batch", "name"), [(5000, "REFUSED"), (16, "FAIL")])
+def test_a_rank_that_no_batch_is_left_for_is_no_defect(tmp_path: Path, base: Path, batch: int, name: str) -> None:
+    folder = write(tmp_path, make_spec("nccl_cadence"))
+    metrics = json.loads((folder / METRICS).read_text())
+    for row in metrics["ledger"]["epochs"]:
+        row["by_rank"] = [row["samples"], 0]
+    metrics["batch_size"] = batch
+    (folder / METRICS).write_text(json.dumps(metrics))
+    (found,) = [v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts if v.check == "idle"]
+    assert found.name == name
+    assert ("1 batch for 2 ranks" in found.line) == ("train.batch_size=1919 " in found.line) == (name == "REFUSED")

@@ -14,21 +14,43 @@ too small to change a number in single precision."""
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; None for one rank."""
+    """FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an epoch has
+    too few batches for all ranks; None for one rank."""
     cell = case.cell
     found = [(run, known) for run in cell.runs if run.metrics.world_size > 1 and (known := records(run)) is not None]
     if not found:
         return None
+    for run, _ in found:
+        if scarce := _scarce(run):
+            return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
     for run, known in found:
         if wrong := _amiss(run, known):
             return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS", "idle", cell, f"every rank of {len(found)} runs trained")
 
 
+def _scarce(run: Run) -> str:
+    """Why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
+    m = run.metrics
+    samples = (m.ledger.samples if m.ledger is not None else None) or 0
+    batches = -(-samples // m.batch_size)
+    if not 0 < batches < m.world_size or all(_brought(run)):
+        return ""
+    most = (samples - 1) // (m.world_size - 1)
+    advice = f"train.batch_size={most} gives each one" if most else "train with fewer ranks"
+    number = "1 batch" if batches == 1 else f"{batches} batches"
+    return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
+
+
+def _brought(run: Run) -> list[int]:
+    """Samples in the model by rank; ones where nothing is known."""
+    m = run.metrics
+    rows = m.ledger.epochs if m.ledger is not None else []
+    return [sum(row.by_rank[rank] for row in rows) if m.ledger is not None else 1 for rank in range(m.world_size)]
+
+
 def _amiss(run: Run, known: Records) -> str:
-    ledger = run.metrics.ledger
-    for rank in range(run.metrics.world_size):
-        brought = sum(row.by_rank[rank] for row in ledger.epochs) if ledger is not None else 1
+    for rank, brought in enumerate(_brought(run)):
         if not brought:
             return f"rank {rank} brought nothing into the model in the whole run"
         still, rounds = _still(known, rank)
