@@ -1,15 +1,17 @@
 """What an experiment planned: the runs that it means, as Hydra composes them for `bench plan`. Imports no torch.
 
 A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one. Points are
-told apart by what `Point` has: where anything else is varied as well, one run of a point is enough.
+told apart by what `Point` has: where anything else is varied as well, a point is planned once for each of its values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +50,10 @@ class Planned:
 
     def missing(self, runs: Sequence[Run]) -> list[Point]:
         """Planned runs that have no folder, in the order of the plan."""
-        there = {Point(m.model, m.mode, m.world_size, m.seed) for m in (run.metrics for run in runs)}
-        return [point for point in self.points if point not in there]
+        found = {(Point(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in (run.metrics for run in runs)}
+        there = Counter(point for point, _ in found)
+        want = Counter(self.points) - there
+        return [point for point, number in want.items() for _ in range(number)]
 
 
 def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
@@ -76,7 +80,7 @@ def _read(file: Path, conf: Path) -> Planned:
     _body(file)
     try:
         with composing(conf) as composed:
-            points = tuple(dict.fromkeys(_points(file.stem, composed)))
+            points = tuple(_points(file.stem, composed))
     except (UsageError, ValueError, YAMLError) as error:
         raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
     if not points:
@@ -84,7 +88,7 @@ def _read(file: Path, conf: Path) -> Planned:
     return Planned(file.stem, points)
 
 
-def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> Iterator[Point]:
+def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Point]:
     """Composed is each way of training (0.1 s); models and numbers are as they are said."""
     from hydra.core.global_hydra import GlobalHydra
 
@@ -104,13 +108,20 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> Iterator[
     ]
     for model in models:
         known("model", model, MODELS)
-    for seed, model, way, size in product(seeds, models, ways, sizes):
-        engine = way.engine.name
-        if len(sizes) > 1 and size is not None and not facts(engine).fits(size):
-            continue
-        if seed is None:
-            raise ValueError("seed is null: give a number")
-        yield Point(model, mode_name(engine, way.policy.name, way.backend.name), world_size_of(size, engine), seed)
+    if None in seeds:
+        raise ValueError("seed is null: give a number")
+    points = [
+        Point(
+            model,
+            mode_name(way.engine.name, way.policy.name, way.backend.name),
+            world_size_of(size, way.engine.name),
+            seed,
+        )
+        for seed, model, way, size in product(seeds, models, ways, sizes)
+        if len(sizes) == 1 or size is None or facts(way.engine.name).fits(size)
+    ]
+    further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *Point._fields))
+    return [point for point in dict.fromkeys(points) for _ in range(further)]
 
 
 def _number(word: str) -> int | None:

@@ -209,6 +209,18 @@ def test_an_experiment_is_what_its_file_says() -> None:
     assert planned(Path("anywhere"), None) is None
 
 
+def test_what_is_varied_beside_is_planned_once_for_each_of_its_values(tmp_path: Path) -> None:
+    params = {"model": "mlp", "mode": "solo,nccl_sync", "train.lr": "0.1,0.01,0.001", "recipe": "quick"}
+    plan = planned(tmp_path, "mine", own_experiment(tmp_path / "conf", sweep(**params)))
+    assert plan is not None
+    solo, sync = Point("mlp", "solo", 1, 0), Point("mlp", "nccl_sync", 2, 0)
+    assert plan.points == (solo, solo, solo, sync, sync, sync)
+    root = tmp_path / "runs"
+    for rate in (0.1, 0.01):
+        write_run(root, make_spec("solo", lr=rate))
+    assert plan.missing(find_runs(root)[0]) == [solo, sync, sync, sync]
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_planned_runs_that_are_not_there_are_named(tmp_path: Path) -> None:
     root = tmp_path / "runs"
@@ -272,7 +284,7 @@ def sweep(**params: str) -> str:
         (
             "defaults: [override /engine: elche]\n"
             + sweep(**{"model": "choice(mlp,lenet)", "policy": "sync,async", "backend": "cpu", "train.lr": "0.1,0.2"}),
-            [(model, mode, 2, 0) for model in ("mlp", "lenet") for mode in ("cpu_sync", "cpu_async")],
+            [(m, mode, 2, 0) for m in ("mlp", "lenet") for mode in ("cpu_sync", "cpu_async") for _ in range(2)],
         ),
         (sweep(model="glob(ml*)", mode="solo", world_size="range(1,3)"), [("mlp", "solo", 1, 0)]),
     ],
