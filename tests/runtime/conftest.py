@@ -1,7 +1,9 @@
-"""What tests with real processes share: running a job in a private folder, and the promise that nothing is left."""
+"""What tests with real processes share: running a job in a private folder, and the promise that nothing is left.
+And, for tests without processes, a connection over TCP."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -75,6 +77,16 @@ def ranks_alive() -> list[psutil.Process]:
 def nothing_left_behind() -> Iterator[None]:
     yield
     assert ranks_alive() == []
+
+
+@pytest.fixture
+def lines() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        yield ours, theirs
 
 
 def spying(folder: Path, **options: Any) -> Callable[[], Task]:

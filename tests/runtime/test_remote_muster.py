@@ -1,0 +1,159 @@
+"""Muster and outposts against peers that are slow, broken, gone or hostile. Sockets on loopback, no processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from ddp.core.errors import RankLost
+from ddp.runtime.remote import muster, outpost
+from ddp.runtime.remote.handshake import MAGIC, introduce
+from ddp.runtime.remote.link import CLOCK, HELLO
+from ddp.runtime.remote.muster import Company, Muster
+from ddp.runtime.remote.outpost import Outpost, Post, arrive
+from ddp.runtime.remote.wire import LinkLost
+from tests.runtime.loopback import KEY, RUN, for_ever
+
+
+@pytest.fixture
+def company() -> Iterator[Muster]:
+    """Awaits ranks 1 and 2 of three, on two hosts."""
+    there = Muster(Company(RUN, KEY, 3, 2, 2, "127.0.0.1:1", {}), "127.0.0.1")
+    with closing(there):
+        yield there
+
+
+def post(there: Muster, rank: int = 1, node: int = 1, key: bytes = KEY) -> Post:
+    return Post(there.address, key, RUN, rank, node, {})
+
+
+def test_strangers_hold_up_nobody(company: Muster) -> None:
+    """Garbage, silence, half a handshake, the wrong key; and then the one who is awaited."""
+    strangers = [socket.create_connection(company.address) for _ in range(20)]
+    for number, line in enumerate(strangers):
+        if number % 3 == 1:
+            line.sendall(os.urandom(200))
+        if number % 3 == 2:
+            line.sendall(MAGIC + b"n" * 10)
+    with pytest.raises(LinkLost, match="DDP_KEY"):
+        arrive(post(company, key=b"wrong" * 8), 5.0)
+    wire, _ = arrive(post(company), 5.0)
+    assert company.peer(1, 2.0).gone == ""
+    assert set(company._peers) == {1}
+    wire.close()
+    for line in strangers:
+        line.close()
+
+
+def test_who_is_turned_away_because_of_strangers_comes_again(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(company, "_strangers", threading.Semaphore(1))
+    stranger = socket.create_connection(company.address)
+    threading.Timer(0.5, stranger.close).start()
+    wire, _ = arrive(post(company), 10.0)
+    assert company.peer(1, 2.0).rank == 1
+    wire.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rank": 0, "node": 0},
+        {"rank": 3, "node": 1},
+        {"rank": True, "node": 1},
+        {"rank": "1", "node": 1},
+        {"rank": 1, "node": 2},
+        {"rank": 1},
+        [],
+        "[" * 5000,
+    ],
+)
+def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: Muster, said: Any) -> None:
+    with socket.create_connection(company.address) as line:
+        wire = introduce(line, KEY, RUN)
+        wire.send(HELLO, said.encode() if isinstance(said, str) else json.dumps(said).encode())
+        with pytest.raises(LinkLost):
+            for_ever(wire.receive)
+    assert company._peers == {}
+
+
+def test_a_rank_has_one_process(company: Muster) -> None:
+    first, _ = arrive(post(company), 5.0)
+    company.peer(1, 2.0)
+    second, _ = arrive(post(company), 5.0)
+    second.deadline_s = 2.0
+    with pytest.raises(LinkLost, match="hung up"):
+        second.receive()
+    second.close()
+    company.peer(1, 0.0).link.post(b"m", b"for the first")
+    assert first.receive() == (b"m", b"for the first")
+    first.close()
+
+
+def test_one_that_does_not_come_is_named(company: Muster) -> None:
+    with pytest.raises(RankLost, match=r"rank 2 did not come to 127\.0\.0\.1:\d+ within 0\.1 s"):
+        company.peer(2, 0.1)
+
+
+def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host's is set right; one's own is left alone."""
+    monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)
+    for rank, node, expected in ((1, 1, 1000.0), (2, 0, 0.0)):
+        wire, clock = arrive(post(company, rank, node), 5.0)
+        assert clock.lacks_s == pytest.approx(expected, abs=0.5)
+        assert (clock.error_s > 0) == (node > 0)
+        assert abs(clock.lacks_s - expected) <= clock.error_s
+        wire.close()
+
+
+def test_asking_for_the_time_has_an_end(company: Muster) -> None:
+    with socket.create_connection(company.address) as line:
+        wire = introduce(line, KEY, RUN)
+        wire.send(HELLO, b'{"rank": 1, "node": 1}')
+        with pytest.raises(LinkLost):
+            for_ever(lambda: (wire.send(CLOCK), wire.receive()))
+    assert company._peers == {}
+
+
+def test_an_outpost_leaves_with_the_code_that_it_is_told(company: Muster) -> None:
+    wire, clock = arrive(post(company), 5.0)
+    peer = company.peer(1, 2.0)
+    with Outpost(post(company), wire, clock) as there:
+        threading.Timer(0.1, lambda: (company.dismiss(3), company.close())).start()
+        assert there.serve() == 3
+    assert peer.rank == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "closed", "garbage"])
+def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str) -> None:
+    wire, clock = arrive(post(company), 5.0)
+    peer = company.peer(1, 2.0)
+    there = Outpost(post(company), wire, clock)
+    wire.deadline_s = 0.5
+    if how == "closed":
+        peer.link.close()
+    elif how == "garbage":
+        peer.link.wire._line.send(b"\xff" * 50)
+    with (
+        there,
+        pytest.raises(LinkLost, match={"cut": "nothing was heard", "closed": "hung up", "garbage": "frame"}[how]),
+    ):
+        there.serve()
+
+
+def test_nobody_there_is_an_error_in_bounded_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = free.getsockname()
+    with pytest.raises(LinkLost, match=f"no coordinator at 127.0.0.1:{address[1]}"):
+        arrive(Post(address, KEY, RUN, 1, 1, {}), 0.3)
+
+
+def test_nobody_asks_for_the_time_more_often_than_it_is_told() -> None:
+    assert outpost.ASKS < muster.MOST_ASKS
