@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +16,6 @@ from torch.utils.data import RandomSampler, TensorDataset
 from ddp import DataLoader, RoundRobinSampler
 from ddp.data import TensorSource
 from ddp.data.order import order
-from ddp.data.streaming import NAME
-
-
-@pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
-    yield
-    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
 
 
 def data(size: int) -> tuple[Tensor, Tensor]:
