@@ -5,7 +5,8 @@
 Every bug is put into the processes of a run of its own, whose folder is then judged as any other (`bench.validate.judge`)
 against the committed baselines. It is caught if the check that is named for it fails; a run that crashes counts for the
 check `status` alone. `--clean`: the cells that bugs touch, N times each with other seeds and no bug; every verdict of
-failure is a false alarm. `--jobs`: runs at a time. Finished runs are kept under runs/bugs, so it can be interrupted.
+failure is a false alarm. `--jobs`: runs at a time. Finished runs are kept under .benchmarks/bugs, apart from
+those that a `validate` of `runs` is to judge, so it can be interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.documents import put
 
 ROOT = Path(__file__).parent.parent.parent
 BASELINES = ROOT / "baselines"
-RUNS = ROOT / "runs" / "bugs"
+RUNS = ROOT / ".benchmarks" / "bugs"
 SIGN = "broken.txt"
 """File in a bug's folder: the modules that were broken, a line for each process. Without it a bug was never there."""
 ALARMS = ("FAIL", "SUSPICIOUS", "VARIANCE_SHIFT", "REFUSED", "EXPIRED", "NO_BASELINE")
