@@ -89,4 +89,4 @@ machines: $(STAMP)
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)
 
 clean:
-	rm -rf $(VENV) .benchmarks *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
