@@ -7,14 +7,15 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.parallel.group import Group
 from ddp.runtime.flat import refuse_complex
 
-Part = tuple[str, str, str, list[int], bool]
-"""(parameter or buffer, name, data type, shape, trained)."""
+Part = tuple[str, str, str, list[int], bool, list[int]]
+"""(parameter or buffer, name, data type, shape, trained, strides of its gradient if it has one)."""
 _owners: Any = WeakIdKeyDictionary()
 """Parameter -> weak reference to who averages its gradient. Not on the parameter: copies and pickles take that along."""
 
@@ -24,7 +25,7 @@ class Watched:
 
     def __init__(self, model: nn.Module) -> None:
         self._held = [
-            (module._parameters, name, parameter, parameter.requires_grad, parameter.dtype)
+            (module._parameters, name, parameter, parameter.requires_grad, parameter.dtype, parameter.stride())
             for module in model.modules()
             for name, parameter in module._parameters.items()
             if parameter is not None
@@ -32,13 +33,14 @@ class Watched:
         self._model = model
 
     def check(self) -> None:
-        """Raise ValueError for a parameter that was replaced, unfrozen or is of another type now."""
-        for holder, name, parameter, trained, dtype in self._held:
+        """Raise ValueError for a parameter that was replaced, unfrozen or is of another type or memory format now."""
+        for holder, name, parameter, trained, dtype, strides in self._held:
             held = holder.get(name)
-            if held is parameter and held.dtype is dtype and (trained or not held.requires_grad):
+            same = held is parameter and held.dtype is dtype and held.stride() == strides
+            if same and (trained or not held.requires_grad):
                 continue
             full = next((n for n, p in self._model.named_parameters() if p is held), name)
-            became = "unfrozen" if held is parameter and held.dtype is dtype else "replaced or changed in type"
+            became = "unfrozen" if same else "replaced or changed in type or memory format"
             raise ValueError(
                 f"parameter {full} was {became} after the model was wrapped: its gradient would stay on this rank; do that "
                 "first, or close() the wrapper and wrap the model anew, on all ranks"
@@ -51,7 +53,16 @@ def describe(model: nn.Module) -> list[Part]:
         *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
         *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
     ]
-    return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad) for kind, name, t in named]
+    return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad, _strides(t)) for kind, name, t in named]
+
+
+def layout(parameter: Tensor) -> Tensor:
+    """How autograd lays out a gradient of `parameter`: a tensor without values of that shape and those strides."""
+    return torch.empty_like(parameter, device="meta", requires_grad=False)
+
+
+def _strides(tensor: Tensor) -> list[int]:
+    return list(layout(tensor).stride()) if tensor.requires_grad else []
 
 
 def difference(mine: list[Part], theirs: list[Part], me: str, them: str) -> str:
@@ -67,8 +78,9 @@ def difference(mine: list[Part], theirs: list[Part], me: str, them: str) -> str:
 
 
 def _told(part: Part) -> str:
-    kind, name, dtype, shape, trained = part
-    return f"{kind} {name} is {dtype} {shape}{'' if trained or kind == 'buffer' else ', frozen,'}"
+    kind, name, dtype, shape, trained, strides = part
+    laid = f" in strides {strides}" if strides and strides != list(torch.empty(shape, device="meta").stride()) else ""
+    return f"{kind} {name} is {dtype} {shape}{laid}{'' if trained or kind == 'buffer' else ', frozen,'}"
 
 
 def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -> None:

@@ -22,6 +22,8 @@ from ddp.runtime.transports.gloo import OPS
 
 TIMEOUT_S = 300.0
 """How long a collective waits, seconds."""
+WIDEST = 16
+"""Bytes of the largest number: tensors that travel together begin at multiples of it."""
 GRACE_S = 2.0
 """How long after a collective broke another rank may take to notice it too, seconds."""
 REMEDY = (
@@ -106,6 +108,7 @@ class Group:
         self._courier: _Courier | None = None
         self._under_way: list[Pending] = []
         self._closed = self._gone = False
+        self._process = os.getpid()
 
     def exchange(self, text: str) -> list[str]:
         """Every rank's text, by rank; slow, for what is done once. Raises RankLost."""
@@ -163,7 +166,7 @@ class Group:
         """Give all ranks rank 0's values, bit for bit. Raises RankLost."""
         if self.world_size == 1 or not tensors:
             return
-        sizes = [-(-tensor.nbytes // 8) * 8 for tensor in tensors]
+        sizes = [-(-tensor.nbytes // WIDEST) * WIDEST for tensor in tensors]
         # As whole numbers: a sum with nothing but zeros keeps every bit, of NaN and -0.0 too.
         wire = torch.zeros(sum(sizes) // 8, dtype=torch.int64, device=self.device)
         places = torch.split(wire.view(torch.uint8), sizes)
@@ -175,15 +178,18 @@ class Group:
             self.all_reduce(wire)
             if self.rank:
                 for tensor, place in pairs:
-                    tensor.copy_(place)
+                    # Behind autograd's back: a buffer may have been used in a forward pass whose backward pass is to come.
+                    tensor.data.copy_(place)
 
     def barrier(self) -> None:
         """Wait for all ranks. Raises RankLost."""
         self.all_reduce(torch.zeros(1, device=self.device))
 
     def close(self) -> None:
-        """Leave. Who still waits for this rank gets an error."""
+        """Leave. Who still waits for this rank gets an error. A forked copy of this process leaves nothing."""
         global _current
+        if os.getpid() != self._process:
+            return
         if _current is self:
             _current = None
         if not self._gone:

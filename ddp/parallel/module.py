@@ -33,7 +33,7 @@ class DistributedDataParallel(nn.Module):
     `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
 
     Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
-    `overlap=False` sends nothing before `sync_gradients()`.
+    `overlap=False` sends nothing before `sync_gradients()`, buffers neither.
 
     Raises ValueError for a model that is wrapped already or is not the same on all ranks (with rank and parameter), RankLost
     for a rank that does not come.
@@ -78,7 +78,10 @@ class DistributedDataParallel(nn.Module):
         self.module, self._watched = module, Watched(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
         self._reducer.enabled = overlap
-        self._queued = False
+        self._pass: weakref.ref[Callable[[], None]] | None = None
+        """What the backward pass that is under way calls at its end; dead: it broke off."""
+        self._weighed = False
+        """Whether the pass before was weighed by samples, and nothing began since."""
         self._settled = True
         """Whether all gradients that came are those of all ranks."""
         if init_sync:
@@ -109,10 +112,8 @@ class DistributedDataParallel(nn.Module):
         """As `module`. Raises ValueError for a parameter that was replaced or unfrozen since it was wrapped."""
         if torch.is_grad_enabled():
             self._watched.check()
-            if self._queued:
-                self._queued = False
-                self._reducer.abandon()
-            self._settled = False
+            self._break_off()
+            self._settled = self._weighed = False
             if self._share_buffers and self.training and self._reducer.enabled:
                 self.sync_buffers()
         return self.module(*inputs, **named)
@@ -120,14 +121,35 @@ class DistributedDataParallel(nn.Module):
     def _came(self, index: int) -> None:
         """From a parameter's hook: its gradient of this pass is complete."""
         self._settled = False
-        if self._reducer.enabled and not self._queued:
-            self._queued = True
-            Variable._execution_engine.queue_callback(self._finish)
+        if self._reducer.enabled and (self._pass is None or self._pass() is None):
+            self._break_off()
+            self._begin()
         self._reducer.touch(index)
+
+    def _begin(self) -> None:
+        """A backward pass has begun."""
+        if self._weighed and self._reducer.samples is None:
+            raise ValueError(
+                "a second backward pass after one that samples were said for (set_samples), without a forward pass between: "
+                "it would not be weighed; say them before each, or do the passes inside no_sync() and call "
+                "sync_gradients(samples) after (checkpointing with use_reentrant=True makes several of one: take False)"
+            )
+
+        def over() -> None:  # nobody but the pass holds it
+            self._finish()
+
+        self._pass = weakref.ref(over)
+        Variable._execution_engine.queue_callback(over)
+
+    def _break_off(self) -> None:
+        """A pass that did not come to its end counts for nothing."""
+        if self._pass is not None:
+            self._pass = None
+            self._reducer.abandon()
 
     def _finish(self) -> None:
         """The backward pass is over."""
-        self._queued = False
+        self._pass, self._weighed = None, self._reducer.samples is not None
         self._reducer.finish()
         self._settled = True
 
@@ -162,7 +184,9 @@ class DistributedDataParallel(nn.Module):
         elif self._settled:
             return
         self._reducer.finish()
-        self._settled = True
+        self._settled, self._weighed = True, False
+        if self._share_buffers and self.training and not self._overlap:
+            self.sync_buffers()
 
     def sync_parameters(self) -> None:
         """Give all ranks rank 0's parameters and buffers."""

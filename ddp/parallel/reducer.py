@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.buckets import Item, Launches, assign
+from ddp.parallel.agreement import layout
 from ddp.parallel.group import Group
 from ddp.runtime.transports.base import MEAN, SUM
 
@@ -39,6 +40,7 @@ class Reducer:
         self._plan, self._launches = plan, Launches(plan)
         self._flats: list[Tensor] = []
         self._views: list[Tensor] = [p.detach() for p in self._parameters]  # replaced right here
+        self._parts, self._layouts = list(self._views), [layout(p) for p in self._parameters]
         exact = wire is None and bool(plan) and self._parameters[plan[-1][0]].dtype in (torch.float32, torch.float64)
         for number, bucket in enumerate(plan):
             members = [self._parameters[index] for index in bucket]
@@ -49,8 +51,9 @@ class Reducer:
             flat = group.empty(sum(sizes) + tail, members[0].dtype).zero_()
             self._flats.append(flat)
             for index, part in zip(bucket, torch.split(flat[: sum(sizes)], sizes), strict=True):
-                parameter = self._parameters[index]
-                self._views[index] = part[: parameter.numel()].view(parameter.shape)
+                self._parts[index] = part
+                self._lay(index)
+        self._addresses = [view.data_ptr() for view in self._views]
         self._tail = self._flats[-1][-TAIL:] if exact else torch.zeros(TAIL, device=group.device)
         self._apart = not exact
         """The three numbers go by themselves: a bucket of few bits would round them."""
@@ -87,7 +90,7 @@ class Reducer:
         if not self.open:
             self.open = True
             self._attach(index)
-        if self._parameters[index].grad is not self._views[index]:
+        if not self._is_here(index):
             self._take_in(index)
         self._used[index] = True
         if self.enabled:
@@ -111,12 +114,29 @@ class Reducer:
                     view.zero_()
         self._summed = False
 
+    def _lay(self, index: int) -> None:
+        """A view of a gradient's place, in the strides that autograd gives it: fused optimizers pair what lies alike."""
+        part, like = self._parts[index], self._layouts[index]
+        self._views[index] = part.as_strided(like.shape, like.stride(), part.storage_offset())
+
+    def _mend(self, index: int) -> None:
+        """`p.grad.data = ...` gives our view other memory."""
+        if self._views[index].data_ptr() != self._addresses[index]:
+            self._lay(index)
+
+    def _is_here(self, index: int) -> bool:
+        """Whether a gradient is in its place."""
+        grad = self._parameters[index].grad
+        return grad is self._views[index] and grad.data_ptr() == self._addresses[index]
+
+    @torch.no_grad()
     def _take_in(self, index: int) -> None:
-        """A gradient that autograd made anew, dense or sparse, goes to its place."""
-        parameter, view = self._parameters[index], self._views[index]
-        assert parameter.grad is not None
-        view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
-        parameter.grad = view
+        """A gradient that autograd or the user made anew, dense or sparse, goes to its place."""
+        grad = self._parameters[index].grad
+        assert grad is not None
+        self._mend(index)
+        self._views[index].copy_(grad.to_dense() if grad.is_sparse else grad)
+        self._parameters[index].grad = self._views[index]
 
     def _attach(self, came: int = -1) -> None:
         """Where the user has cleared `grad` to None, put zeros of ours there: autograd adds to them. `came` has come."""
@@ -127,6 +147,8 @@ class Reducer:
             if not missing:
                 continue
             self._fresh += missing
+            for index in missing:
+                self._mend(index)
             rest = len(bucket) - len(missing)
             if not rest or (rest == 1 and came in bucket and parameters[came].grad is not views[came]):
                 self._flats[number].zero_()  # one call for all
@@ -142,7 +164,7 @@ class Reducer:
         self._attach()
         for members in self._plan[self._launches.launched :]:
             for index in members:
-                if self._parameters[index].grad is not self._views[index]:
+                if not self._is_here(index):
                     self._take_in(index)
         last, said = len(self._plan) - 1, self.samples
         for bucket in self._launches.rest():

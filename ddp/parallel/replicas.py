@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ddp.parallel.agreement import agree, claim, describe, difference, release
+from ddp.parallel.agreement import Watched, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
 from ddp.runtime.transports.base import SUM
 
@@ -32,6 +32,7 @@ class Replicas:
         except BaseException:
             release(models, self)
             raise
+        self._watched = [Watched(model) for model in models]
         trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
         self._columns = list(zip(*trained, strict=True))
         dtypes = sorted({column[0].dtype for column in self._columns}, key=str)
@@ -71,6 +72,8 @@ class Replicas:
 
     @torch.no_grad()
     def _reduce(self, counts: list[float]) -> None:
+        for watched in self._watched:
+            watched.check()
         total, local = sum(counts), len(self._models)
         own = counts[self._group.rank * local : (self._group.rank + 1) * local]
         flags = [float(any(p.grad is not None for p in column)) for column in self._columns]

@@ -172,8 +172,8 @@ def _widen(model: nn.Linear) -> None:
     ("change", "said"),
     [
         (_unfreeze, "bias was unfrozen"),
-        (_replace, "weight was replaced or changed in type"),
-        (_widen, "weight was replaced or changed in type"),
+        (_replace, "weight was replaced or changed in type or memory format"),
+        (_widen, "weight was replaced or changed in type or memory format"),
     ],
 )
 def test_what_becomes_of_parameters_after_wrapping_is_an_error(

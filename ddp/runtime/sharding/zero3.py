@@ -43,7 +43,8 @@ class Zero3(Zero2):
         """The order of layers in this step's forward and backward pass."""
         self._next: dict[tuple[bool, Unit], Unit] = {}
         """By the step before: what was needed next."""
-        self._packing: list[saved_tensors_hooks] = []
+        self._packing: saved_tensors_hooks | None = None
+        """In a step, from its beginning on: what autograd saves of a layer must not keep it, nor outlive it."""
         self._handles: list[Any] = []
         self._hook()
 
@@ -65,11 +66,6 @@ class Zero3(Zero2):
             group.place(lie)
 
     def _hook(self) -> None:
-        root = self.module
-        self._handles += [
-            root.register_forward_pre_hook(self._enter, prepend=True),
-            root.register_forward_hook(self._leave, always_call=True),
-        ]
         for module, needed in self._needs.items():
             self._handles += [
                 module.register_forward_pre_hook(partial(self._before, needed)),
@@ -91,10 +87,13 @@ class Zero3(Zero2):
         self._traces = {False: [], True: []}
         for unit in self._units if self._all else ():
             self._gather(unit)
+        self._packing = saved_tensors_hooks(self._pack, self._unpack)
+        self._packing.__enter__()
         return factor
 
     def exchange(self, batch: Batch) -> None:
         """As in `zero2`; no layer is needed any more."""
+        self._end_packing()
         self._stop()
         for backward, trace in self._traces.items():
             self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
@@ -110,8 +109,7 @@ class Zero3(Zero2):
 
     def undo(self) -> None:
         """Put the buffers back, and let go of what is gathered."""
-        while self._packing:
-            self._packing.pop().__exit__(None, None, None)
+        self._end_packing()
         for unit in list(self._recent):
             unit.waits.clear()
         self._stop()
@@ -119,15 +117,10 @@ class Zero3(Zero2):
 
     # Layers come and go.
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if self._active and not self._packing:
-            hooks = saved_tensors_hooks(self._pack, self._unpack)
-            hooks.__enter__()
-            self._packing.append(hooks)
-
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
-        if self._packing and not self._backward:
-            self._packing.pop().__exit__(None, None, None)
+    def _end_packing(self) -> None:
+        packing, self._packing = self._packing, None
+        if packing is not None:
+            packing.__exit__(None, None, None)
 
     def _before(self, needed: list[Unit], module: nn.Module, args: Any) -> None:
         if not self._parted:
