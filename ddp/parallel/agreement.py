@@ -37,7 +37,7 @@ class Watched:
         for holder, name, parameter, trained, dtype, strides in self._held:
             held = holder.get(name)
             same = held is parameter and held.dtype is dtype and held.stride() == strides
-            if same and (trained or not held.requires_grad):
+            if same and (trained or not parameter.requires_grad):
                 continue
             full = next((n for n, p in self._model.named_parameters() if p is held), name)
             became = "unfrozen" if same else "replaced or changed in type or memory format"

@@ -89,13 +89,16 @@ class Team:
         site = Site(self.model, self.state, self.optimizer, self.collectives, self.meter, world_size, rank)
         self.sharded: Zero = KINDS[kind](site)
 
-    def step(self, number: int, samples: int = BATCH, limit: float | None = None) -> None:
+    def step(self, number: int, samples: int = BATCH, limit: float | None = None, penalty: float = 0.0) -> None:
         inputs, targets = batch(number, samples)
         own = slices(self.world_size, samples)[self.rank]
         part = Batch(0, own.start, own.stop, samples)
         self.sharded.begin(part)
         if own.start < own.stop:
-            nn.functional.cross_entropy(self.sharded.module(inputs[own]), targets[own]).backward()  # type: ignore[no-untyped-call]
+            loss = nn.functional.cross_entropy(self.sharded.module(inputs[own]), targets[own])
+            if penalty:
+                loss = loss + penalty * torch.stack([p.square().sum() for p in self.model.parameters()]).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
         else:
             self.sharded.idle(part)
         self.sharded.exchange(part)

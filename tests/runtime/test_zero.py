@@ -138,6 +138,26 @@ def test_clipping_is_by_the_norm_over_all_shards(tmp_path: Path) -> None:
         torch.testing.assert_close(finals[0][1][name], value, rtol=0, atol=1e-6)
 
 
+def penalized(folder: Path, rank: int, world_size: int, kind: str):
+    team = Team(folder, rank, world_size, kind, "memory", optimizer="SGD")
+    for number in range(3):
+        team.step(number, penalty=0.01)
+    team.sharded.settle()
+    digest = team.state.digest(), float(sum(p.detach().square().sum() for p in team.model.parameters()))
+    team.collectives.transport.close()
+    return digest
+
+
+def test_parameters_may_be_used_in_the_loss(tmp_path: Path) -> None:
+    """Outside of the model's forward pass, where autograd saves them too."""
+    finals = []
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        finals += together(penalized, tmp_path / kind, 2, kind)
+    assert len(set(finals)) == 1
+    assert 0 < finals[0][1] < 100
+
+
 def measure(folder: Path, rank: int, world_size: int, kind: str):
     team = Team(folder, rank, world_size, kind, "memory", model="wide")
     team.step(0)
