@@ -115,9 +115,12 @@ class Group:
         return self._board.exchange(text)
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order."""
+        """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order. Raises RankLost."""
         self._regions += 1
-        return self._transport.empty(f"region{self._regions}", elements, dtype)
+        try:
+            return self._transport.empty(f"region{self._regions}", elements, dtype)
+        except FileNotFoundError as error:  # the ranks' folder goes with the first that leaves
+            raise self._broken(f"a rank has left ({error})") from error
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor in place by `sum`, `max` or `mean`, the same bits on all ranks. Raises RankLost."""

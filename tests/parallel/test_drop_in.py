@@ -121,6 +121,7 @@ def test_what_is_unfrozen_after_wrap_is_refused() -> None:
         model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
         model[0].requires_grad_(False)
         wrapped = ddp.wrap([model], ["cpu"], group=group)
+        group.barrier()
         model[0].requires_grad_(True)
         model(torch.ones(1, 1)).sum().backward()
         wrapped.all_reduce_gradients()
