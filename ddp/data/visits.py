@@ -35,7 +35,7 @@ class Visits:
         self._length = self._given - self._given % whole
         if not self._length and whole > 1:
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
-        self._at_once = min(max(AT_ONCE // size, 1), MOST) if sampler is None else 1
+        self._at_once = min(max(AT_ONCE // max(size, 1), 1), MOST) if sampler is None else 1
         self._kept: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
