@@ -21,7 +21,7 @@ class TensorSource:
             raise ValueError(f"the tensors of a data set must have equal lengths, got {lengths}")
         if lengths[0] == 0:
             raise ValueError("the data set is empty")
-        self.tensors = tensors
+        self.tensors = tuple(tensor.detach() for tensor in tensors)
 
     def __len__(self) -> int:
         return len(self.tensors[0])

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from ddp.core.commands import Books, Publish
@@ -106,12 +107,21 @@ def place(folder: Path, index: int) -> Path:
     return folder / f"{index:06}"
 
 
+def _plain(held: Any) -> Any:
+    """With Python's numbers for NumPy's, which are not read back."""
+    if type(held) is dict:
+        return {key: _plain(value) for key, value in held.items()}
+    if type(held) in (list, tuple):
+        return type(held)(_plain(value) for value in held)
+    return held.item() if isinstance(held, np.generic) else held
+
+
 def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
     """Write one part. Raises OSError."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        torch.save(held, path)
+        torch.save(_plain(held), path)
     except RuntimeError as error:  # torch's own word for a disk that is full
         raise OSError(str(error).splitlines()[0]) from error
     return (name, path.stat().st_size, _sha256(path))

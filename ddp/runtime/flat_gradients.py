@@ -84,13 +84,16 @@ class FlatGradients:
 
     def gather(self) -> None:
         """Take in gradients that were put in place of the views, or taken away, from outside."""
-        for parameter, view in self._gradients:
+        for index, (parameter, view) in enumerate(self._gradients):
             gradient = parameter.grad
             if gradient is view:
+                if not self._touched[index] and bool(view.any()):  # written to by the step itself
+                    self._touched[index] = 1.0
                 continue
             if gradient is None:
                 view.zero_()
             else:
+                self._touched[index] = 1.0
                 view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
             parameter.grad = view
 

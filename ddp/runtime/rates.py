@@ -43,7 +43,7 @@ class Rates:
 
     def _all(self, fraction: float) -> list[float]:
         if self._fixed is None:
-            factor = self._schedule(fraction) * self._scale * self._factor
+            factor = float(self._schedule(fraction)) * self._scale * self._factor
             return [rate * factor for rate in self._own]
         first = self._own[0]
         return [self._fixed * self._factor * (rate / first if first else 1.0) for rate in self._own]

@@ -72,7 +72,8 @@ class Replica:
         self._eval.close()
 
     def undo(self) -> None:
-        """Take back what a step changed before its exchange broke."""
+        """Take back what a step changed and recorded before its exchange broke."""
+        self.scalars.undo()
         if self.in_step is not None:
             self.in_step.undo()
 

@@ -58,8 +58,11 @@ class Scalars:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._sums: dict[str, _Sum] = {}
+        self._step: list[tuple[str, float | Tensor]] = []
+        """Of the last step, which may yet be undone."""
 
     def __enter__(self) -> Scalars:
+        self._count()
         _open.scalars = self
         return self
 
@@ -68,16 +71,24 @@ class Scalars:
 
     def add(self, name: str, value: Any) -> None:
         """One call. Raises ValueError."""
-        entry = self._sums.get(name) if isinstance(name, str) else None
-        if entry is None:
-            entry = self._sums.setdefault(self._known(name), _Sum())
-        if isinstance(value, Tensor):
-            entry.tensors.append(_scalar(name, value))
-            if len(entry.tensors) >= _FOLD:
-                entry.tensors = [entry.fold()]
-        else:
-            entry.total += _number(name, value)
-        entry.calls += 1
+        known = self._known(name)
+        self._step.append((known, (_scalar if isinstance(value, Tensor) else _number)(known, value)))
+
+    def undo(self) -> None:
+        """Forget the last step."""
+        self._step.clear()
+
+    def _count(self) -> None:
+        for name, value in self._step:
+            entry = self._sums.setdefault(name, _Sum())
+            if isinstance(value, Tensor):
+                entry.tensors.append(value)
+                if len(entry.tensors) >= _FOLD:
+                    entry.tensors = [entry.fold()]
+            else:
+                entry.total += value
+            entry.calls += 1
+        self._step.clear()
 
     def _known(self, name: Any) -> str:
         if not isinstance(name, str) or not 1 <= len(name) <= LONGEST or not name.isprintable():
@@ -92,6 +103,7 @@ class Scalars:
 
     def drain(self) -> tuple[tuple[str, float | None, int], ...]:
         """(name, sum, calls) since the last time, by name; a sum of None is not finite."""
+        self._count()
         sums, self._sums = self._sums, {}
         folded = {name: entry.fold() for name, entry in sums.items() if entry.tensors}
         device = next(iter(folded.values())).device if folded else None

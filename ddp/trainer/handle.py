@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ from ddp.trainer.state import TrainedState, read_state
 
 PATIENCE_S = 30.0
 """How long `abort` waits for the end. A step in this very process is not cut short."""
+
+DIFFERENT = (
+    "the ranks ended with different models: a step changes what is not averaged, such as a frozen parameter; make that a "
+    "buffer. The state of the run is that of its first rank"
+)
 
 _live: weakref.WeakSet[RunHandle] = weakref.WeakSet()
 
@@ -66,7 +72,8 @@ class RunHandle:
         self._devices, self._saved = tuple(devices), saved
         self._book = EpochBook(self._devices, job.epochs)
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
-        self._finished: list[int] = []
+        self._finished: dict[int, str] = {}
+        """What each rank ended with, as a digest."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
@@ -158,6 +165,8 @@ class RunHandle:
                 job = replace(self._job, scratch=folder, task=self._deliver(folder))
                 elche.run(job, self._emit)
                 self._state = read_state(folder, self._finished)
+                if len(set(self._finished.values())) > 1:
+                    warnings.warn(DIFFERENT, RuntimeWarning, stacklevel=1)
         except _Stop:
             self._error = Aborted("the run was aborted before its end")
         except BaseException as error:
@@ -175,7 +184,7 @@ class RunHandle:
         if self._stop.is_set():
             raise _Stop
         if isinstance(record, Finished):
-            self._finished.append(record.rank)
+            self._finished[record.rank] = record.digest
         if isinstance(record, Publish) and self._saved is not None:
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)

@@ -124,6 +124,8 @@ def _samples(batch: Any) -> int:
     """Samples of a batch: the first dimension of its first tensor."""
     if isinstance(batch, Tensor) and batch.dim():
         return len(batch)
+    if isinstance(batch, (tuple, list)) and batch and all(isinstance(member, (str, bytes)) for member in batch):
+        return len(batch)
     members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
     return next((count for count in map(_samples, members) if count), 0)
 
@@ -157,6 +159,11 @@ class Parcel:
         return partial(open_parcel, folder)
 
 
+def _numerics() -> tuple[torch.dtype, str]:
+    """What is set for all of torch in this process and bears on results."""
+    return torch.get_default_dtype(), torch.get_float32_matmul_precision()
+
+
 def pack(parts: Parts) -> Parcel:
     """Pickle `parts`. ValueError that names the argument that cannot be sent to another process."""
     given = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
@@ -164,7 +171,7 @@ def pack(parts: Parts) -> Parcel:
     stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
     light = replace(parts, **stands)
     try:
-        return Parcel(cloudpickle.dumps(light), tensors)
+        return Parcel(cloudpickle.dumps((_numerics(), light)), tensors)
     except Exception as error:
         raise ValueError(_culprit(light, error)) from error
 
@@ -183,7 +190,9 @@ def _culprit(parts: Parts, error: Exception) -> str:
 
 def open_parcel(folder: Path) -> Task:
     """The task of a parcel in `folder`."""
-    parts = cloudpickle.loads((folder / _CODE).read_bytes())
+    (dtype, precision), parts = cloudpickle.loads((folder / _CODE).read_bytes())
+    torch.set_default_dtype(dtype)
+    torch.set_float32_matmul_precision(precision)
     stored = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     loaded: dict[str, Any] = {
         name: TensorSource(*torch.load(folder / f"{name}.pt", map_location="cpu", mmap=True))

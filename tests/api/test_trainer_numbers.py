@@ -1,0 +1,154 @@
+"""Numbers come out as one rank would have them, whatever way a user's functions take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from ddp import Trainer, record_scalar
+from ddp.runtime.scalars import Scalars
+from tests.api.conftest import Make
+from tests.runtime import toy
+
+
+def losses(trainer: Trainer) -> list[float]:
+    handle, found = trainer.run(), []
+    while (metrics := handle.next_metrics()) is not None:
+        found.append(metrics.loss)
+    handle.join()
+    return found
+
+
+def own_gradients(add: bool) -> Any:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        parameters = list(model.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient
+            elif add:
+                parameter.grad.add_(gradient)
+            else:
+                parameter.grad = parameter.grad + gradient
+        return loss.detach().requires_grad_()
+
+    return step
+
+
+@pytest.mark.parametrize("add", [False, True])
+def test_gradients_that_a_step_takes_itself_are_averaged(make: Make, add: bool) -> None:
+    def task(size: int, step: Any) -> dict[str, Any]:
+        return {
+            "model_factory": lambda: toy.net(norm=False),
+            "world_size": size,
+            "batch_size": 16 // size,
+            "train_step": step,
+        }
+
+    def usual(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    found = losses(make(policy="sync", backend="nccl", **task(2, own_gradients(add))))
+    assert found == pytest.approx(losses(make(**task(1, usual))), rel=1e-4)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_numbers_of_numpy_go_into_checkpoints_and_out_of_them(make: Make, world_size: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "schedule": lambda fraction: np.cos(fraction),
+        "optimizer_factory": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=np.float64(1e-4)),
+        "world_size": world_size,
+        "policy": "sync",
+        "backend": "nccl",
+    }
+    whole = make(**settings, epochs=3).run().join()
+    first = make(**settings, epochs=3, checkpoint_folder=tmp_path, checkpoint_unit="epochs")
+    first.run().join()
+    resumed = make(**settings, epochs=3, resume=sorted(tmp_path.glob("0*"))[0]).run().join()
+    assert all(torch.equal(whole.params[name], value) for name, value in resumed.params.items())
+
+
+class Words(Dataset[Any]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return "word " * (index + 1)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_batches_of_words_are_evaluated(make: Make, world_size: int) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        return model(torch.tensor([[float(len(text))] * 6 for text in batch]) / 100).square().mean()
+
+    handle = make(
+        model_factory=lambda: toy.net(norm=False),
+        train_step=step,
+        dataset=Words(),
+        eval_dataset=Words(),
+        eval_step=lambda model, batch: 1.0,
+        world_size=world_size,
+    ).run()
+    seen = [metrics.eval for metrics in iter(handle.next_metrics, None)]
+    handle.join()
+    assert seen == [1.0, 1.0]
+
+
+def test_the_default_type_is_that_of_the_script(make: Make) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        kind = next(model.parameters()).dtype
+        return nn.functional.cross_entropy(model(batch[0].to(kind)), batch[1])
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        state = make(train_step=step, model_factory=lambda: nn.Linear(6, 2)).run().join()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {value.dtype for value in state.params.values()} == {torch.float64}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_data_may_come_out_of_a_computation(make: Make, world_size: int) -> None:
+    inputs, labels = toy.data()
+    weight = torch.ones(inputs.shape[1], requires_grad=True)
+    assert len(losses(make(dataset=(inputs * weight, labels), world_size=world_size))) == 2
+    assert weight.grad is None
+
+
+def test_a_step_that_is_undone_records_nothing() -> None:
+    scalars = Scalars()
+    for value, undone in ((1.0, False), (torch.tensor(20.0), True), (300.0, False), (4000.0, True)):
+        with scalars:
+            record_scalar("seen", value)
+        if undone:
+            scalars.undo()
+    assert scalars.drain() == (("seen", 301.0, 2),)
+
+
+class Drifting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.centre = nn.Linear(6, 2), nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Any:
+        if self.training:
+            with torch.no_grad():
+                self.centre.mul_(0.9).add_(inputs.mean(0), alpha=0.1)
+        return self.linear(inputs - self.centre)
+
+
+@pytest.mark.filterwarnings("ignore:the ranks ended with different models:RuntimeWarning")
+def test_ranks_that_end_apart_are_told_of(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ddp.trainer.handle.warnings.warn", lambda text, *more, **named: said.append(text))
+    make(model_factory=Drifting, policy="sync", backend="nccl").run().join()
+    assert len(said) == 1
+    assert "a frozen parameter" in said[0]
+    make(policy="sync", backend="nccl").run().join()
+    assert len(said) == 1
