@@ -131,7 +131,7 @@ class _Node(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         with torch.set_grad_enabled(anchor.requires_grad):
             outputs = one.forward()
-        ctx.mark_non_differentiable(*(leaf for leaf in outputs if not leaf.is_floating_point()))
+        ctx.mark_non_differentiable(*(leaf for leaf in outputs if not (leaf.is_floating_point() or leaf.is_complex())))
         return tuple(outputs)
 
     @staticmethod
