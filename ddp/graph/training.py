@@ -185,6 +185,8 @@ class Training:
         work = [self._update(optimizer) for optimizer in self._optimizers]
         if self.replicas is None:
             work[0]()
+            # The optimizer may have only some of the graph's parameters, and others besides.
+            self.graph.zero_grad()
             self._optimizers[0].zero_grad(set_to_none=True)
         else:
             self.replicas.crew.everywhere("optimizer", work)
