@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ddp.graph import FlowBuilder, Graph
+from ddp.graph import FlowBuilder, Graph, GraphError
 from tests.graph.oracle import data, distance, made
 from tests.graph.several import backward, on, plain, sgd
 
@@ -46,6 +48,28 @@ def test_a_step_clears_what_the_optimizer_does_not_train() -> None:
         assert not any(parameter.grad is not None and parameter.grad.any() for parameter in graph.parameters())
         graph.set_optimizer(sgd)
         backward(graph, x, y)
+        graph.step()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+
+
+@pytest.mark.parametrize("by", ["grad", "backward"])
+def test_gradients_of_inputs_leave_the_parameters_alone(by: str) -> None:
+    """A step on inputs that were moved by their gradient is that of one device; asking alone is no gradient to step with."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        graph, inputs = on(size, made(norm=False), plain), x.clone().requires_grad_()
+        loss = F.cross_entropy(graph(inputs), y)
+        if by == "grad":
+            (gradient,) = torch.autograd.grad(loss, inputs)
+        else:
+            loss.backward(inputs=[inputs])  # type: ignore[no-untyped-call]
+            assert inputs.grad is not None
+            gradient = inputs.grad
+        assert gradient.any()
+        with pytest.raises(GraphError, match="step without a gradient"):
+            graph.step()
+        backward(graph, x + 0.1 * gradient.sign(), y)
         graph.step()
         graphs.append(graph)
     assert distance(*graphs) < 1e-6
