@@ -105,9 +105,7 @@ class Replicas:
         return flown
 
     def reduce(self) -> None:
-        """Bring gradients and buffers together. GraphError where there is nothing to bring."""
-        if not self.crew.backward:
-            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        """Bring gradients and buffers together; there are some."""
         now_trained = [p.requires_grad for p in self.models[0].parameters()]
         if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
             raise GraphError(

@@ -177,11 +177,12 @@ class Training:
         """See `Graph.step`."""
         if not self._optimizers:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
+        if not self._has_gradients():
+            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        # Before anything moves, as a schedule may raise: then the step can be taken again.
+        self._set_rates()
         if self.replicas is not None:
             self.replicas.reduce()
-        elif all(parameter.grad is None for parameter in self.graph.parameters()):
-            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
-        self._set_rates()
         work = [self._update(optimizer) for optimizer in self._optimizers]
         if self.replicas is None:
             work[0]()
@@ -193,6 +194,11 @@ class Training:
             self.replicas.close_step()
         self.steps += 1
         self._scalars.__exit__()
+
+    def _has_gradients(self) -> bool:
+        if self.replicas is not None:
+            return self.replicas.crew.backward
+        return any(parameter.grad is not None for parameter in self.graph.parameters())
 
     def _record(self) -> None:
         """From a pass with gradient to its step, what the caller records belongs to this graph."""

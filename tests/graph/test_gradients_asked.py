@@ -73,3 +73,18 @@ def test_gradients_of_inputs_leave_the_parameters_alone(by: str) -> None:
         graph.step()
         graphs.append(graph)
     assert distance(*graphs) < 1e-6
+
+
+def test_a_schedule_that_fails_leaves_the_gradients_as_they_were() -> None:
+    """The step can be taken again, on any number of devices."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        graph = on(size, made(norm=False), plain)
+        backward(graph, x, y)
+        graph.set_scheduler(lambda step: float("nan"))
+        with pytest.raises(ValueError, match="must be finite"):
+            graph.step()
+        graph.set_scheduler(lambda step: 0.1)
+        graph.step()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
