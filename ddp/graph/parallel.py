@@ -11,6 +11,7 @@ The replicas' parameters get their gradients on the way with `Tensor.backward`. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +49,8 @@ class Pass:
     everywhere: Everywhere
     counted: Callable[[], None] = lambda: None
     """Called when its gradients come."""
+    own: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Goes around what the replicas do."""
     _spent: bool = field(default=False, init=False)
 
     @property
@@ -68,7 +71,8 @@ class Pass:
         """All tensors of the value, put together."""
         run, self.run = self.run, None
         assert run is not None
-        self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
+        with self.own():
+            self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
         counts = [batch.samples for batch in self.flat]
         columns = zip(*(leaves(batch.value) for batch in self.flat), strict=True)
         return [gather([leaf.detach() for leaf in column], counts, self.devices[0]) for column in columns]
@@ -100,7 +104,8 @@ class Pass:
         for rank, mine in enumerate(self.batches):
             work.append(self._backward(rank, first, counts, gradients, train))
             first += len(mine)
-        self.everywhere("backward", work)
+        with self.own():
+            self.everywhere("backward", work)
         found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
         for batch in self.flat:
             batch.value, batch.local = None, ()
