@@ -88,3 +88,21 @@ def test_a_schedule_that_fails_leaves_the_gradients_as_they_were() -> None:
         graph.step()
         graphs.append(graph)
     assert distance(*graphs) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mean_loss_in_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
+    """Its mean over the replicas is rounded once, however many samples they have."""
+
+    class Loss(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.mean() * 0 + 20.125).to(dtype)
+
+    def losing(device: Any = "cpu") -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 3)).through(Loss()).build()
+
+    graph = on(2, losing(), losing)
+    loss = graph(torch.ones(16383, 6))
+    assert torch.equal(loss, torch.tensor(20.125, dtype=dtype))
+    loss.backward()
+    graph.step()
