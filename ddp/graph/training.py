@@ -269,6 +269,7 @@ class Training:
                 yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
             return
         position, replicas = 0, self.replicas
+        size = _whole(loader, len(replicas.devices), replicas.windows.windowed)
         feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
         while position < size:
             work = replicas.windows.work(position, size)
@@ -293,6 +294,19 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
+
+
+def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
+    """Samples of an epoch on so many replicas: with `drop_last` every batch of them all is a whole one. Windows are made of
+    the batches of one. GraphError where nothing is left."""
+    size, batch = len(loader), loader.batch_size * replicas
+    if windowed or not loader.drop_last:
+        return size
+    if size < batch:
+        raise GraphError(
+            f"{size} samples make no batch of {batch} for {replicas} replicas: nothing is left with drop_last"
+        )
+    return size - size % batch
 
 
 def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
