@@ -73,6 +73,7 @@ class DataLoader:
         self._source, self.batch_size, self._named = as_source(dataset), batch_size, names is not None
         self.names = tuple(names) if names is not None else ("input", "target")
         """Of the members of a batch; those of a graph's batches where none were given."""
+        self.drop_last = drop_last
         whole = batch_size * world_size if drop_last else 1
         self._visits = Visits(seed, len(self._source), sampler, whole, shuffle)
         self._augment, self._device = augment, torch.device(device)

@@ -4,12 +4,14 @@ Forward: every replica runs its own batches. Their outputs, and the values that 
 Backward: the gradient is divided as the outputs were put together; each replica takes its part through its own batches, in
 order, and what reaches the inputs comes back. Both run on all replicas at once, and both are timed.
 
-The replicas' parameters get their gradients on the way, as with `Tensor.backward`; `torch.autograd.grad` does not see them.
+The replicas' parameters get their gradients on the way with `Tensor.backward`. What asks for certain tensors only, as
+`torch.autograd.grad` and `backward(inputs=...)` do, leaves them alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +49,8 @@ class Pass:
     everywhere: Everywhere
     counted: Callable[[], None] = lambda: None
     """Called when its gradients come."""
+    own: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Goes around what the replicas do."""
     _spent: bool = field(default=False, init=False)
 
     @property
@@ -67,7 +71,8 @@ class Pass:
         """All tensors of the value, put together."""
         run, self.run = self.run, None
         assert run is not None
-        self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
+        with self.own():
+            self.everywhere("forward", [self._forward(rank, run) for rank in range(len(self.batches))])
         counts = [batch.samples for batch in self.flat]
         columns = zip(*(leaves(batch.value) for batch in self.flat), strict=True)
         return [gather([leaf.detach() for leaf in column], counts, self.devices[0]) for column in columns]
@@ -80,29 +85,34 @@ class Pass:
 
         return work
 
-    def backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Take the gradients of the outputs through all replicas; those of the inputs."""
+    def backward(self, gradients: Sequence[Tensor | None], train: bool) -> list[Tensor | None]:
+        """Take the gradients of the outputs through all replicas; those of the inputs.
+
+        `train`: the parameters get theirs.
+        """
         if self._spent:
             raise RuntimeError(
                 "a second backward pass through one forward pass of a distributed graph: add the losses up, and call "
                 "backward once"
             )
         self._spent = True
-        self.counted()
+        if train:
+            self.counted()
         counts = [batch.samples for batch in self.flat]
         first = 0
         work = []
         for rank, mine in enumerate(self.batches):
-            work.append(self._backward(rank, first, counts, gradients))
+            work.append(self._backward(rank, first, counts, gradients, train))
             first += len(mine)
-        self.everywhere("backward", work)
+        with self.own():
+            self.everywhere("backward", work)
         found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
         for batch in self.flat:
             batch.value, batch.local = None, ()
         return found
 
     def _backward(
-        self, rank: int, first: int, counts: list[int], gradients: Sequence[Tensor | None]
+        self, rank: int, first: int, counts: list[int], gradients: Sequence[Tensor | None], train: bool
     ) -> Callable[[], None]:
         def work() -> None:
             for number, batch in enumerate(self.batches[rank]):
@@ -111,8 +121,10 @@ class Pass:
                     for leaf, gradient in zip(leaves(batch.value), gradients, strict=True)
                     if gradient is not None and leaf.requires_grad
                 ]
-                if ends:
-                    torch.autograd.backward([leaf for leaf, _ in ends], [gradient for _, gradient in ends])
+                wanted = None if train else [leaf for leaf in leaves(batch.local) if leaf.requires_grad]
+                if ends and wanted != []:
+                    values, theirs = zip(*ends, strict=True)
+                    torch.autograd.backward(values, theirs, inputs=wanted)
 
         return work
 
@@ -120,6 +132,14 @@ class Pass:
 def _cut_off(leaf: Tensor, device: torch.device) -> Tensor:
     local = leaf.detach().to(device, non_blocking=True)
     return local.requires_grad_() if leaf.requires_grad and torch.is_grad_enabled() else local
+
+
+def _reaches_anchor() -> bool:
+    """Whether the backward pass that is running goes to every leaf, and not just to the tensors that it was asked for
+    (`torch.autograd.grad`, `backward(inputs=...)`): then the anchor's gradient is not wanted."""
+    anchor = torch._C._current_autograd_node().next_functions[0][0]
+    assert anchor is not None
+    return torch._C._will_engine_execute_node(anchor)
 
 
 class _Node(torch.autograd.Function):
@@ -131,12 +151,12 @@ class _Node(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         with torch.set_grad_enabled(anchor.requires_grad):
             outputs = one.forward()
-        ctx.mark_non_differentiable(*(leaf for leaf in outputs if not leaf.is_floating_point()))
+        ctx.mark_non_differentiable(*(leaf for leaf in outputs if not (leaf.is_floating_point() or leaf.is_complex())))
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        found = ctx.one.backward(gradients)
+        found = ctx.one.backward(gradients, _reaches_anchor())
         moved = [one.to(place) if one is not None else None for one, place in zip(found, ctx.places, strict=True)]
         return (None, None, *moved)

@@ -22,6 +22,7 @@ from ddp.graph.parallel import Batch, Pass
 from ddp.graph.scatter import piece, samples
 from ddp.graph.turns import Turns
 from ddp.graph.windows import Windows
+from ddp.graph.written import Written
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 
@@ -55,13 +56,18 @@ class Replicas:
         self._seq = 0
         self.shard_sizes = (0,) * len(self.devices)
         """Samples by rank in the last forward pass."""
+        self._written = Written(graph)
         self._say(self.windows.plan)
         self.broadcast()
 
     def broadcast(self) -> None:
         """All replicas become the graph."""
         self.exchange.broadcast()
+        self._note()
+
+    def _note(self) -> None:
         self._versions = self._versions_now()
+        self._written.note()
 
     def _versions_now(self) -> list[int]:
         """Of the graph's parameters: PyTorch counts what is written into a tensor."""
@@ -93,7 +99,7 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        one = Pass(batches, self.devices, run, self.crew.everywhere)
+        one = Pass(batches, self.devices, run, self.crew.everywhere, own=self._written.own)
         try:
             flown: Flown = one()
         except BaseException:
@@ -105,15 +111,13 @@ class Replicas:
         return flown
 
     def reduce(self) -> None:
-        """Bring gradients and buffers together. GraphError where there is nothing to bring."""
-        if not self.crew.backward:
-            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        """Bring gradients and buffers together; there are some."""
         now_trained = [p.requires_grad for p in self.models[0].parameters()]
         if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
             raise GraphError(
                 "a parameter was unfrozen after the graph was distributed: unfreeze it before, freeze after"
             )
-        self._check_unwritten()
+        self._follow()
         began, total = now(), sum(self.crew.samples)
         gradients = self.exchange.gradients
         with torch.no_grad():
@@ -140,7 +144,7 @@ class Replicas:
             self.windows = self.windows.scattered(work[0], work[2])
         self.crew.flush()
         self.crew.begin()
-        self._versions = self._versions_now()
+        self._note()
 
     def forget(self) -> None:
         """What has come of gradients since the last step is no part of the next."""
@@ -161,9 +165,9 @@ class Replicas:
                 parameter.requires_grad_(mine.requires_grad)
 
     def _follow(self) -> None:
-        """What was written into the graph's parameters since the last step goes to all replicas."""
-        if self._versions != self._versions_now():
-            self._check_unwritten()
+        """What was written into the graph's parameters since the last step, and into its buffers, goes to all replicas."""
+        self._check_unwritten()
+        if self._versions != self._versions_now() or self._written.changed:
             self.broadcast()
 
     def _check_unwritten(self) -> None:

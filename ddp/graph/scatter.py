@@ -62,8 +62,10 @@ def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device
             raise GraphError(
                 f"a single {first.dtype} value of each replica cannot be averaged; give one for each sample"
             )
-        parts = torch.stack(moved) * torch.tensor(counts, dtype=first.dtype, device=device)
-        return parts.sum() / sum(counts)
+        # Half precision has no room for a sum over samples.
+        wide = torch.promote_types(first.dtype, torch.float32)
+        parts = torch.stack(moved).to(wide) * torch.tensor(counts, dtype=wide, device=device)
+        return (parts.sum() / sum(counts)).to(first.dtype)
     for one, count in zip(pieces, counts, strict=True):
         if len(one) != count:
             raise GraphError(

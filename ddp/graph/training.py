@@ -177,20 +177,28 @@ class Training:
         """See `Graph.step`."""
         if not self._optimizers:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
+        if not self._has_gradients():
+            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
+        # Before anything moves, as a schedule may raise: then the step can be taken again.
+        self._set_rates()
         if self.replicas is not None:
             self.replicas.reduce()
-        elif all(parameter.grad is None for parameter in self.graph.parameters()):
-            raise GraphError("step without a gradient: call loss.backward() on what the graph returned before step()")
-        self._set_rates()
         work = [self._update(optimizer) for optimizer in self._optimizers]
         if self.replicas is None:
             work[0]()
+            # The optimizer may have only some of the graph's parameters, and others besides.
+            self.graph.zero_grad()
             self._optimizers[0].zero_grad(set_to_none=True)
         else:
             self.replicas.crew.everywhere("optimizer", work)
             self.replicas.close_step()
         self.steps += 1
         self._scalars.__exit__()
+
+    def _has_gradients(self) -> bool:
+        if self.replicas is not None:
+            return self.replicas.crew.backward
+        return any(parameter.grad is not None for parameter in self.graph.parameters())
 
     def _record(self) -> None:
         """From a pass with gradient to its step, what the caller records belongs to this graph."""
@@ -261,6 +269,7 @@ class Training:
                 yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
             return
         position, replicas = 0, self.replicas
+        size = _whole(loader, len(replicas.devices), replicas.windows.windowed)
         feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
         while position < size:
             work = replicas.windows.work(position, size)
@@ -285,6 +294,19 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
+
+
+def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
+    """Samples of an epoch on so many replicas: with `drop_last` every batch of them all is a whole one. Windows are made of
+    the batches of one. GraphError where nothing is left."""
+    size, batch = len(loader), loader.batch_size * replicas
+    if windowed or not loader.drop_last:
+        return size
+    if size < batch:
+        raise GraphError(
+            f"{size} samples make no batch of {batch} for {replicas} replicas: nothing is left with drop_last"
+        )
+    return size - size % batch
 
 
 def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:

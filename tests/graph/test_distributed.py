@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ddp
-from ddp.graph import DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
+from ddp.graph import DataLoader, DdpConfig, FlowBuilder, Graph, GraphError, setup, setup_with
 from tests.graph.oracle import build, data, distance, equal, made
 from tests.graph.several import backward, on, plain, replicas, sgd
 
@@ -342,3 +342,21 @@ def test_a_graph_is_pickled_and_a_copy_loads_for_itself() -> None:
     outer = nn.Sequential(graph)
     outer.load_state_dict(nn.Sequential(other).state_dict())
     assert equal(replicas(graph)[1], other)
+
+
+@pytest.mark.parametrize(("anchor", "unit", "samples"), [(0, 32, 64), (1, 8, 80)])
+def test_drop_last_leaves_whole_batches_of_all_devices(anchor: int, unit: int, samples: int) -> None:
+    """El Che's windows are made of whole batches of one device each."""
+    graph = on(4, max_anchor=anchor)
+    graph.set_data_loader(DataLoader(data(87), batch_size=8, drop_last=True))
+    found = []
+    for batch in graph.epoch(0):
+        found.append(len(batch))
+        F.cross_entropy(graph.forward_batch(batch), batch["target"]).backward()  # type: ignore[no-untyped-call]
+        graph.step()
+    assert sum(found) == samples
+    assert not any(size % unit for size in found)
+    graph = on(4, max_anchor=0)
+    graph.set_data_loader(DataLoader(data(31), batch_size=8, drop_last=True))
+    with pytest.raises(GraphError, match="24 samples make no batch of 32"):
+        next(graph.epoch(0))

@@ -1,0 +1,89 @@
+"""What is changed on a distributed graph between its passes is changed on all replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from ddp.graph import FlowBuilder, Graph
+from tests.graph.oracle import data, distance
+from tests.graph.several import backward, on, replicas
+
+
+class Scale(nn.Module):
+    alpha: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("alpha", torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.alpha
+
+
+def scaled(device: Any = "cpu") -> Graph:
+    return FlowBuilder.from_(nn.Linear(6, 3)).through(Scale()).label("scale").build()
+
+
+@pytest.mark.parametrize("when", ["before the pass", "before the step"])
+@pytest.mark.parametrize("how", ["write", "replace"])
+def test_buffers_that_are_written_reach_all_replicas(when: str, how: str) -> None:
+    """A value that the caller moves in every step is that of all samples."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        torch.manual_seed(0)
+        graph = on(size, scaled(), scaled)
+        scale: Any = graph.get_submodule("scale")
+        for step in range(3):
+            value = torch.tensor(1 / (step + 1))
+            if when == "before the step":
+                backward(graph, x, y)
+            if how == "write":
+                scale.alpha.copy_(value)
+            else:
+                scale.alpha = value
+            if when == "before the pass":
+                backward(graph, x, y)
+            graph.step()
+            assert torch.equal(graph.state_dict()["scale.alpha"], value)
+        graph.eval()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+    torch.testing.assert_close(graphs[0](x), graphs[1](x))
+
+
+def test_statistics_that_are_reset_are_reset_everywhere() -> None:
+    """By what a module does to its buffers when the graph's user calls it."""
+    graph, (x, y) = on(2), data(12)
+    backward(graph, x + 3, y)
+    graph.step()
+    norm: Any = graph.get_submodule("norm")
+    norm.reset_running_stats()
+    graph.eval()(x)
+    assert all(not one.state_dict()["norm.running_mean"].any() for one in replicas(graph))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_passes_write_themselves_stays_each_replicas_own_until_the_step(recompute: bool) -> None:
+    """Two passes of a step: statistics of the second begin from those of the first on the same replica."""
+
+    class Norm(nn.BatchNorm1d):
+        def forward(self, input: Tensor) -> Tensor:
+            return checkpoint(super().forward, input, use_reentrant=False) if recompute else super().forward(input)
+
+    def normed(device: Any = "cpu") -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 3)).through(Norm(3)).label("norm").build()
+
+    graph, (x, y) = on(2, normed(), normed), data(12)
+    after: list[Tensor] = []
+    for _ in range(2):
+        F.cross_entropy(graph(x), y).backward()  # type: ignore[no-untyped-call]
+        after.append(replicas(graph)[1].state_dict()["norm.running_mean"].clone())
+    assert not torch.equal(replicas(graph)[0].state_dict()["norm.running_mean"], after[1])
+    graph.step()
+    assert replicas(graph)[1].state_dict()["norm.num_batches_tracked"] == (4 if recompute else 2)

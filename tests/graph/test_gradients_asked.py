@@ -1,0 +1,108 @@
+"""Gradients of a distributed graph that are asked for in other ways than by one backward pass of a real loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ddp.graph import FlowBuilder, Graph, GraphError
+from tests.graph.oracle import data, distance, made
+from tests.graph.several import backward, on, plain, sgd
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x)
+
+
+def spectral(device: Any = "cpu") -> Graph:
+    return FlowBuilder.from_(nn.Linear(6, 6)).fork(Spectrum(), tag="spectrum").through(nn.Linear(6, 3)).build()
+
+
+def test_gradients_come_from_complex_values() -> None:
+    """A loss on a complex tag trains the replicas as it trains one device."""
+    x, graphs = data(12)[0], []
+    for size in (1, 2):
+        torch.manual_seed(0)
+        graph = on(size, spectral(), spectral)
+        before = graph.state_dict()["linear_0.weight"].clone()
+        (graph(x).sum() * 0 + graph.tagged("spectrum").abs().mean()).backward()
+        graph.step()
+        assert not torch.equal(graph.state_dict()["linear_0.weight"], before)
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+
+
+def test_a_step_clears_what_the_optimizer_does_not_train() -> None:
+    """Another optimizer that has them steps with the gradients of its own time, on any number of devices."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        graph = on(size, made(norm=False), plain, optimizer=lambda parameters: sgd(parameters[2:]))
+        for _ in range(3):
+            backward(graph, x, y)
+            graph.step()
+        assert not any(parameter.grad is not None and parameter.grad.any() for parameter in graph.parameters())
+        graph.set_optimizer(sgd)
+        backward(graph, x, y)
+        graph.step()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+
+
+@pytest.mark.parametrize("by", ["grad", "backward"])
+def test_gradients_of_inputs_leave_the_parameters_alone(by: str) -> None:
+    """A step on inputs that were moved by their gradient is that of one device; asking alone is no gradient to step with."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        graph, inputs = on(size, made(norm=False), plain), x.clone().requires_grad_()
+        loss = F.cross_entropy(graph(inputs), y)
+        if by == "grad":
+            (gradient,) = torch.autograd.grad(loss, inputs)
+        else:
+            loss.backward(inputs=[inputs])  # type: ignore[no-untyped-call]
+            assert inputs.grad is not None
+            gradient = inputs.grad
+        assert gradient.any()
+        with pytest.raises(GraphError, match="step without a gradient"):
+            graph.step()
+        backward(graph, x + 0.1 * gradient.sign(), y)
+        graph.step()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+
+
+def test_a_schedule_that_fails_leaves_the_gradients_as_they_were() -> None:
+    """The step can be taken again, on any number of devices."""
+    graphs, (x, y) = [], data(12)
+    for size in (1, 2):
+        graph = on(size, made(norm=False), plain)
+        backward(graph, x, y)
+        graph.set_scheduler(lambda step: float("nan"))
+        with pytest.raises(ValueError, match="must be finite"):
+            graph.step()
+        graph.set_scheduler(lambda step: 0.1)
+        graph.step()
+        graphs.append(graph)
+    assert distance(*graphs) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mean_loss_in_half_precision_does_not_overflow(dtype: torch.dtype) -> None:
+    """Its mean over the replicas is rounded once, however many samples they have."""
+
+    class Loss(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.mean() * 0 + 20.125).to(dtype)
+
+    def losing(device: Any = "cpu") -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 3)).through(Loss()).build()
+
+    graph = on(2, losing(), losing)
+    loss = graph(torch.ones(16383, 6))
+    assert torch.equal(loss, torch.tensor(20.125, dtype=dtype))
+    loss.backward()
+    graph.step()
