@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from bench import cli
@@ -319,6 +320,16 @@ def test_results_lie_where_they_were_sent_whatever_the_folder_is_called(quiet, t
     assert len(folders(name)) == 2
 
 
+@pytest.fixture
+def own_choices():
+    """Models that are registered in a test are forgotten after it, by Hydra too."""
+    yield
+    known = ConfigStore.instance().repo["model"]
+    for name in {name.removesuffix(".yaml") for name in known} - set(MODELS):
+        del known[f"{name}.yaml"]
+
+
+@pytest.mark.usefixtures("own_choices")
 def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monkeypatch):
     (tmp_path / "touch2.py").write_text('"""`touch2`: raises."""\n\nraise ValueError("no way\\nat all")\n')
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -348,6 +359,7 @@ def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monk
     assert "data set touch2: touch2.py:3: ValueError: no way\n" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("own_choices")
 def test_a_model_that_cannot_be_built_names_its_line(bench, capsys, tmp_path, monkeypatch):
     source = Path(mlp.__file__).read_text().replace("nn.Linear(", "nn.Liner(")
     (tmp_path / "touch3.py").write_text(source)
