@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.graph import FlowBuilder, Graph, GraphError
+from ddp.graph import FlowBuilder, Graph, GraphError, parallel
+from ddp.graph.team import ReplicaFailed, Team
 from tests.graph.oracle import data, distance, made
 from tests.graph.several import backward, on, plain, sgd
 
@@ -106,3 +110,46 @@ def test_a_mean_loss_in_half_precision_does_not_overflow(dtype: torch.dtype) -> 
     assert torch.equal(loss, torch.tensor(20.125, dtype=dtype))
     loss.backward()
     graph.step()
+
+
+def test_backward_passes_on_the_first_device_run_on_the_thread_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device other than the CPU has one thread of autograd, and that one waits for the replicas."""
+    first, second, cpu = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
+    assert parallel.at_home([first, second, first, cpu]) == [0, 2]
+    assert parallel.at_home([cpu, first, cpu]) == []
+
+    class Named(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x.register_hook(lambda _: names.append(threading.current_thread().name))
+            return x * 2
+
+    def named(device: Any = "cpu") -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 3)).through(Named()).build()
+
+    names: list[str] = []
+    monkeypatch.setattr(parallel, "at_home", lambda devices: [0])
+    graph = on(3, named(), named)
+    graph(data(12)[0]).sum().backward()
+    assert sorted(names) == [threading.current_thread().name, "replica-1", "replica-2"]
+    graph.step()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_on_the_calling_thread_waits_for_the_others(rank: int) -> None:
+    """Nothing of a run goes on once it has raised."""
+    done: list[int] = []
+
+    def work(own: int) -> Callable[[], None]:
+        def run() -> None:
+            if own == rank:
+                raise KeyError(own)
+            time.sleep(0.02 * own)
+            done.append(own)
+
+        return run
+
+    team = Team(3)
+    with pytest.raises(ReplicaFailed, match=f"replica {rank}"):
+        team.run([work(own) for own in range(3)], here=[0])
+    assert sorted(done) == sorted({0, 1, 2} - {rank})
+    team.close()
