@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ddp.graph.scatter import gather, leaves, rebuild, share
+from ddp.graph.turns import Turns
 
 Run = Callable[[int, tuple[Any, ...], int], Any]
 """(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""
@@ -51,6 +52,7 @@ class Pass:
     run: Run | None
     """Let go of once it has been used: it holds the replicas."""
     everywhere: Everywhere
+    turns: Turns
     counted: Callable[[], None] = lambda: None
     """Called when its gradients come."""
     own: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -108,7 +110,7 @@ class Pass:
         for rank, mine in enumerate(self.batches):
             work.append(self._backward(rank, first, counts, gradients, train))
             first += len(mine)
-        with self.own():
+        with self.own(), self.turns.kept():
             self.everywhere("backward", work, at_home(self.devices))
         found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
         for batch in self.flat:
@@ -128,7 +130,8 @@ class Pass:
                 wanted = None if train else [leaf for leaf in leaves(batch.local) if leaf.requires_grad]
                 if ends and wanted != []:
                     values, theirs = zip(*ends, strict=True)
-                    torch.autograd.backward(values, theirs, inputs=wanted)
+                    with self.turns.back(self.devices[rank]):
+                        torch.autograd.backward(values, theirs, inputs=wanted)
 
         return work
 

@@ -99,7 +99,7 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        one = Pass(batches, self.devices, run, self.crew.everywhere, own=self._written.own)
+        one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._written.own)
         try:
             flown: Flown = one()
         except BaseException:

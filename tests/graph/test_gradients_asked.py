@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from ddp.graph import FlowBuilder, Graph, GraphError, parallel
 from ddp.graph.team import ReplicaFailed, Team
-from tests.graph.oracle import data, distance, made
+from tests.graph.oracle import data, distance, equal, made
 from tests.graph.several import backward, on, plain, sgd
 
 
@@ -153,3 +154,34 @@ def test_an_error_on_the_calling_thread_waits_for_the_others(rank: int) -> None:
         team.run([work(own) for own in range(3)], here=[0])
     assert sorted(done) == sorted({0, 1, 2} - {rank})
     team.close()
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_checkpoints_draw_again_what_they_drew(parallel: bool) -> None:
+    """To the bits of training without them, and the caller's generator moves alike."""
+
+    class Drops(nn.Module):
+        def __init__(self, checkpoints: bool) -> None:
+            super().__init__()
+            self.first, self.checkpoints = nn.Linear(6, 256), checkpoints
+
+        def drop(self, x: Tensor) -> Tensor:
+            return F.dropout(F.dropout(self.first(x).relu(), 0.5), 0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.drop, x, use_reentrant=False) if self.checkpoints else self.drop(x)
+
+    ends, (x, y) = [], data(300)
+    for checkpoints in (False, True):
+
+        def dropping(device: Any = "cpu", checkpoints: bool = checkpoints) -> Graph:
+            return FlowBuilder.from_(Drops(checkpoints)).through(nn.Linear(256, 3)).build()
+
+        torch.manual_seed(0)
+        graph = on(3, dropping(), dropping, parallel=parallel)
+        for _ in range(9):  # shares stay equal
+            backward(graph, x, y)
+            graph.step()
+        ends.append((graph, torch.get_rng_state()))
+    assert equal(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
