@@ -5,7 +5,7 @@ Knows no model: what waits for a backward pass holds the crew, and must not hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,12 @@ class Crew:
         self.busy_s = list(before)
         return taken
 
-    def everywhere(self, kind: str, work: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised."""
+    def everywhere(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]:
+        """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised.
+        The ranks `here` run on the calling thread."""
         counted = torch.is_grad_enabled() or kind in WORK
         try:
-            return self._team.run([self._timed(rank, kind, one, counted) for rank, one in enumerate(work)])
+            return self._team.run([self._timed(rank, kind, one, counted) for rank, one in enumerate(work)], here)
         except ReplicaFailed as error:
             error.error.add_note(f"on replica {error.rank} ({self.devices[error.rank]})")
             raise error.error from None

@@ -10,21 +10,26 @@ The replicas' parameters get their gradients on the way with `Tensor.backward`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ddp.graph.scatter import gather, leaves, rebuild, share
+from ddp.graph.turns import Turns
 
 Run = Callable[[int, tuple[Any, ...], int], Any]
 """(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""
-Everywhere = Callable[[str, Sequence[Callable[[], Any]]], list[Any]]
-"""Runs a function for every rank, and books its time under a kind of slice."""
+
+
+class Everywhere(Protocol):
+    """Runs a function for every rank, and books its time under a kind of slice; the ranks `here` on the calling thread."""
+
+    def __call__(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]: ...
 
 
 @dataclass
@@ -47,6 +52,7 @@ class Pass:
     run: Run | None
     """Let go of once it has been used: it holds the replicas."""
     everywhere: Everywhere
+    turns: Turns
     counted: Callable[[], None] = lambda: None
     """Called when its gradients come."""
     own: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -104,8 +110,8 @@ class Pass:
         for rank, mine in enumerate(self.batches):
             work.append(self._backward(rank, first, counts, gradients, train))
             first += len(mine)
-        with self.own():
-            self.everywhere("backward", work)
+        with self.own(), self.turns.kept():
+            self.everywhere("backward", work, at_home(self.devices))
         found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
         for batch in self.flat:
             batch.value, batch.local = None, ()
@@ -124,9 +130,19 @@ class Pass:
                 wanted = None if train else [leaf for leaf in leaves(batch.local) if leaf.requires_grad]
                 if ends and wanted != []:
                     values, theirs = zip(*ends, strict=True)
-                    torch.autograd.backward(values, theirs, inputs=wanted)
+                    with self.turns.back(self.devices[rank]):
+                        torch.autograd.backward(values, theirs, inputs=wanted)
 
         return work
+
+
+def at_home(devices: Sequence[torch.device]) -> list[int]:
+    """Ranks whose backward passes must run on the thread that runs the node's.
+
+    Autograd has one thread for each device other than the CPU. The node's is that of the first device, where the outputs
+    came together: a pass on this device from another thread would wait for it, while it waits for the pass.
+    """
+    return [rank for rank, device in enumerate(devices) if device == devices[0] and device.type != "cpu"]
 
 
 def _cut_off(leaf: Tensor, device: torch.device) -> Tensor:

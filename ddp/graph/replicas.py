@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ddp.data.order import derive
+from ddp.graph.attributes import attributes, changes, put
 from ddp.graph.crew import Crew, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
@@ -57,6 +58,7 @@ class Replicas:
         self.shard_sizes = (0,) * len(self.devices)
         """Samples by rank in the last forward pass."""
         self._written = Written(graph)
+        self._attributes = attributes(graph)
         self._say(self.windows.plan)
         self.broadcast()
 
@@ -99,12 +101,14 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        one = Pass(batches, self.devices, run, self.crew.everywhere, own=self._written.own)
+        one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._written.own)
         try:
             flown: Flown = one()
         except BaseException:
             turns.restore()
             raise
+        finally:
+            self._attributes = attributes(self.models[0])
         turns.end()
         work = Work(self.shard_sizes, tuple(map(len, batches)), self.crew.taken(before), whole)
         one.counted = partial(self.crew.count, work)
@@ -157,8 +161,10 @@ class Replicas:
             self._timeline(record, getattr(record, "at", now()))
 
     def _mirror(self) -> None:
-        """Modes and frozen parameters are the graph's own."""
+        """Modes, frozen parameters and plain attributes that were set since the last pass are the graph's own."""
+        found = changes(self._attributes, attributes(self.models[0]))
         for other in self.models[1:]:
+            put(found, other)
             for own, theirs in zip(self.models[0].modules(), other.modules(), strict=True):
                 theirs.training = own.training
             for mine, parameter in zip(self.models[0].parameters(), other.parameters(), strict=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -55,17 +55,19 @@ class Team:
             torch.set_num_threads(everybody)
         self._end = weakref.finalize(self, _end, list(self._boxes))
 
-    def run(self, work: Sequence[Callable[[], T]]) -> list[T]:
-        """Run `work[rank]` of every rank; results by rank. Gradient mode and autocast are those of the caller.
+    def run(self, work: Sequence[Callable[[], T]], here: Collection[int] = ()) -> list[T]:
+        """Run `work[rank]` of every rank; results by rank. Gradient mode and autocast are those of the caller. The ranks
+        `here` run on the calling thread.
 
         All are waited for; then the lowest rank's error is raised in a ReplicaFailed."""
         if not self._boxes:
             return [_answer(rank, one)[1] for rank, one in enumerate(work)]
         modes = _modes()
         self._runs += 1
-        for box, one in zip(self._boxes, work, strict=True):
-            box.put((self._runs, _within(modes, one)))
-        answers: dict[int, _Answer] = {}
+        for rank, (box, one) in enumerate(zip(self._boxes, work, strict=True)):
+            if rank not in here:
+                box.put((self._runs, _within(modes, one)))
+        answers = {rank: _answered(self._runs, rank, work[rank]) for rank in here}
         while len(answers) < len(self._boxes):
             answer = self._answers.get()
             if answer[0] == self._runs:  # others are of a run that was interrupted while it was waited for
@@ -90,15 +92,19 @@ def _answer(rank: int, work: Callable[[], T]) -> tuple[int, T]:
         raise ReplicaFailed(rank, error) from error
 
 
+def _answered(run: int, rank: int, work: Work) -> _Answer:
+    try:
+        return run, rank, work(), None
+    except BaseException as error:
+        return run, rank, None, error
+
+
 def _serve(rank: int, box: SimpleQueue[tuple[int, Work] | None], answers: SimpleQueue[_Answer], threads: int) -> None:
     torch.set_num_threads(threads)
     answers.put((0, rank, None, None))
     while (given := box.get()) is not None:
         run, work = given
-        try:
-            answers.put((run, rank, work(), None))
-        except BaseException as error:
-            answers.put((run, rank, None, error))
+        answers.put(_answered(run, rank, work))
         del given, work  # what they hold is not to live until the next one comes
 
 

@@ -1,8 +1,8 @@
 """Random numbers of replicas that share a generator: whoever draws them does so alone, from a seed of its own.
 
 On the CPU all threads draw from one generator. A model that draws (dropout) runs its forward passes in turns, each seeded,
-so that its numbers depend on the seed and not on who came first; backward passes run side by side all the same. A model that
-does not is found out in the first pass and takes no turns.
+so that its numbers depend on the seed and not on who came first, and its backward passes one at a time: a checkpoint in them
+draws once more. A model that does not is found out in the first pass and takes no turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,6 +49,21 @@ class Turns:
                 self._draws = True if not torch.equal(before, torch.get_rng_state()) else None
             else:
                 yield
+
+    @contextmanager
+    def back(self, device: torch.device) -> Iterator[None]:
+        """The backward pass of one replica: a checkpoint in it draws once more what its forward pass has drawn."""
+        with self._lock if device.type == "cpu" and self.taken else nullcontext():
+            yield
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Puts the generator back to what it was, after the backward passes of all replicas."""
+        before = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(before)
 
     def begin(self) -> int:
         """Before the passes of a step; the seed to make theirs from, drawn from the caller's generator if it is needed."""

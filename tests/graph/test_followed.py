@@ -87,3 +87,32 @@ def test_what_passes_write_themselves_stays_each_replicas_own_until_the_step(rec
     assert not torch.equal(replicas(graph)[0].state_dict()["norm.running_mean"], after[1])
     graph.step()
     assert replicas(graph)[1].state_dict()["norm.num_batches_tracked"] == (4 if recompute else 2)
+
+
+class Weighed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.passes = 1.0, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += len(x)
+        return x * self.weight
+
+
+def test_attributes_that_are_set_are_set_on_all_replicas() -> None:
+    """And only these: what passes set is each one's own."""
+
+    def weighed(device: Any = "cpu") -> Graph:
+        flow = FlowBuilder.from_(nn.Linear(6, 3)).through(nn.Dropout(0.5)).label("drop")
+        return flow.through(Weighed()).label("weighed").build()
+
+    graph, x = weighed(), data(13)[0]
+    whole = graph.get_submodule("linear_0")(x)
+    on(3, graph, weighed)
+    graph(x)
+    drop: Any = graph.get_submodule("drop")
+    weighed_: Any = graph.get_submodule("weighed")
+    drop.p, weighed_.weight = 0.0, 3.0
+    torch.testing.assert_close(graph(x), 3 * whole)
+    everybody: list[Any] = [one.get_submodule("weighed") for one in replicas(graph)]
+    assert [one.passes for one in everybody] == [10, 8, 8]

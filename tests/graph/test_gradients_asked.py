@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from ddp.graph import FlowBuilder, Graph, GraphError
-from tests.graph.oracle import data, distance, made
+from ddp.graph import FlowBuilder, Graph, GraphError, parallel
+from ddp.graph.team import ReplicaFailed, Team
+from tests.graph.oracle import data, distance, equal, made
 from tests.graph.several import backward, on, plain, sgd
 
 
@@ -106,3 +111,77 @@ def test_a_mean_loss_in_half_precision_does_not_overflow(dtype: torch.dtype) -> 
     assert torch.equal(loss, torch.tensor(20.125, dtype=dtype))
     loss.backward()
     graph.step()
+
+
+def test_backward_passes_on_the_first_device_run_on_the_thread_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device other than the CPU has one thread of autograd, and that one waits for the replicas."""
+    first, second, cpu = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
+    assert parallel.at_home([first, second, first, cpu]) == [0, 2]
+    assert parallel.at_home([cpu, first, cpu]) == []
+
+    class Named(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x.register_hook(lambda _: names.append(threading.current_thread().name))
+            return x * 2
+
+    def named(device: Any = "cpu") -> Graph:
+        return FlowBuilder.from_(nn.Linear(6, 3)).through(Named()).build()
+
+    names: list[str] = []
+    monkeypatch.setattr(parallel, "at_home", lambda devices: [0])
+    graph = on(3, named(), named)
+    graph(data(12)[0]).sum().backward()
+    assert sorted(names) == [threading.current_thread().name, "replica-1", "replica-2"]
+    graph.step()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_on_the_calling_thread_waits_for_the_others(rank: int) -> None:
+    """Nothing of a run goes on once it has raised."""
+    done: list[int] = []
+
+    def work(own: int) -> Callable[[], None]:
+        def run() -> None:
+            if own == rank:
+                raise KeyError(own)
+            time.sleep(0.02 * own)
+            done.append(own)
+
+        return run
+
+    team = Team(3)
+    with pytest.raises(ReplicaFailed, match=f"replica {rank}"):
+        team.run([work(own) for own in range(3)], here=[0])
+    assert sorted(done) == sorted({0, 1, 2} - {rank})
+    team.close()
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_checkpoints_draw_again_what_they_drew(parallel: bool) -> None:
+    """To the bits of training without them, and the caller's generator moves alike."""
+
+    class Drops(nn.Module):
+        def __init__(self, checkpoints: bool) -> None:
+            super().__init__()
+            self.first, self.checkpoints = nn.Linear(6, 256), checkpoints
+
+        def drop(self, x: Tensor) -> Tensor:
+            return F.dropout(F.dropout(self.first(x).relu(), 0.5), 0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.drop, x, use_reentrant=False) if self.checkpoints else self.drop(x)
+
+    ends, (x, y) = [], data(300)
+    for checkpoints in (False, True):
+
+        def dropping(device: Any = "cpu", checkpoints: bool = checkpoints) -> Graph:
+            return FlowBuilder.from_(Drops(checkpoints)).through(nn.Linear(256, 3)).build()
+
+        torch.manual_seed(0)
+        graph = on(3, dropping(), dropping, parallel=parallel)
+        for _ in range(9):  # shares stay equal
+            backward(graph, x, y)
+            graph.step()
+        ends.append((graph, torch.get_rng_state()))
+    assert equal(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
