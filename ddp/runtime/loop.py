@@ -251,7 +251,10 @@ class Loop:
         if self._profiler is not None:
             self._profiler.close()
         if self.job.keep_state:
-            torch.save(savable(self.replica.model), self.job.scratch / f"state-{self.rank}.pt")
+            import cloudpickle  # classes of the script itself go back as they came
+
+            path = self.job.scratch / f"state-{self.rank}.pt"
+            torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
         self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes))
 

@@ -86,19 +86,32 @@ def members(session: int) -> list[int]:
 
 
 def test_a_script_needs_no_guard_and_takes_its_runs_along(tmp_path: Path) -> None:
-    """Its ranks do not run it again; a run that is still going when it ends, ends."""
+    """Its ranks do not run it again; objects of its own classes come back; a run that is still going when it ends, ends."""
     code = (
         HEAD
         + """
 state = trainer(epochs=2).run().join()
 print(sorted(state.params), state.params["layer.weight"].shape)
+
+class Mark:
+    pass
+
+class Marked(Net):
+    def get_extra_state(self):
+        return Mark()
+
+    def set_extra_state(self, state):
+        assert isinstance(state, Mark)
+
+Net = Marked
+print(isinstance(trainer(epochs=1).run().join().extra["_extra_state"], Mark))
 dropped = trainer(epochs=10**6).run()
 dropped.next_metrics()
 """
     )
     process, out, err = cold(tmp_path, code)
     assert (process.returncode, err) == (0, "")
-    assert out.splitlines() == ["top level", "['layer.bias', 'layer.weight'] torch.Size([2, 4])"]
+    assert out.splitlines() == ["top level", "['layer.bias', 'layer.weight'] torch.Size([2, 4])", "True"]
     assert gone(process.pid)
 
 
