@@ -53,7 +53,6 @@ class Reducer:
             for index, part in zip(bucket, torch.split(flat[: sum(sizes)], sizes), strict=True):
                 self._parts[index] = part
                 self._lay(index)
-        self._addresses = [view.data_ptr() for view in self._views]
         self._tail = self._flats[-1][-TAIL:] if exact else torch.zeros(TAIL, device=group.device)
         self._apart = not exact
         """The three numbers go by themselves: a bucket of few bits would round them."""
@@ -121,13 +120,13 @@ class Reducer:
 
     def _mend(self, index: int) -> None:
         """`p.grad.data = ...` gives our view other memory."""
-        if self._views[index].data_ptr() != self._addresses[index]:
+        if self._views[index].data_ptr() != self._parts[index].data_ptr():
             self._lay(index)
 
     def _is_here(self, index: int) -> bool:
         """Whether a gradient is in its place."""
         grad = self._parameters[index].grad
-        return grad is self._views[index] and grad.data_ptr() == self._addresses[index]
+        return grad is self._views[index] and grad.data_ptr() == self._parts[index].data_ptr()
 
     @torch.no_grad()
     def _take_in(self, index: int) -> None:

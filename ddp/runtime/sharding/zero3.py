@@ -9,7 +9,7 @@ and gradients.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -43,7 +43,7 @@ class Zero3(Zero2):
         """The order of layers in this step's forward and backward pass."""
         self._next: dict[tuple[bool, Unit], Unit] = {}
         """By the step before: what was needed next."""
-        self._packing: saved_tensors_hooks | None = None
+        self._packing = ExitStack()
         """In a step, from its beginning on: what autograd saves of a layer must not keep it, nor outlive it."""
         self._handles: list[Any] = []
         self._hook()
@@ -87,13 +87,12 @@ class Zero3(Zero2):
         self._traces = {False: [], True: []}
         for unit in self._units if self._all else ():
             self._gather(unit)
-        self._packing = saved_tensors_hooks(self._pack, self._unpack)
-        self._packing.__enter__()
+        self._packing.enter_context(saved_tensors_hooks(self._pack, self._unpack))
         return factor
 
     def exchange(self, batch: Batch) -> None:
         """As in `zero2`; no layer is needed any more."""
-        self._end_packing()
+        self._packing.close()
         self._stop()
         for backward, trace in self._traces.items():
             self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
@@ -109,18 +108,13 @@ class Zero3(Zero2):
 
     def undo(self) -> None:
         """Put the buffers back, and let go of what is gathered."""
-        self._end_packing()
+        self._packing.close()
         for unit in list(self._recent):
             unit.waits.clear()
         self._stop()
         super().undo()
 
     # Layers come and go.
-
-    def _end_packing(self) -> None:
-        packing, self._packing = self._packing, None
-        if packing is not None:
-            packing.__exit__(None, None, None)
 
     def _before(self, needed: list[Unit], module: nn.Module, args: Any) -> None:
         if not self._parted:
