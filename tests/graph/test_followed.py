@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ddp.graph import FlowBuilder, Graph
-from tests.graph.oracle import data, distance
-from tests.graph.several import backward, on, replicas
+from ddp.graph import FlowBuilder, Graph, GraphError
+from tests.graph.oracle import data, distance, equal, made
+from tests.graph.several import backward, on, plain, replicas
 
 
 class Scale(nn.Module):
@@ -82,7 +83,7 @@ def test_what_passes_write_themselves_stays_each_replicas_own_until_the_step(rec
     graph, (x, y) = on(2, normed(), normed), data(12)
     after: list[Tensor] = []
     for _ in range(2):
-        F.cross_entropy(graph(x), y).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(graph(x), y).backward()
         after.append(replicas(graph)[1].state_dict()["norm.running_mean"].clone())
     assert not torch.equal(replicas(graph)[0].state_dict()["norm.running_mean"], after[1])
     graph.step()
@@ -116,3 +117,52 @@ def test_attributes_that_are_set_are_set_on_all_replicas() -> None:
     torch.testing.assert_close(graph(x), 3 * whole)
     everybody: list[Any] = [one.get_submodule("weighed") for one in replicas(graph)]
     assert [one.passes for one in everybody] == [10, 8, 8]
+
+
+def test_modes_and_frozen_layers_are_those_of_the_graph() -> None:
+    graph = on(2)
+    graph.get_submodule("norm").eval()
+    graph.get_parameter("first.weight").requires_grad_(False)
+    before = copy.deepcopy(graph)
+    backward(graph, *data(12))
+    graph.step()
+    assert torch.equal(graph.get_parameter("first.weight"), before.get_parameter("first.weight"))
+    assert torch.equal(graph.get_buffer("norm.running_mean"), before.get_buffer("norm.running_mean"))
+    assert equal(graph, replicas(graph)[1])
+    frozen = made()
+    frozen.get_parameter("first.weight").requires_grad_(False)
+    on(2, frozen)
+    frozen.get_parameter("first.weight").requires_grad_(True)
+    with pytest.raises(GraphError, match="unfreeze it before"):
+        (backward(frozen, *data(12)), frozen.step())
+
+
+def test_loading_reaches_all_replicas_and_copies_are_not_distributed() -> None:
+    graph, other = on(2), made(5)
+    graph.load_state_dict(other.state_dict())
+    assert equal(other, graph)
+    assert equal(graph, replicas(graph)[1])
+    assert not copy.deepcopy(graph).is_distributed()
+
+
+def test_what_is_written_into_parameters_after_a_step_reaches_all_replicas() -> None:
+    """As loops do that clip weights, or evaluate with averaged ones and go back."""
+    graph, alone = on(2, made(norm=False), plain), on(1, made(norm=False), plain)
+    for model in (graph, alone):
+        for seed in range(3):
+            backward(model, *data(12, seed))
+            model.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.clamp_(-0.2, 0.2)
+    assert distance(graph, alone) < 1e-6
+    kept = [parameter.detach().clone() for parameter in graph.parameters()]
+    with torch.no_grad():
+        for parameter in graph.parameters():
+            parameter.zero_()
+        assert torch.equal(graph(data(8)[0]), torch.zeros(8, 3))
+        for parameter, value in zip(graph.parameters(), kept, strict=True):
+            parameter.copy_(value)
+    backward(graph, *data(12, 4))
+    graph.step()
+    assert equal(graph, replicas(graph)[1])

@@ -68,7 +68,7 @@ def test_gradients_of_inputs_leave_the_parameters_alone(by: str) -> None:
         if by == "grad":
             (gradient,) = torch.autograd.grad(loss, inputs)
         else:
-            loss.backward(inputs=[inputs])  # type: ignore[no-untyped-call]
+            loss.backward(inputs=[inputs])
             assert inputs.grad is not None
             gradient = inputs.grad
         assert gradient.any()

@@ -85,7 +85,7 @@ def snapshots(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
             samples = tuple(actor.train(index) for actor in actors)
             for actor in actors:
                 actor.backend.snapshot(0)
-            reducer._reduce(Reduce(index, tuple(range(job.world_size)), samples, ""))  # type: ignore[attr-defined]
+            reducer._reduce(Reduce(index, tuple(range(job.world_size)), samples, ""))
             assert isinstance(done[-1], Reduced), done[-1]
             for actor, saw in zip(actors, seen, strict=True):
                 saw.append(actor.see(actor.backend.apply(0, exact=True).divergence))

@@ -57,7 +57,7 @@ class Attentive(nn.Module):
         hidden = self.embed(inputs.view(-1, 3, 2)) * self.scale
         hidden = hidden + self.attend(hidden, hidden, hidden, need_weights=False)[0]
         hidden = self.fixed(self.back(self.twice(self.twice(hidden).relu()).relu()))
-        return self.head(hidden.flatten(1))  # type: ignore[no-any-return]
+        return self.head(hidden.flatten(1))
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"deep": deep, "attentive": Attentive, "wide": partial(deep, 128, 8)}
@@ -98,7 +98,7 @@ class Team:
             loss = nn.functional.cross_entropy(self.sharded.module(inputs[own]), targets[own])
             if penalty:
                 loss = loss + penalty * torch.stack([p.square().sum() for p in self.model.parameters()]).sum()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         else:
             self.sharded.idle(part)
         self.sharded.exchange(part)
@@ -108,7 +108,7 @@ class Team:
         self.sharded.end()
 
     def watch(self) -> Watch:
-        return Watch(lambda: kinds(self.model, self.optimizer, self.sharded))  # type: ignore[arg-type]
+        return Watch(lambda: kinds(self.model, self.optimizer, self.sharded))
 
 
 def alone(model: str, optimizer: str, world_size: int, steps: int, samples: int = BATCH) -> dict[str, Tensor]:
@@ -123,7 +123,7 @@ def alone(model: str, optimizer: str, world_size: int, steps: int, samples: int 
             moved.zero_grad()
             if own.start == own.stop:
                 continue
-            nn.functional.cross_entropy(built(inputs[own]), targets[own]).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(built(inputs[own]), targets[own]).backward()
             for k, p in enumerate(built.parameters()):
                 if p.grad is not None:
                     part = p.grad * ((own.stop - own.start) / samples)
