@@ -5,7 +5,9 @@ Owns the bookkeeping of what each rank holds, has trained and owes. Decides noth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ddp.core.commands import Books
 from ddp.core.errors import ProtocolError
@@ -213,6 +215,14 @@ class Cohort:
     def ledger(self, epoch: int) -> Ledger:
         """The ledger of an epoch in progress."""
         return next(ledger for ledger in self.ledgers if ledger.epoch == epoch)
+
+    def first_epochs(self, done: Callable[[Ledger], bool]) -> tuple[int, ...]:
+        """The epochs in progress up to the first that is not `done`.
+
+        Epochs end in their order, however early a fast rank is through with one: the evaluation of an epoch is of a model
+        that has seen all of it and of those before it, and that of the last one is of the model that training ends with.
+        """
+        return tuple(ledger.epoch for ledger in takewhile(done, self.ledgers))
 
     def fully_trained(self, epoch: int) -> bool:
         """No sample of `epoch` is free or being trained; all are trained, in the model or on their way into it."""

@@ -268,10 +268,10 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
         return cohort, ()
     if cohort.shares and not cohort.broken:
         cohort, lines = settle(cohort, at)
-    done = tuple(ledger.epoch for ledger in cohort.ledgers if ledger.complete)
+    done = cohort.first_epochs(lambda ledger: ledger.complete)
     if not done or any(cohort.ranks[rank].steps for rank in cohort.live):
         return cohort, lines
-    ledgers = tuple(ledger for ledger in cohort.ledgers if not ledger.complete)
+    ledgers = cohort.ledgers[len(done) :]
     cohort, orders = evaluation.evaluate(replace(cohort, ledgers=ledgers), done)
     return cohort, (*lines, *orders)
 

@@ -223,8 +223,8 @@ def _samples(state: RankState, before: bool) -> int:
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
-    closing = len(cohort.round.closes) if cohort.round is not None else 0
-    in_progress = len(cohort.ledgers) - closing
+    closing = cohort.round.closes if cohort.round is not None else ()
+    in_progress = sum(not ledger.complete and ledger.epoch not in closing for ledger in cohort.ledgers)
     if in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
     if not any(allowance(cohort, plan, rank) > 0 for rank in cohort.live):

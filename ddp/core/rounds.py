@@ -55,9 +55,7 @@ def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[C
     """Order all live ranks to average."""
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
-    closes = tuple(
-        ledger.epoch for ledger in cohort.ledgers if (ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
-    )
+    closes = cohort.first_epochs(lambda ledger: ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
     idle = tuple(rank for rank in members if not cohort.ranks[rank].queue)
     current = Round(index, members, "collect", members, closes, starved=idle)
     cohort = replace(cohort, round=current, rounds=index + 1)

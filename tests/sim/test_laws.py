@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp.core.commands import Plan, Reduce, Train
+from ddp.core.commands import Average, Evaluate, Plan, Reduce, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Evaluated, Merged, Progress
+from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.runtime.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
@@ -98,6 +99,15 @@ def work_in_flight_is_bounded(played: Simulation) -> None:
                 held[record.rank] -= record.steps
 
 
+def epochs_end_in_their_order(played: Simulation) -> None:
+    """However far ahead a fast rank is; so the last evaluation is of the model that training ends with."""
+    records = [record for _, record in played.records]
+    ends = [record.epoch for record in records if isinstance(record, Evaluate)]
+    assert ends == sorted(ends)
+    last = next(at for at, record in enumerate(records) if isinstance(record, Evaluate) and record.epoch == ends[-1])
+    assert not any(isinstance(record, (Train, Average)) for record in records[last:])
+
+
 def the_record_replays(played: Simulation) -> None:
     """The recorded events yield the recorded commands, whoever recorded them."""
     coordinator = Coordinator.start(played.policy, played.world, at=0.0)
@@ -123,7 +133,21 @@ def test_the_laws_hold_where_nothing_goes_wrong(policy: Any, world: World, cost:
         weights_are_those_of_what_came_in(played)
     the_schedule_follows_the_samples_of_the_cohort(played)
     work_in_flight_is_bounded(played)
+    epochs_end_in_their_order(played)
     the_record_replays(played)
+
+
+@pytest.mark.parametrize("slow", [8, 16])
+@pytest.mark.parametrize("report_s", [0.0, 0.02, 1.0])
+def test_a_fast_rank_that_is_through_with_the_last_epoch_does_not_end_it(slow: int, report_s: float) -> None:
+    """It was evaluated while a slow rank had steps of the one before to do: not the model that the run ends with."""
+    world = World(2, samples=203, batch=8, epochs=3, blocking=False, in_step=False, deadline_s=5.0)
+    cost = Costs(
+        lambda rank, step: 0.001 * (1, slow)[rank], latency_s=0.0005, wire_s=0.001, reduce_s=0.001, report_s=report_s
+    )
+    played = simulate(POLICIES["cadence"](), world, costs=cost, watch=Invariants())
+    covered_once(played)
+    epochs_end_in_their_order(played)
 
 
 @settings(max_examples=200, deadline=None)
