@@ -95,7 +95,7 @@ class Accumulating(Replica):
         self.gradients.zero()
         at = self._meter.add("optimizer", began)
         if counted:
-            self._slowdown.pay(at - began, self._meter)
+            self._slowdown.pay(at - began, self._meter, "optimizer")
 
 
 def _add_to(kept: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -125,13 +125,13 @@ class Replica:
             team.idle(batch)
         busy = 0.0
         if team is not None:
-            at = self._slowdown.pay(at - began, meter)
+            at = self._slowdown.pay(at - began, meter, "gradient")
             busy = at - began
             team.exchange(batch)
             began = at = now()
         self._clip(team)
         self.optimizer.step()
-        at = self._slowdown.pay(meter.add("optimizer", at) - began, meter)
+        at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
         busy += at - began
         if team is not None:
             team.end()

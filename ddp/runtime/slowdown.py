@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+from collections import deque
+from statistics import median
 from time import sleep
 
 from ddp.runtime.clock import now
 from ddp.runtime.meter import Meter
 
 MEMORY = 64
-"""Steps that a typical one is the mean of."""
+"""Steps that a typical one is the median of."""
 
 
 class Slowdown:
-    """`speed` in (0, 1]. What a sleep overshoots is taken off the next one, so the mean is exact.
+    """`speed` in (0, 1]. What a sleep overshoots is taken off the next one.
 
-    The sleep is that of a typical step: a slow device is slow, it does not hiccup 1/speed times as long as a fast one.
+    The sleep is that of a typical step: a slow device is slow, it does not hiccup 1/speed times as long as a fast one. The
+    first step of a process takes a hundred times as long as those that follow: it is not slowed down, and tells nothing.
     """
 
     def __init__(self, speed: float) -> None:
         self._factor = 1.0 / speed - 1.0
         self._owed = 0.0
-        self._typical = 0.0
-        """Seconds of real work, mean over the last steps."""
-        self._seen = 0
+        self._recent: dict[str, deque[float]] = {}
+        """Part of a step -> seconds of real work, of the last steps."""
 
     def slow_down(self, factor: float) -> None:
         """From now on a step takes `factor` (1 or more) times as long as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
 
-    def pay(self, busy_s: float, meter: Meter) -> float:
-        """After `busy_s` seconds of real work; returns now."""
+    def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:
+        """After `busy_s` seconds of real work, the whole of a step or a part of it; returns now."""
         at = now()
         if self._factor == 0.0:
             return at
-        self._seen += 1
-        self._typical += (busy_s - self._typical) / min(self._seen, MEMORY)
-        self._owed += self._typical * self._factor
+        if (recent := self._recent.get(part)) is None:
+            self._recent[part] = deque(maxlen=MEMORY)
+            return at
+        recent.append(busy_s)
+        self._owed += median(recent) * self._factor
         if self._owed <= 0.0:
             return at
         sleep(self._owed)
