@@ -29,11 +29,15 @@ def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 
 
 def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
-    """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows."""
+    """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows.
+
+    What ranks were granted ahead is part of that: else a window is done a few steps before its epoch, and each costs a round.
+    """
     counts = _living(cohort, plan.counts)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)
     if plan.dispatch != "fixed":
-        window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch), plan.max_lead)
+        begun = sum(cohort.ranks[rank].queued - cohort.ranks[rank].before for rank in cohort.live)
+        window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     held = tuple(n // HELD if plan.takeover else 0 for n in window)

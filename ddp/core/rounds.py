@@ -20,6 +20,8 @@ Output = Command | RoundClosed | Merged
 
 IN_STEP = -1
 """The round that a failed gradient exchange inside a step is reported under."""
+SLIVER = 4
+"""A quarter of a window is not worth a round of its own."""
 RETRIES = 1
 """How often in a row a collective may break though no rank is lost."""
 
@@ -38,8 +40,17 @@ def due(cohort: Cohort, plan: Plan) -> str:
     if cohort.ledgers and cohort.fully_trained(cohort.ledgers[0].epoch):
         return f"epoch {cohort.ledgers[0].epoch} is trained"
     if all(cohort.ranks[r].steps >= cohort.window[r] or starved(cohort, plan, r) for r in cohort.live):
-        return "every rank has done its share of the window"
+        return "" if _ends_soon(cohort) else "every rank has done its share of the window"
     return ""
+
+
+def _ends_soon(cohort: Cohort) -> bool:
+    """Whether all are at work, and what they lack of the oldest epoch is a sliver: the round that ends it will do for both."""
+    queues = [cohort.ranks[rank].queue for rank in cohort.live]
+    if not all(queues) or cohort.ledgers[0].free:
+        return False
+    left = sum(chunk.steps for queue in queues for chunk in queue if chunk.epoch == cohort.ledgers[0].epoch)
+    return left * SLIVER <= sum(cohort.window)
 
 
 def in_turn(cohort: Cohort, plan: Plan) -> bool:
