@@ -16,7 +16,8 @@ from ddp.core.commands import Plan
 from ddp.core.events import RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.sim import Simulation
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation, simulate
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,6 +134,18 @@ def starving(played: Simulation, size: int) -> float:
 def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: Cadence | Async) -> None:
     case = Case(step_s, blocking=False, jitter=0.1, windows=80)
     assert starving(case.play(policy), len(step_s)) < 0.01
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 0.4), (1.0, 0.25, 0.25), (1.0, 1.0), (1.0, 0.5, 0.5, 0.25)])
+@pytest.mark.parametrize("policy", [Cadence(guard="none"), Async(guard="none")])
+def test_an_epoch_of_one_window_takes_one_round(speeds: tuple[float, ...], policy: Cadence | Async) -> None:
+    """A window was done some steps before its epoch, as ranks had run ahead into it: two rounds for each."""
+    world = World(len(speeds), 90, 1, epochs=30, blocking=False, in_step=False)
+    cost = Costs(
+        lambda rank, step: 0.0005 / speeds[rank], latency_s=0.0002, wire_s=0.001, reduce_s=0.0007, copy_s=0.0002
+    )
+    played = simulate(policy, world, costs=replace(cost, report_s=0.02))
+    assert len(closed(played)) <= 40
 
 
 @settings(max_examples=60, deadline=None)

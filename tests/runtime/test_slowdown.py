@@ -1,0 +1,64 @@
+"""The emulated slow device, on a clock that only sleep and work move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddp.runtime import slowdown
+from ddp.runtime.slowdown import Slowdown
+
+STEP_S = 0.001
+
+
+class Clock:
+    """A sleep of it overshoots by a tenth of a step."""
+
+    def __init__(self) -> None:
+        self.at = self.slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds + STEP_S / 10
+        self.slept += seconds + STEP_S / 10
+
+    def add(self, kind: str, began: float) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(slowdown, "now", lambda: made.at)
+    monkeypatch.setattr(slowdown, "sleep", made.sleep)
+    return made
+
+
+def slept(clock: Clock, slow: Slowdown, *steps: tuple[float, str]) -> float:
+    began, meter = clock.slept, clock
+    for seconds, part in steps:
+        clock.at += seconds
+        slow.pay(seconds, meter, part)  # type: ignore[arg-type]
+    return clock.slept - began
+
+
+def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
+    """The mean over the last 64 steps had the start-up in it: a rank at 0.25 was at 0.06 for as long."""
+    slow = Slowdown(0.25)
+    assert slept(clock, slow, (0.1, "step")) == 0.0
+    usual: Any = [(STEP_S, "step")] * 20
+    assert slept(clock, slow, *usual) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
+    assert slept(clock, slow, (0.05, "step"), *usual[1:]) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
+
+
+def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
+    slow = Slowdown(0.5)
+    parts: Any = [(STEP_S, "gradient"), (STEP_S / 4, "optimizer")]
+    slept(clock, slow, *parts)
+    assert slept(clock, slow, *parts * 15) == pytest.approx(15 * 1.25 * STEP_S, rel=0.01)
+    slow.slow_down(2.0)
+    assert slept(clock, slow, *parts * 16) == pytest.approx(16 * 3 * 1.25 * STEP_S, rel=0.01)
+
+
+def test_a_device_at_full_speed_never_sleeps(clock: Clock) -> None:
+    assert slept(clock, Slowdown(1.0), *[(STEP_S, "step")] * 5) == 0.0
