@@ -228,8 +228,10 @@ def _samples(state: RankState, before: bool) -> int:
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
     closing = cohort.round.closes if cohort.round is not None else ()
-    in_progress = sum(not ledger.complete and ledger.epoch not in closing for ledger in cohort.ledgers)
-    if in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
+    in_progress = [ledger for ledger in cohort.ledgers if not ledger.complete and ledger.epoch not in closing]
+    if plan.lookahead and in_progress and not in_progress[0].free:
+        in_progress.pop(0)  # a fast rank is not held up by the last steps of a slow one
+    if len(in_progress) > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
     if not any(allowance(cohort, plan, rank) > 0 for rank in cohort.live):
         return cohort

@@ -136,6 +136,19 @@ def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: 
     assert starving(case.play(policy), len(step_s)) < 0.01
 
 
+@pytest.mark.parametrize("speeds", [(1.0, 0.25, 0.25), (1.0, 0.5, 0.5, 0.25)])
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 2.0])
+def test_nobody_waits_for_the_last_steps_of_an_epoch(speeds: tuple[float, ...], jitter: float) -> None:
+    """Two epochs were all in work, the third was not begun before the first was complete: up to 4 % of a rank's time."""
+
+    def step_s(rank: int, step: int) -> float:
+        return 0.0004 / speeds[rank] * (1 + jitter * (hash((rank, step)) % 100) / 100)
+
+    world = World(len(speeds), 90, 1, epochs=30, blocking=False, in_step=False)
+    costs = Costs(step_s, latency_s=0.0003, wire_s=0.001, reduce_s=0.0007, report_s=0.02)
+    assert starving(simulate(Cadence(guard="none"), world, costs=costs), len(speeds)) < 0.001
+
+
 @pytest.mark.parametrize("speeds", [(1.0, 0.4), (1.0, 0.25, 0.25), (1.0, 1.0), (1.0, 0.5, 0.5, 0.25)])
 @pytest.mark.parametrize("policy", [Cadence(guard="none"), Async(guard="none")])
 def test_an_epoch_of_one_window_takes_one_round(speeds: tuple[float, ...], policy: Cadence | Async) -> None:
