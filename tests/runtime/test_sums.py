@@ -38,7 +38,9 @@ def test_sums_are_linear_in_large_models_too(features: int) -> None:
 
 def test_rounds_beyond_the_first_are_looked_at_now_and_then() -> None:
     assert all(due(round) for round in range(FIRST))
-    assert sum(due(round) for round in range(FIRST, 10 * FIRST)) == 90
+    later = [round for round in range(FIRST, 10 * FIRST) if due(round)]
+    assert 0 < len(later) <= 0.1 * 9 * FIRST
+    assert all(round + 1 in later for round in later[::2])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
