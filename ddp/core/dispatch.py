@@ -227,13 +227,21 @@ def _samples(state: RankState, before: bool) -> int:
 
 def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
-    closing = cohort.round.closes if cohort.round is not None else ()
-    in_progress = sum(not ledger.complete and ledger.epoch not in closing for ledger in cohort.ledgers)
+    in_progress = sum(not _through(cohort, ledger) for ledger in cohort.ledgers)
     if in_progress > plan.lookahead or cohort.begun == cohort.world.epochs:
         return cohort
     if not any(allowance(cohort, plan, rank) > 0 for rank in cohort.live):
         return cohort
     return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
+
+
+def _through(cohort: Cohort, ledger: Ledger) -> bool:
+    """Whether all of an epoch is in the model, or nothing is left to train of it while an average is under way.
+
+    Epochs end in their order: one that a fast rank is through with early waits for those before it, but no rank does.
+    """
+    current = cohort.round
+    return ledger.complete if current is None else ledger.epoch in current.closes or cohort.fully_trained(ledger.epoch)
 
 
 def _whole_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:

@@ -16,7 +16,8 @@ from ddp.core.commands import Plan
 from ddp.core.events import RoundClosed
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.sim import Simulation
+from ddp.core.world import World
+from ddp.sim import Costs, Simulation, simulate
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,6 +134,18 @@ def starving(played: Simulation, size: int) -> float:
 def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: Cadence | Async) -> None:
     case = Case(step_s, blocking=False, jitter=0.1, windows=80)
     assert starving(case.play(policy), len(step_s)) < 0.01
+
+
+@pytest.mark.parametrize(("samples", "step_s", "longest"), [(2, (0.01, 0.04), 1.3), (4, (0.01,) * 4, 0.55)])
+@pytest.mark.parametrize("policy", [Cadence(), Async()])
+def test_who_is_through_with_a_short_epoch_goes_on_while_it_is_averaged(
+    samples: int, step_s: tuple[float, ...], longest: float, policy: Cadence | Async
+) -> None:
+    """All stood still where an epoch that was done early had still to wait for the one before it: half as long again."""
+    world = World(len(step_s), samples, 1, epochs=30, blocking=False, in_step=False)
+    costs = Costs(lambda rank, step: step_s[rank], reduce_s=0.03)
+    played = simulate(policy, world, costs=costs)
+    assert max(entry.stop for entry in played.trained) <= longest
 
 
 @settings(max_examples=60, deadline=None)
