@@ -31,7 +31,8 @@ def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
 def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
     """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows.
 
-    What ranks were granted ahead is part of that: else a window is done a few steps before its epoch, and each costs a round.
+    What ranks were granted ahead is part of that: else a window is done a few steps before its epoch, and each costs
+    a round.
     """
     counts = _living(cohort, plan.counts)
     ledger = next((ledger for ledger in cohort.ledgers if ledger.free), None) or _open(cohort, plan)

@@ -45,7 +45,7 @@ def due(cohort: Cohort, plan: Plan) -> str:
 
 
 def _ends_soon(cohort: Cohort) -> bool:
-    """Whether all are at work, and what they lack of the oldest epoch is a sliver: the round that ends it will do for both."""
+    """Whether all are at work, and what they lack of the oldest epoch is a sliver: the round that ends it does for both."""
     queues = [cohort.ranks[rank].queue for rank in cohort.live]
     if not all(queues) or cohort.ledgers[0].free:
         return False
