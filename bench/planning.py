@@ -51,6 +51,10 @@ class Planned:
             config = typed(composed)
             if config.model.name not in MODELS:
                 raise ValueError(f"no model {config.model.name}")
+            if config.resume is not None:
+                raise ValueError(
+                    f"resume={config.resume}: a run that is gone on with is as it was begun; leave out plan"
+                )
             spec = plan(
                 config, models.load(config.model.name), DATA, Machine(environment.cores(), torch.cuda.device_count())
             ).spec

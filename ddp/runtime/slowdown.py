@@ -33,12 +33,12 @@ class Slowdown:
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:
         """After `busy_s` seconds of real work, the whole of a step or a part of it; returns now."""
         at = now()
-        if self._factor == 0.0:
-            return at
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)
             return at
         recent.append(busy_s)
+        if self._factor == 0.0:
+            return at
         self._owed += median(recent) * self._factor
         if self._owed <= 0.0:
             return at

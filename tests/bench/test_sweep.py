@@ -39,6 +39,14 @@ def test_the_plan_leaves_out_the_same(bench: Bench, capsys: pytest.CaptureFixtur
     assert "cannot be" not in said
 
 
+def test_a_run_that_is_gone_on_with_is_not_planned(quiet: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """It planned another run, of the defaults."""
+    assert quiet("plan", "resume=runs/mlp/solo/w1-s0-12345678") == 2
+    said = capsys.readouterr().out
+    assert "leave out plan" in said
+    assert "planned: 0 runs" in said
+
+
 def test_one_size_that_cannot_be_is_a_mistake(quiet: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (
         ("mode=solo", "world_size=2"),

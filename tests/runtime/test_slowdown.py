@@ -61,4 +61,8 @@ def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
 
 
 def test_a_device_at_full_speed_never_sleeps(clock: Clock) -> None:
-    assert slept(clock, Slowdown(1.0), *[(STEP_S, "step")] * 5) == 0.0
+    slow = Slowdown(1.0)
+    usual: Any = [(STEP_S, "step")] * 5
+    assert slept(clock, slow, *usual) == 0.0
+    slow.slow_down(3.0)  # as a scripted fault does, from its very step on
+    assert slept(clock, slow, usual[0]) == pytest.approx(2 * STEP_S, abs=STEP_S / 5)

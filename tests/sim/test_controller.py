@@ -161,6 +161,18 @@ def test_an_epoch_of_one_window_takes_one_round(speeds: tuple[float, ...], polic
     assert len(closed(played)) <= 40
 
 
+@pytest.mark.parametrize(("samples", "step_s", "longest"), [(2, (0.01, 0.04), 1.3), (4, (0.01,) * 4, 0.55)])
+@pytest.mark.parametrize("policy", [Cadence(), Async()])
+def test_who_is_through_with_a_short_epoch_goes_on_while_it_is_averaged(
+    samples: int, step_s: tuple[float, ...], longest: float, policy: Cadence | Async
+) -> None:
+    """All stood still where an epoch that was done early had still to wait for the one before it: half as long again."""
+    world = World(len(step_s), samples, 1, epochs=30, blocking=False, in_step=False)
+    costs = Costs(lambda rank, step: step_s[rank], reduce_s=0.03)
+    played = simulate(policy, world, costs=costs)
+    assert max(entry.stop for entry in played.trained) <= longest
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(2, 5),
