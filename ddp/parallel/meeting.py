@@ -37,9 +37,9 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
     if world_size == 1:
         return HashStore()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
-    if not port.isdigit():
+    if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(
-            "MASTER_PORT is not set: start ranks with torchrun, or give all of them the same free port there"
+            f"MASTER_PORT is {port or 'not set'}: start ranks with torchrun, or give all of them the same free port there"
         )
     timeout = timedelta(seconds=timeout_s)
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
