@@ -112,7 +112,12 @@ class Group:
 
     def exchange(self, text: str) -> list[str]:
         """Every rank's text, by rank; slow, for what is done once. Raises RankLost."""
+        self._check_open()
         return self._board.exchange(text)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order. Raises RankLost."""
@@ -158,8 +163,7 @@ class Group:
                 raise self._broken(str(error)) from error
 
     def _carry_out(self, tensor: Tensor, op: str) -> None:
-        if self._closed:
-            raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
+        self._check_open()
         try:
             self._transport.all_reduce(tensor, op)
         except (ExchangeBroken, OSError) as error:
@@ -211,6 +215,7 @@ class Group:
                 self._courier.stop()
             self._transport.close()
             self._held.close()
+            self._board.close()
 
 
 def init(

@@ -186,6 +186,23 @@ def test_closing_ends_the_thread(together: Together) -> None:
         time.sleep(0.01)
 
 
+def meets_again(folder: Path) -> None:
+    kept = []  # a wrapper, and with it its group, may live on
+    for _ in range(4):
+        group = ddp.init(timeout_s=GROUP_TIMEOUT_S)
+        kept.append(ddp.DistributedDataParallel(net()))
+        loss(kept[-1], batch(group.rank, 0)).backward()
+        if group.rank == 0:
+            time.sleep(0.1)  # the other one is back while the store that it knows still listens
+        group.close()
+        with pytest.raises(ddp.RankLost, match="this group is closed"):
+            group.exchange("")
+
+
+def test_ranks_started_by_hand_meet_again_at_their_port(tmp_path: Path) -> None:
+    assert run(meets_again, tmp_path, 2) == [0, 0]
+
+
 def test_a_second_group_at_a_store_reads_nothing_of_the_first() -> None:
     store, found = HashStore(), dict[int, list[list[str]]]()
 
