@@ -143,7 +143,8 @@ def test_wrong_settings_are_refused(together: Together) -> None:
     )
     refuse(lambda g: DistributedDataParallel(net(), process_group=g, bucket_cap_mb=0), "must be positive", together)
     refuse(lambda g: DistributedDataParallel(net(), process_group=3), "what ddp.init returned", together)  # type: ignore[arg-type]
-    refuse(lambda g: DistributedDataParallel(net(), process_group=g).set_samples(-1), "0 or more", together)
+    for wrong in (-1, float("nan"), float("inf")):
+        refuse(lambda g, n=wrong: DistributedDataParallel(net(), process_group=g).set_samples(n), "0 or more", together)
     sums = "this model sums"
     refuse(lambda g: DistributedDataParallel(net(), process_group=g, average=False).set_samples(1), sums, together)
 
