@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.parallel.group import Group
@@ -48,11 +49,21 @@ class Watched:
 
 
 def describe(model: nn.Module) -> list[Part]:
-    """Every parameter, then every buffer."""
+    """Every parameter, then every buffer. Raises ValueError for one that has no values to compare or to send."""
     named: list[tuple[str, str, Tensor]] = [
         *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
         *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
     ]
+    for kind, name, tensor in named:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{kind} {name} has no shape yet: pass a batch through the model, on all ranks, then wrap it"
+            )
+        if tensor.layout is not torch.strided:
+            raise ValueError(
+                f"{kind} {name} is sparse, and ranks send dense ones: register its indices and values as buffers, and put "
+                "it together in the forward pass"
+            )
     return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad, _strides(t)) for kind, name, t in named]
 
 

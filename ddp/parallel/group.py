@@ -112,7 +112,12 @@ class Group:
 
     def exchange(self, text: str) -> list[str]:
         """Every rank's text, by rank; slow, for what is done once. Raises RankLost."""
+        self._check_open()
         return self._board.exchange(text)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
         """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order. Raises RankLost."""
@@ -123,10 +128,19 @@ class Group:
             raise self._broken(f"a rank has left ({error})") from error
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """Reduce a contiguous tensor in place by `sum`, `max` or `mean`, the same bits on all ranks. Raises RankLost."""
+        """Reduce a contiguous tensor in place by `sum`, `max` or `mean`, the same bits on all ranks. Raises ValueError,
+        RankLost."""
+        if op not in OPS:
+            raise ValueError(f"op must be one of {', '.join(OPS)}, not {op!r}")
+        if not tensor.is_contiguous():
+            raise ValueError("a tensor that is reduced in place must be contiguous: reduce tensor.contiguous()")
+        if op == MEAN and not (tensor.is_floating_point() or tensor.is_complex()):
+            raise ValueError(
+                f"whole numbers ({str(tensor.dtype)[6:]}) have no mean of their type: reduce tensor.double()"
+            )
         if self._under_way:
             self.drain()
-        self._carry_out(tensor, op)
+        self._carry_out(tensor.detach().view(-1), op)
 
     def start(self, tensor: Tensor, op: str = SUM) -> Pending:
         """The same in the background; `tensor` is not to be touched before the end of `wait`."""
@@ -149,8 +163,7 @@ class Group:
                 raise self._broken(str(error)) from error
 
     def _carry_out(self, tensor: Tensor, op: str) -> None:
-        if self._closed:
-            raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
+        self._check_open()
         try:
             self._transport.all_reduce(tensor, op)
         except (ExchangeBroken, OSError) as error:
@@ -202,6 +215,7 @@ class Group:
                 self._courier.stop()
             self._transport.close()
             self._held.close()
+            self._board.close()
 
 
 def init(
@@ -226,6 +240,7 @@ def init(
     if transport not in NAMES:
         raise ValueError(f"transport must be one of {', '.join(NAMES)}, not {transport!r}")
     rank, world_size = _place(rank, world_size)
+    _check_place(rank, world_size)
     where = torch.device(device) if device is not None else _device(world_size)
     _current = make(rank, world_size, where, store or open_store(rank, world_size, timeout_s), transport, timeout_s)
     atexit.register(_current.close)
@@ -241,8 +256,7 @@ def make(
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
     """A group beside the current one. Ranks may be threads of one process, each with its own."""
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0..{world_size - 1} (world_size={world_size}), not {rank}")
+    _check_place(rank, world_size)
     return Group(rank, world_size, device, store, transport, timeout_s)
 
 
@@ -264,6 +278,11 @@ def get_world_size() -> int:
     return current().world_size
 
 
+def _check_place(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..{world_size - 1} (world_size={world_size}), not {rank}")
+
+
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """From the arguments, the default process group, the environment: the first that says it."""
     if (rank is None) != (world_size is None):
@@ -273,7 +292,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     told = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    if not (told[0].isdigit() and told[1].isdigit()):
+    if not (told[0].isdecimal() and told[1].isdecimal()):
         raise ValueError(
             "nothing says which rank this is: start the script with torchrun --nproc-per-node=N, or call "
             "ddp.init(rank, world_size) with MASTER_PORT set (ddp.init(0, 1) for one process alone)"
@@ -283,8 +302,10 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 def _device(world_size: int) -> torch.device:
     """A GPU of its own for every rank of this host, else the CPU."""
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
+    local, beside = (
+        int(told) if (told := os.environ.get(name, "")).isdecimal() else otherwise
+        for name, otherwise in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", world_size))
+    )
     if torch.cuda.is_available() and torch.cuda.device_count() >= beside:
         return torch.device("cuda", local)
     return torch.device("cpu")

@@ -26,10 +26,13 @@ from ddp.runtime.transports.base import Site, Transport
 from ddp.runtime.transports.memory import Transport as Memory
 
 NAMES = ("auto", "memory", "gloo", "nccl")
+VISIT_S = 0.05
+"""How often a rank looks for a new store of rank 0's."""
 
 
 def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
-    """The store that the environment speaks of, or that of the process group that is there. Raises ValueError, RankLost."""
+    """The store that the environment speaks of, or that of the process group that is there. One that rank 0 opens is for one
+    meeting: who was there before waits for the next. Raises ValueError, RankLost."""
     # An agent of torchrun keeps its store when it starts the ranks anew.
     prefix = f"ddp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if dist.is_available() and dist.is_initialized():
@@ -37,29 +40,34 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
     if world_size == 1:
         return HashStore()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
-    if not port.isdigit():
+    if not (port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(
-            "MASTER_PORT is not set: start ranks with torchrun, or give all of them the same free port there"
+            f"MASTER_PORT is {port or 'not set'}: start ranks with torchrun, or give all of them the same free port there"
         )
     timeout = timedelta(seconds=timeout_s)
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    try:
-        listener = _listen(address, int(port)) if rank == 0 and not agent else None
-        store = TCPStore(
-            address,
-            int(port),
-            world_size,
-            is_master=listener is not None,
-            timeout=timeout,
-            wait_for_workers=False,
-            master_listen_fd=listener,
-        )
-    except (OSError, RuntimeError) as error:
-        where = f"{address}:{port} (MASTER_ADDR, MASTER_PORT)"
-        raise RankLost(
-            f"rank {rank} finds no store at {where}; does rank 0 run, and is the port free? {error}"
-        ) from error
-    return PrefixStore(prefix, store)
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            listener = _listen(address, int(port)) if rank == 0 and not agent else None
+            store = TCPStore(
+                address,
+                int(port),
+                world_size,
+                is_master=listener is not None,
+                timeout=timeout,
+                wait_for_workers=False,
+                master_listen_fd=listener,
+            )
+            if agent or rank == 0 or store.add(f"{prefix}/visits/{rank}", 1) == 1:
+                return PrefixStore(prefix, store)
+            why = "it is where ranks met before, and rank 0 has not left it"
+        except (OSError, RuntimeError) as error:
+            why = str(error)
+        if rank == 0 or time.monotonic() > until:
+            where = f"{address}:{port} (MASTER_ADDR, MASTER_PORT)"
+            raise RankLost(f"rank {rank} finds no store at {where}; does rank 0 run, and is the port free? {why}")
+        time.sleep(VISIT_S)
 
 
 def unread(store: Store, rank: int, world_size: int) -> Store:
@@ -106,6 +114,10 @@ class Board:
             ) from error
         return texts
 
+    def close(self) -> None:
+        """Let go of the store: that of rank 0 listens as long as somebody holds it."""
+        del self._store
+
     def missing(self, grace_s: float) -> list[int]:
         """Something broke: who does not say here, within so many seconds, that it noticed. Rank 0's end is the store's."""
         silent = set(range(self._size)) - {self._rank}
@@ -141,6 +153,7 @@ class Torch(gloo.Transport):
             world_size=self._site.world_size,
             timeout=timedelta(seconds=self._site.limit_s),
         )
+        del self._store
 
     def leave(self) -> None:
         """What is not ours stays."""

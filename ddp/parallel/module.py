@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -167,8 +168,8 @@ class DistributedDataParallel(nn.Module):
         ranks is then that over samples. All ranks say it, or none. Call it before the backward pass."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
-        if samples < 0:
-            raise ValueError(f"samples must be 0 or more, not {samples}")
+        if not (math.isfinite(samples) and samples >= 0):
+            raise ValueError(f"samples must be finite, 0 or more, not {samples}")
         self._reducer.samples = samples
 
     def sync_gradients(self, samples: int | None = None) -> None:

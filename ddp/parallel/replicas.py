@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ddp.parallel.agreement import Watched, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
-from ddp.runtime.transports.base import SUM
+from ddp.runtime.transports.base import MAX, SUM
 
 
 class Replicas:
@@ -41,7 +41,6 @@ class Replicas:
         kinds = [torch.float32 if dtype.itemsize == 2 else dtype for dtype in dtypes]
         sizes = [sum(column[0].numel() for column in part) for part in self._groups]
         self._flats = [group.empty(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
-        self._flags = torch.zeros(len(self._columns) + 1, dtype=torch.float64, device=group.device)
 
     def sync_params(self) -> None:
         """Give all replicas the parameters of the first. Raises RankLost."""
@@ -77,12 +76,16 @@ class Replicas:
         total, local = sum(counts), len(self._models)
         own = counts[self._group.rank * local : (self._group.rank + 1) * local]
         flags = [float(any(p.grad is not None for p in column)) for column in self._columns]
-        self._flags.copy_(torch.tensor([*flags, total], dtype=torch.float64))
-        self._group.all_reduce(self._flags, SUM)
-        *used, totals = self._flags.tolist()
-        if not math.isclose(totals, total * self._group.world_size, rel_tol=1e-12):
-            raise ValueError(f"ranks gave different counts: they add up to {total:g} on rank {self._group.rank}")
-        shared = dict(zip(map(id, self._columns), used, strict=True))
+        bounds = [*counts, *(-count for count in counts), *flags]
+        told = torch.tensor(bounds, dtype=torch.float64, device=self._group.device)
+        self._group.all_reduce(told, MAX)
+        most, least, used = torch.split(told, [len(counts), len(counts), len(flags)])
+        if not torch.equal(most, -least):
+            raise ValueError(
+                f"ranks gave different counts, {counts} on rank {self._group.rank}: give all of them the same list, one for "
+                "each replica, those of rank 0 first"
+            )
+        shared = dict(zip(map(id, self._columns), used.tolist(), strict=True))
         for columns, flat in zip(self._groups, self._flats, strict=True):
             views = torch.split(flat, [column[0].numel() for column in columns])
             for column, view in zip(columns, views, strict=True):

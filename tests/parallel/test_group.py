@@ -127,6 +127,26 @@ def test_broadcast_keeps_every_bit(together: Together) -> None:
         ]
 
 
+def reduces(folder: Path, transport: str) -> None:
+    group = ddp.init(transport=transport, timeout_s=GROUP_TIMEOUT_S)
+    loss = torch.tensor(1.0 + group.rank, requires_grad=True)
+    group.all_reduce(loss, "mean")
+    assert loss.item() == 1.5
+    for tensor, op, said in (
+        (torch.ones(2), "avg", "op must be one of sum, max, mean, not 'avg'"),
+        (torch.ones(2, 3).t(), "sum", r"reduce tensor\.contiguous"),
+        (torch.ones(2, dtype=torch.int64), "mean", r"reduce tensor\.double"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            group.all_reduce(tensor, op)
+    group.barrier()
+
+
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_any_tensor_is_reduced_or_refused_with_what_to_do(transport: str, tmp_path: Path) -> None:
+    assert run(reduces, tmp_path, 2, transport) == [0, 0]
+
+
 def test_one_process_alone_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -136,8 +156,14 @@ def test_one_process_alone_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
         ddp.init(0)
     with pytest.raises(ValueError, match="MASTER_PORT is not set"):
         ddp.init(0, 2)
-    with pytest.raises(ValueError, match=r"rank must be in 0\.\.1"):
-        ddp.init(2, 2, store=dist.HashStore())
+    for rank, world_size in ((2, 2), (5, 2), (0, 0)):
+        with pytest.raises(ValueError, match=rf"rank must be in 0\.\.{world_size - 1}"):
+            ddp.init(rank, world_size)  # at once, and not when nobody has come
+    for wrong in ("0", "99999", "\u00b2"):
+        monkeypatch.setenv("MASTER_PORT", wrong)
+        with pytest.raises(ValueError, match=f"MASTER_PORT is {wrong}: start ranks with torchrun"):
+            ddp.init(0, 2)
+    monkeypatch.setenv("LOCAL_RANK", "")
     with pytest.raises(ValueError, match="transport must be one of"):
         ddp.init(0, 1, transport="pigeon")
     replicas = ddp.wrap([net()], ["cpu"])  # takes a process that nothing says a rank of for one alone
@@ -158,6 +184,23 @@ def test_closing_ends_the_thread(together: Together) -> None:
     while any(thread.name == "collectives" for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def meets_again(folder: Path) -> None:
+    kept = []  # a wrapper, and with it its group, may live on
+    for _ in range(4):
+        group = ddp.init(timeout_s=GROUP_TIMEOUT_S)
+        kept.append(ddp.DistributedDataParallel(net()))
+        loss(kept[-1], batch(group.rank, 0)).backward()
+        if group.rank == 0:
+            time.sleep(0.1)  # the other one is back while the store that it knows still listens
+        group.close()
+        with pytest.raises(ddp.RankLost, match="this group is closed"):
+            group.exchange("")
+
+
+def test_ranks_started_by_hand_meet_again_at_their_port(tmp_path: Path) -> None:
+    assert run(meets_again, tmp_path, 2) == [0, 0]
 
 
 def test_a_second_group_at_a_store_reads_nothing_of_the_first() -> None:

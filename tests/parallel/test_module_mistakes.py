@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp import DistributedDataParallel, RankLost
+from ddp import DistributedDataParallel, RankLost, wrap
 from ddp.parallel.group import Group
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.wrapped import batch, loss, net, other, train
@@ -143,9 +143,27 @@ def test_wrong_settings_are_refused(together: Together) -> None:
     )
     refuse(lambda g: DistributedDataParallel(net(), process_group=g, bucket_cap_mb=0), "must be positive", together)
     refuse(lambda g: DistributedDataParallel(net(), process_group=3), "what ddp.init returned", together)  # type: ignore[arg-type]
-    refuse(lambda g: DistributedDataParallel(net(), process_group=g).set_samples(-1), "0 or more", together)
+    for wrong in (-1, float("nan"), float("inf")):
+        refuse(lambda g, n=wrong: DistributedDataParallel(net(), process_group=g).set_samples(n), "0 or more", together)
     sums = "this model sums"
     refuse(lambda g: DistributedDataParallel(net(), process_group=g, average=False).set_samples(1), sums, together)
+
+
+@pytest.mark.parametrize(
+    "wrapper", [lambda m, g: DistributedDataParallel(m, process_group=g), lambda m, g: wrap([m], group=g)]
+)
+def test_parts_without_dense_values_are_refused(wrapper: Any, together: Together) -> None:
+    def act(group: Group) -> None:
+        graph = nn.Linear(2, 2)
+        graph.register_buffer("edges", torch.eye(2).to_sparse())
+        for model, said in (
+            (nn.LazyLinear(2), "parameter weight has no shape yet: pass a batch"),
+            (graph, "buffer edges is sparse"),
+        ):
+            with pytest.raises(ValueError, match=said):
+                wrapper(model, group)
+
+    together(1, act)
 
 
 def test_complex_parameters_are_refused(together: Together) -> None:

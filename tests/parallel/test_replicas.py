@@ -128,11 +128,16 @@ def test_ranks_that_disagree_are_told() -> None:
     def counts(group: Group) -> None:
         wrap([net()], group=group).weighted_all_reduce_gradients([1, 2 + group.rank])
 
+    def turned(group: Group) -> None:
+        """Each its own first: they add up alike."""
+        wrap([net()], group=group).weighted_all_reduce_gradients([3, 1] if group.rank else [1, 3])
+
     def shapes(group: Group) -> None:
         wrap([nn.Linear(5, 2 + group.rank)], group=group)
 
     for act, said in (
-        (counts, r"ranks gave different counts: they add up to [34] on rank [01]"),
+        (counts, r"ranks gave different counts, \[1.0, [23].0\] on rank [01]"),
+        (turned, r"ranks gave different counts, \[[13].0, [13].0\] on rank [01]: give all of them the same list"),
         (shapes, r"ranks do not agree: parameter weight is float32 \[3, 5\] on rank 1"),
     ):
         for result in run_together(2, act):

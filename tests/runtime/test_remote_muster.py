@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ddp.core.errors import RankLost
 from ddp.runtime.remote import muster, outpost
+from ddp.runtime.remote.cargo import Hold, from_rank
 from ddp.runtime.remote.handshake import MAGIC, introduce
-from ddp.runtime.remote.link import CLOCK, HELLO
-from ddp.runtime.remote.muster import Company, Muster
+from ddp.runtime.remote.link import CLOCK, ENDED, FILE, HELLO
+from ddp.runtime.remote.muster import Company, Muster, Posted
 from ddp.runtime.remote.outpost import Outpost, Post, arrive
 from ddp.runtime.remote.wire import LinkLost
 from tests.runtime.loopback import KEY, RUN, for_ever
@@ -111,6 +114,28 @@ def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -
         assert (clock.error_s > 0) == (node > 0)
         assert abs(clock.lacks_s - expected) <= clock.error_s
         wire.close()
+
+
+FAR = struct.pack(">HQQ", 18, 1 << 63, (1 << 63) + 1) + b"run/slices-1.jsonl" + b"x"
+"""A piece beyond what a file can be."""
+
+
+@pytest.mark.parametrize(("kind", "body"), [(ENDED, b"[]"), (ENDED, b"{}"), (ENDED, b"[" * 5000), (FILE, FAR)])
+def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
+    company: Muster, tmp_path: Path, kind: bytes, body: bytes
+) -> None:
+    wire, _ = arrive(post(company), 5.0)
+    peer, posted = company.peer(1, 2.0), Posted(company, None, 1)  # type: ignore[arg-type]
+    posted._hold = Hold(tmp_path, None, from_rank(1))
+    ours, posted._end = socket.socketpair()
+    posted._peer = peer
+    peer.lend(posted, 5.0)
+    wire.send(kind, body)
+    assert "it sent what makes no sense" in posted.fate()
+    with pytest.raises(LinkLost):
+        for_ever(wire.receive)
+    wire.close()
+    ours.close()
 
 
 def test_asking_for_the_time_has_an_end(company: Muster) -> None:

@@ -231,6 +231,27 @@ def test_a_whole_state_goes_on_at_another_world_size(tmp_path: Path, first: str,
         merge([saved[0][1], saved[2][1]])
 
 
+def little_frozen() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Linear(2, 2).requires_grad_(False))
+
+
+def save_little(folder: Path, rank: int, world_size: int, kind: str):
+    team = Team(folder, rank, world_size, kind, "memory", build=little_frozen())
+    team.step(0)
+    whole = full_state_dict(team.sharded)
+    team.collectives.transport.close()
+    return whole["model"]
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero3"])
+def test_a_rank_may_own_nothing_of_what_is_frozen(tmp_path: Path, kind: str) -> None:
+    truth = little_frozen().state_dict()
+    for found in together(save_little, tmp_path, 2, kind):
+        assert found.keys() == truth.keys()
+        assert all(torch.equal(found[name], truth[name]) == name.startswith("1.") for name in truth)
+
+
 def replay(whole: dict) -> torch.nn.Module:
     """Torch's own model and optimizer go on from it, with the batches of two ranks."""
     model = MODELS["attentive"]()

@@ -197,9 +197,11 @@ class Peer:
                 kind, body = self.link.wire.receive()
                 if self._posted is not None:
                     self._posted.take(kind, body)
-        except (EngineError, OSError, ValueError) as error:
+        except (EngineError, OSError) as error:
             self.silent = isinstance(error, Silent)
             self.gone = f"its host is gone ({error})" if isinstance(error, LinkLost) else f"{error}"
+        except Exception as error:  # whatever an outpost sends ends nothing but its rank
+            self.gone = f"it sent what makes no sense ({type(error).__name__}: {error})"
         self.link.close()
         if self._posted is not None:
             self._posted.end(self.gone)

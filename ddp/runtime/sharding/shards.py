@@ -41,6 +41,8 @@ class Group:
         self.shapes = [parameter.shape for parameter in parameters]
         self.layout = Layout(tuple(parameter.numel() for parameter in parameters), world_size)
         self.shards: list[Shard] = []
+        self.shared_out = False
+        """Whether ranks have shards of it, this one perhaps none; else all have it whole."""
 
     @property
     def trained(self) -> bool:
@@ -49,6 +51,7 @@ class Group:
 
     def place(self, lie: Callable[[nn.Parameter, int, int, int], Tensor]) -> None:
         """Make the shards; `lie(parameter, start, stop, at)` gives the memory [stop - start], filled."""
+        self.shared_out = True
         at = 0
         for index, start, stop in self.layout.fragments(self.rank):
             parameter = self.parameters[index]

@@ -34,10 +34,9 @@ def sharded_state_dict(sharded: Sharded) -> StateDict:
         state = {key: _copy(value) for key, value in optimizer.state.get(shard.values, {}).items()}
         entry = {"start": shard.start, "stop": shard.stop, "values": shard.values.detach().clone(), "state": state}
         owned[names[shard.parameter]] = entry
-    here = {shard.parameter for shard in sharded.shards}
     for group in sharded.groups:
-        if not group.shards and not group.trained:  # not sharded: whole on every rank
-            owned |= {names[p]: _unsharded(p) for p in group.parameters if p not in here}
+        if not group.shared_out:
+            owned |= {names[p]: _unsharded(p) for p in group.parameters}
     settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     return {
         "world_size": sharded.site.world_size,
