@@ -78,10 +78,10 @@ class MapSource:
 
     def _several(self) -> Any:
         """How samples are read together, if they are; not by a Subset that would read them one by one after all."""
-        dataset = self._dataset
-        if type(dataset) is Subset and not hasattr(dataset.dataset, "__getitems__"):
-            return None
-        return getattr(dataset, "__getitems__", None)
+        inner = self._dataset
+        while type(inner) is Subset:  # random_split of a random_split
+            inner = inner.dataset
+        return getattr(self._dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
         try:

@@ -17,6 +17,7 @@ _FUNCTIONS = frozenset(
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
         *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
         *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+        *("_standard_gamma", "_sample_dirichlet", "rrelu"),  # what distributions are made of: Gamma, Beta, Dirichlet
     )
 )
 """Those that take a generator."""

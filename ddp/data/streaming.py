@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ddp.core.spans import Batch
 from ddp.data.errors import LateBatch, some
+from ddp.data.gather import Staged
 from ddp.data.granted import kept, same
 from ddp.data.room import size
 
@@ -170,7 +171,7 @@ class Streaming:
                 shelf.changed.notify_all()
         if slot.error is not None:
             raise slot.error
-        value = slot.value.take() if hasattr(slot.value, "take") else slot.value
+        value = slot.value.take() if isinstance(slot.value, Staged) else slot.value
         if not self._bytes:
             self._bytes = size(value)
         return value

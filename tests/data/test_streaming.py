@@ -12,9 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.distributions import Beta, Gamma
+from torch.utils.data import Subset
 
 from ddp.core.spans import Batch
-from ddp.data import MapSource
+from ddp.data import Draws, MapSource
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.feed import Feed, Resident
 from ddp.data.streaming import NAME, Streaming, _Shelf, _Slot
@@ -122,6 +124,29 @@ def test_a_samples_own_randomness_is_of_seed_epoch_and_sample() -> None:
     assert len(found) == 2 * size
     assert all(len(rows) == 3 and same(rows[:1] * 2, rows[1:]) for rows in found.values())
     assert not any(torch.equal(found[0, i][0], found[1, i][0]) for i in range(size))
+
+
+@pytest.mark.parametrize("collated", [torch.arange(6.0).view(3, 2).numpy(), [1, 2, 3]])
+def test_a_batch_that_is_one_tensor_streams(collated: Any) -> None:
+    """A tensor has a `take` of its own."""
+    streaming = make(MapSource(collated), "streaming")
+    assert torch.equal(streaming.get(batches(3, 3)[0]), torch.as_tensor(collated)[Visits(5, 3)(0)])
+    streaming.close()
+
+
+class Drawn(Samples):
+    """Draws what distributions are made of, which take a generator under names of their own."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input": Beta(2.0, 2.0).sample((2,)) + Gamma(1.0, 1.0).sample()}
+
+
+def test_randomness_of_distributions_and_of_parts_of_parts_is_a_samples_own() -> None:
+    draws = Draws(5, 0, torch.arange(4))
+    parts = Subset(Subset(Drawn(9), range(6)), range(4))
+    together, again = (MapSource(data).batch(torch.arange(4), draws)["input"] for data in (Drawn(9), parts))
+    assert torch.equal(together, again)
+    assert torch.equal(MapSource(parts).batch(torch.tensor([2]), Draws(5, 0, torch.tensor([2])))["input"][0], again[2])
 
 
 def test_only_what_was_granted_is_read() -> None:
