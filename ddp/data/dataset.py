@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -113,6 +114,10 @@ def as_source(dataset: Any) -> Any:
         if not dataset or not all(isinstance(member, Tensor) for member in dataset):
             raise ValueError("a tuple or list as data set must hold tensors of equal length, such as (inputs, targets)")
         return TensorSource(*dataset)
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise ValueError(
+            "a mapping as data set must have samples 0, 1, ...; of tensors by name, give tuple(data.values())"
+        )
     if isinstance(dataset, IterableDataset):
         raise ValueError("an IterableDataset has no order to be divided over ranks; give a map-style Dataset")
     if not hasattr(type(dataset), "__len__"):

@@ -125,7 +125,8 @@ class DataLoader:
     def _with_names(self, batch: Any) -> Any:
         if not self._named or isinstance(batch, Mapping):
             return batch
-        members = batch if isinstance(batch, tuple) else (batch,)
+        texts = isinstance(batch, tuple) and all(isinstance(member, (str, bytes)) for member in batch)
+        members = batch if isinstance(batch, tuple) and not texts else (batch,)
         if len(members) != len(self.names):
             raise ValueError(f"names={list(self.names)} for batches of {len(members)} members; give one for each")
         return dict(zip(self.names, members, strict=True))

@@ -64,10 +64,15 @@ class Visits:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             given = sampler(epoch) if callable(sampler) else sampler
-            chosen = torch.as_tensor(given if isinstance(given, Tensor) else list(given)).reshape(-1)
-        wrong = chosen.is_floating_point() or chosen.dtype == torch.bool
+            indices = given if isinstance(given, Tensor) else list(given) if isinstance(given, Iterable) else []
+        refused = f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not"
+        try:
+            chosen = torch.as_tensor(indices).reshape(-1)
+        except (TypeError, ValueError) as error:  # texts, batches of unequal lengths
+            raise ValueError(f"{refused} ({error})") from error
+        wrong = chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool
         if not len(chosen) or wrong or not 0 <= int(chosen.min()) <= int(chosen.max()) < self._size:
-            raise ValueError(f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not")
+            raise ValueError(refused)
         if epoch and len(chosen) != self._given:
             raise ValueError(
                 f"the sampler gave {self._given} indices for epoch 0 and {len(chosen)} for epoch {epoch}; all epochs must "

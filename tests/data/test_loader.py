@@ -58,6 +58,8 @@ def test_batches_have_names_and_epochs_count_on() -> None:
     with pytest.raises(ValueError, match="for batches of 2 members"):
         next(iter(DataLoader(data(10), batch_size=4, names=["one"])))
     assert next(iter(DataLoader(torch.arange(3), batch_size=3, names=["x"], shuffle=False)))["x"].tolist() == [0, 1, 2]
+    with DataLoader("ab", batch_size=2, names=["letter"], shuffle=False) as texts:
+        assert list(texts) == [{"letter": ("a", "b")}]
 
 
 def test_an_epoch_that_is_left_early_reads_nothing_more() -> None:
@@ -82,7 +84,7 @@ def test_orders_of_ones_own() -> None:
     assert sorted(drawn) == list(range(9))
     assert drawn == chosen(RandomSampler(range(9)))
     assert torch.equal(torch.get_rng_state(), before)
-    for bad in ([], [9], [-1], [0.5], [True]):
+    for bad in ([], [9], [-1], [0.5], [True], [1j], ["a"], [[0, 1], [2]], 5, lambda epoch: None):
         with pytest.raises(ValueError, match="the sampler must give indices of 9 samples"):
             chosen(bad)
 
