@@ -19,7 +19,7 @@ from ddp.core.spans import Batch
 from ddp.data import Draws, MapSource
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.feed import Feed, Resident
-from ddp.data.streaming import NAME, Streaming, _Shelf, _Slot
+from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
 from ddp.data.visits import Visits
 from tests.data.fed import Samples, batches, images, make, same
 
@@ -194,8 +194,12 @@ def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
     streaming = make(MapSource(samples), "streaming", deadline_s=0.05)
     with pytest.raises(LateBatch, match=r"samples \[\d, \d\] were not there within 0.05 s"):
         streaming.get(Batch(0, 0, 2, 2))
-    samples.free.set()
+    (thread,) = [one for one in threading.enumerate() if one.name == NAME]
+    before = time.monotonic()
     streaming.close()
+    assert time.monotonic() - before < END_S / 2, "the rank is to say what is late before it is taken for lost"
+    samples.free.set()
+    thread.join(END_S)
 
 
 def test_the_thread_ends_with_its_owner() -> None:
