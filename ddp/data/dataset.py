@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -78,10 +79,10 @@ class MapSource:
 
     def _several(self) -> Any:
         """How samples are read together, if they are; not by a Subset that would read them one by one after all."""
-        dataset = self._dataset
-        if type(dataset) is Subset and not hasattr(dataset.dataset, "__getitems__"):
-            return None
-        return getattr(dataset, "__getitems__", None)
+        inner = self._dataset
+        while type(inner) is Subset:  # random_split of a random_split
+            inner = inner.dataset
+        return getattr(self._dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
         try:
@@ -113,6 +114,10 @@ def as_source(dataset: Any) -> Any:
         if not dataset or not all(isinstance(member, Tensor) for member in dataset):
             raise ValueError("a tuple or list as data set must hold tensors of equal length, such as (inputs, targets)")
         return TensorSource(*dataset)
+    if isinstance(dataset, Mapping) and 0 not in dataset:
+        raise ValueError(
+            "a mapping as data set must have samples 0, 1, ...; of tensors by name, give tuple(data.values())"
+        )
     if isinstance(dataset, IterableDataset):
         raise ValueError("an IterableDataset has no order to be divided over ranks; give a map-style Dataset")
     if not hasattr(type(dataset), "__len__"):

@@ -14,7 +14,7 @@ from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
 from ddp.data.dataset import as_source
 from ddp.data.feed import Feed, feed
-from ddp.data.visits import Sampler, Visits
+from ddp.data.visits import Sampler, Visits, refuse_part
 
 
 class DataLoader:
@@ -70,6 +70,8 @@ class DataLoader:
             raise ValueError(f"rank={rank} is not one of the ranks 0 to {world_size - 1}")
         if names is not None and (not names or len(set(names)) != len(names)):
             raise ValueError(f"names={list(names)} must all be different, and at least one")
+        if world_size > 1:
+            refuse_part(sampler)
         self._source, self.batch_size, self._named = as_source(dataset), batch_size, names is not None
         self.names = tuple(names) if names is not None else ("input", "target")
         """Of the members of a batch; those of a graph's batches where none were given."""
@@ -125,7 +127,8 @@ class DataLoader:
     def _with_names(self, batch: Any) -> Any:
         if not self._named or isinstance(batch, Mapping):
             return batch
-        members = batch if isinstance(batch, tuple) else (batch,)
+        texts = isinstance(batch, tuple) and all(isinstance(member, (str, bytes)) for member in batch)
+        members = batch if isinstance(batch, tuple) and not texts else (batch,)
         if len(members) != len(self.names):
             raise ValueError(f"names={list(self.names)} for batches of {len(members)} members; give one for each")
         return dict(zip(self.names, members, strict=True))

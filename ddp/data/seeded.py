@@ -6,9 +6,11 @@ step: a thread that reads ahead would race with dropout for its numbers.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -17,9 +19,16 @@ _FUNCTIONS = frozenset(
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
         *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
         *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+        *("_standard_gamma", "_sample_dirichlet", "rrelu"),  # what distributions are made of: Gamma, Beta, Dirichlet
     )
 )
 """Those that take a generator."""
+
+
+def seed_others(seed: int) -> None:
+    """Seed NumPy's and Python's own generators, of the whole process, with any 64-bit integer."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
 
 
 class Seeded(TorchFunctionMode):

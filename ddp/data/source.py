@@ -16,6 +16,8 @@ class TensorSource:
     def __init__(self, *tensors: Tensor) -> None:
         if not tensors:
             raise ValueError("a data set needs at least one tensor")
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            raise ValueError("the tensors of a data set must not be sparse; give tensor.to_dense()")
         lengths = [len(tensor) if tensor.dim() else 0 for tensor in tensors]
         if len(set(lengths)) > 1:
             raise ValueError(f"the tensors of a data set must have equal lengths, got {lengths}")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ddp.core.spans import Batch
 from ddp.data.errors import LateBatch, some
+from ddp.data.gather import Staged
 from ddp.data.granted import kept, same
 from ddp.data.room import size
 
@@ -24,7 +25,8 @@ NAME = "ddp-data"
 LOOK_S = 1.0
 """A thread that nobody asks for anything looks about this often, seconds."""
 END_S = 5.0
-"""How long its end is waited for, seconds: a data set may be in the middle of a sample."""
+"""How long its end is waited for, seconds: a data set may be in the middle of a sample. Not if that is late already: a rank
+that has to say so would be taken for lost meanwhile."""
 
 
 class Reader(Protocol):
@@ -59,7 +61,7 @@ class _Shelf:
         self.slots: deque[_Slot] = deque()
         self.granted: Iterator[Batch] = iter(())
         self.depth = depth
-        self.idle = self.stopped = False
+        self.idle = self.stopped = self.late = False
         self.pid = os.getpid()
 
     def next(self) -> _Slot | None:
@@ -128,7 +130,7 @@ def _end(shelf: _Shelf, thread: threading.Thread) -> None:
         return
     shelf.stop()
     if thread is not threading.current_thread():  # it may be the one that collects garbage
-        thread.join(END_S)
+        thread.join(0.0 if shelf.late else END_S)
 
 
 class Streaming:
@@ -162,7 +164,8 @@ class Streaming:
             slot = shelf.find(batch)
             if not slot.done:
                 shelf.changed.notify_all()
-                if not shelf.changed.wait_for(lambda: slot.done, self._deadline_s):
+                shelf.late = not shelf.changed.wait_for(lambda: slot.done, self._deadline_s)
+                if shelf.late:
                     raise LateBatch(self._late(batch))
             shelf.slots.popleft()
             # Not for each batch: to wake a thread takes time that a small step does not have.
@@ -170,7 +173,7 @@ class Streaming:
                 shelf.changed.notify_all()
         if slot.error is not None:
             raise slot.error
-        value = slot.value.take() if hasattr(slot.value, "take") else slot.value
+        value = slot.value.take() if isinstance(slot.value, Staged) else slot.value
         if not self._bytes:
             self._bytes = size(value)
         return value
@@ -180,7 +183,8 @@ class Streaming:
         return self._read.visited()
 
     def close(self) -> None:
-        """See `Feed`. A data set that does not come back from a sample is left to itself after `END_S` seconds."""
+        """See `Feed`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at once
+        after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()
         self._shelf = self._finalizer = None

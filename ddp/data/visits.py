@@ -21,6 +21,16 @@ AT_ONCE, MOST = 1 << 14, 16
 second, as a training step leaves nothing of its code in the cache."""
 
 
+def refuse_part(sampler: object) -> None:
+    """ValueError for a sampler that gives one rank's part of the samples: they are divided over ranks already."""
+    ranks = getattr(sampler, "num_replicas", getattr(sampler, "world_size", 1))
+    if ranks > 1 and hasattr(sampler, "rank"):
+        raise ValueError(
+            f"{type(sampler).__name__} gives the samples of one of {ranks} ranks, and they are divided over ranks already; "
+            "leave it out"
+        )
+
+
 class Visits:
     """The order of each epoch, by its number. `len`: samples of an epoch."""
 
@@ -28,10 +38,18 @@ class Visits:
         self, seed: int, size: int, sampler: Sampler | None = None, whole: int = 1, shuffle: bool = True
     ) -> None:
         """`size`: samples of the data set. `whole`: as many of an epoch are left out at its end as make it no multiple of
-        this. ValueError for a sampler that gives nothing, or nothing is left."""
+        this. ValueError for a sampler that gives nothing, or another order when it is asked again, or nothing is left."""
         self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
-        self._given = size if sampler is None else len(self._sampled(0))
+        self._given = size
+        if sampler is not None:
+            first = self._sampled(0)
+            if not torch.equal(first, self._sampled(0)):  # ranks would train some samples twice and others not at all
+                raise ValueError(
+                    "the sampler gives another order when it is asked for epoch 0 again, so ranks would not agree; draw "
+                    "from torch without a generator of its own, or from one that is made from the epoch"
+                )
+            self._given = len(first)
         self._length = self._given - self._given % whole
         if not self._length and whole > 1:
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
@@ -64,10 +82,15 @@ class Visits:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
             given = sampler(epoch) if callable(sampler) else sampler
-            chosen = torch.as_tensor(given if isinstance(given, Tensor) else list(given)).reshape(-1)
-        wrong = chosen.is_floating_point() or chosen.dtype == torch.bool
+            indices = given if isinstance(given, Tensor) else list(given) if isinstance(given, Iterable) else []
+        refused = f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not"
+        try:
+            chosen = torch.as_tensor(indices).reshape(-1)
+        except (TypeError, ValueError) as error:  # texts, batches of unequal lengths
+            raise ValueError(f"{refused} ({error})") from error
+        wrong = chosen.is_floating_point() or chosen.is_complex() or chosen.dtype == torch.bool
         if not len(chosen) or wrong or not 0 <= int(chosen.min()) <= int(chosen.max()) < self._size:
-            raise ValueError(f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not")
+            raise ValueError(refused)
         if epoch and len(chosen) != self._given:
             raise ValueError(
                 f"the sampler gave {self._given} indices for epoch 0 and {len(chosen)} for epoch {epoch}; all epochs must "

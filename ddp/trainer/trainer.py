@@ -16,7 +16,7 @@ from ddp.core.checkpointing import UNITS, Checkpointing
 from ddp.core.loading import Loading
 from ddp.data.augment import Augment
 from ddp.data.dataset import as_source
-from ddp.data.visits import Sampler, Visits
+from ddp.data.visits import Sampler, Visits, refuse_part
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
@@ -179,6 +179,7 @@ class Trainer:
         )
         self._callback = checkpoint_callback
         # What a sampler or drop_last leaves is refused here, not in the ranks.
+        refuse_part(sampler)
         Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
         if resume is not None:
             self._job = replace(self._job, resume=_latest(Path(resume)))

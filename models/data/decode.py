@@ -66,10 +66,21 @@ def _fill(files: Files, images: NDArray[np.uint8], first: str | None, start: int
 def _open(path: str, mode: str) -> Image.Image:
     try:
         with Image.open(path) as image:
-            return image.convert(mode)
+            return _of_bytes(image).convert(mode)
     except Exception as error:  # what a damaged image raises is not for us to list
         why = " ".join(str(error).split()).removesuffix(f" '{path}'") or type(error).__name__
         raise ValueError(f"cannot read image {path} ({why}); replace it, or remove it") from error
+
+
+def _of_bytes(image: Image.Image) -> Image.Image:
+    """`image`, of 16 bits a value the upper 8: Pillow makes white of all that is above 255."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            "its values are of 32 bits, and what is white among them is not known; make it one of 8 or 16 bits"
+        )
+    return image
 
 
 def _moments(images: NDArray[np.uint8]) -> tuple[list[float], list[float]]:

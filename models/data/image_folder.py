@@ -110,7 +110,7 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
         raise ValueError("data set image_folder needs data.path=FOLDER, which has a folder of images for each class")
     if options.shape is not None and options.shape[0] not in (1, 3):
         raise ValueError(f"data.shape: {options.shape[0]} channels; images of a folder have 3 (RGB) or 1 (grey)")
-    root = options.location.resolve()
+    root = Path(os.path.realpath(options.location))  # Path.resolve raises for links in a circle
     try:
         found = listing(root, options.seed or 0)
         return found, kept.place(data_dir, (found.train, found.eval), options.shape)

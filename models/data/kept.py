@@ -26,7 +26,7 @@ from ddp.data import TensorSource
 from models.data.download import one_at_a_time
 from models.data.images import images_source
 
-FORM = 1
+FORM = 2
 """Of what is kept: to be raised where it changes."""
 FOLDER = "decoded"
 ABOUT = "about.json"

@@ -12,9 +12,9 @@ from models.data.text import SEQ_LEN, encode, pieces
 
 def _read(path: Path) -> str:
     """The text, ends of line made one. ValueError, in one line, for what is none."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"data.path={path} is no file; give a text file")
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError(f"data.path={path} is no file; give a text file")
         afford(
             path.stat().st_size * 30, f"the text data.path={path}"
         )  # itself, its code points, and its tokens while they are counted

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from ddp import RankFailed
+from ddp import RankFailed, RoundRobinSampler
 from tests.api.conftest import Make, right
 from tests.runtime import toy
 
@@ -38,6 +38,7 @@ class Endless(IterableDataset[int]):
         ({"dataset": 7}, "int is no data set"),
         ({"dataset": {1, 2}}, "set is no data set"),
         ({"dataset": Endless()}, "give a map-style Dataset"),
+        ({"sampler": RoundRobinSampler(9, 2, 1)}, "RoundRobinSampler gives the samples of one of 2 ranks"),
         ({"batch_size": 0}, "batch_size=0 must be a whole number of 1 or more"),
         ({"batch_size": 2.5}, "batch_size=2.5 must be a whole number"),
         ({"epochs": 0}, "epochs=0 must be a whole number of 1 or more"),

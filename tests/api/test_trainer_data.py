@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
+from ddp import record_scalar
 from ddp.data import TensorSource
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
@@ -55,6 +58,28 @@ def test_the_same_data_in_any_form_gives_the_same_bits(make: Make, dataset: Any,
     expected = make(world_size=world_size, policy="sync").run().join()
     state = make(world_size=world_size, policy="sync", dataset=dataset).run().join()
     assert equal(state.state_dict(), expected.state_dict())
+
+
+class Noisy(Pairs):
+    """Noise that torch has no part in."""
+
+    def __getitem__(self, index: int) -> Any:
+        return *super().__getitem__(index), np.random.rand(), random.random()
+
+
+def test_ranks_draw_numbers_of_their_own_from_numpy_and_python_and_the_same_in_every_run(make: Make) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        for name, drawn in zip(("numpy", "python"), batch[2:], strict=True):
+            record_scalar(name, drawn.mean())
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    first, again = (
+        all_metrics(make(policy="sync", epochs=1, train_step=step, dataset=Noisy()).run())[0].per_rank_scalars
+        for _ in range(2)
+    )
+    for name in ("numpy", "python"):
+        assert [rank[name] for rank in again] == pytest.approx([rank[name] for rank in first], rel=1e-12)
+        assert abs(first[0][name] - first[1][name]) > 1e-6
 
 
 @pytest.mark.parametrize("world_size", WORLDS)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import RandomSampler, TensorDataset
+from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset
 
 from ddp import DataLoader, RoundRobinSampler
 from ddp.data import TensorSource
@@ -58,6 +60,8 @@ def test_batches_have_names_and_epochs_count_on() -> None:
     with pytest.raises(ValueError, match="for batches of 2 members"):
         next(iter(DataLoader(data(10), batch_size=4, names=["one"])))
     assert next(iter(DataLoader(torch.arange(3), batch_size=3, names=["x"], shuffle=False)))["x"].tolist() == [0, 1, 2]
+    with DataLoader("ab", batch_size=2, names=["letter"], shuffle=False) as texts:
+        assert list(texts) == [{"letter": ("a", "b")}]
 
 
 def test_an_epoch_that_is_left_early_reads_nothing_more() -> None:
@@ -82,9 +86,25 @@ def test_orders_of_ones_own() -> None:
     assert sorted(drawn) == list(range(9))
     assert drawn == chosen(RandomSampler(range(9)))
     assert torch.equal(torch.get_rng_state(), before)
-    for bad in ([], [9], [-1], [0.5], [True]):
+    for bad in ([], [9], [-1], [0.5], [True], [1j], ["a"], [[0, 1], [2]], 5, lambda epoch: None):
         with pytest.raises(ValueError, match="the sampler must give indices of 9 samples"):
             chosen(bad)
+
+
+def test_samplers_on_which_ranks_would_not_agree_are_refused() -> None:
+    drawing = RandomSampler(range(9), generator=torch.Generator())
+    for sampler in (drawing, lambda epoch: random.sample(range(9), 9), lambda epoch: np.random.permutation(9)):
+        with pytest.raises(ValueError, match="the sampler gives another order when it is asked for epoch 0 again"):
+            DataLoader(data(9), batch_size=4, sampler=sampler)
+    of_the_epoch = DataLoader(data(9), batch_size=4, sampler=lambda epoch: np.random.default_rng(epoch).permutation(9))
+    assert sorted(of_the_epoch.order(1).tolist()) == list(range(9))
+
+
+def test_a_sampler_of_one_ranks_part_is_refused_where_samples_are_divided() -> None:
+    for part in (DistributedSampler(range(9), 2, 1), RoundRobinSampler(9, 2, 1)):
+        with pytest.raises(ValueError, match=r"Sampler gives the samples of one of 2 ranks, and they are divided"):
+            DataLoader(data(9), batch_size=4, sampler=part, rank=1, world_size=2)
+        assert len(DataLoader(data(9), batch_size=4, sampler=part)) in (4, 5)
 
 
 def test_what_cannot_be_loaded_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from ddp.data import TensorSource
+from ddp.data import TensorSource, as_source
 from ddp.data.source import every
 
 
@@ -44,6 +44,11 @@ def test_what_is_no_data_set_is_refused() -> None:
     for empty in (torch.zeros(0, 2), torch.tensor(1.0)):
         with pytest.raises(ValueError, match="empty"):
             TensorSource(empty)
+    with pytest.raises(ValueError, match="must not be sparse"):
+        TensorSource(torch.eye(3).to_sparse())
+    with pytest.raises(ValueError, match="a mapping as data set must have samples 0, 1"):
+        as_source({"image": torch.zeros(3), "label": torch.zeros(3)})
+    assert len(as_source({0: torch.zeros(3), 1: torch.zeros(3)})) == 2
 
 
 class Pair(NamedTuple):

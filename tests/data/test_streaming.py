@@ -12,12 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.distributions import Beta, Gamma
+from torch.utils.data import Subset
 
 from ddp.core.spans import Batch
-from ddp.data import MapSource
+from ddp.data import Draws, MapSource
 from ddp.data.errors import BadSample, LateBatch
 from ddp.data.feed import Feed, Resident
-from ddp.data.streaming import NAME, Streaming, _Shelf, _Slot
+from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
 from ddp.data.visits import Visits
 from tests.data.fed import Samples, batches, images, make, same
 
@@ -124,6 +126,29 @@ def test_a_samples_own_randomness_is_of_seed_epoch_and_sample() -> None:
     assert not any(torch.equal(found[0, i][0], found[1, i][0]) for i in range(size))
 
 
+@pytest.mark.parametrize("collated", [torch.arange(6.0).view(3, 2).numpy(), [1, 2, 3]])
+def test_a_batch_that_is_one_tensor_streams(collated: Any) -> None:
+    """A tensor has a `take` of its own."""
+    streaming = make(MapSource(collated), "streaming")
+    assert torch.equal(streaming.get(batches(3, 3)[0]), torch.as_tensor(collated)[Visits(5, 3)(0)])
+    streaming.close()
+
+
+class Drawn(Samples):
+    """Draws what distributions are made of, which take a generator under names of their own."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input": Beta(2.0, 2.0).sample((2,)) + Gamma(1.0, 1.0).sample()}
+
+
+def test_randomness_of_distributions_and_of_parts_of_parts_is_a_samples_own() -> None:
+    draws = Draws(5, 0, torch.arange(4))
+    parts = Subset(Subset(Drawn(9), range(6)), range(4))
+    together, again = (MapSource(data).batch(torch.arange(4), draws)["input"] for data in (Drawn(9), parts))
+    assert torch.equal(together, again)
+    assert torch.equal(MapSource(parts).batch(torch.tensor([2]), Draws(5, 0, torch.tensor([2])))["input"][0], again[2])
+
+
 def test_only_what_was_granted_is_read() -> None:
     samples = Samples(40)
     streaming = make(MapSource(samples), "streaming", prefetch=4)
@@ -169,8 +194,12 @@ def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
     streaming = make(MapSource(samples), "streaming", deadline_s=0.05)
     with pytest.raises(LateBatch, match=r"samples \[\d, \d\] were not there within 0.05 s"):
         streaming.get(Batch(0, 0, 2, 2))
-    samples.free.set()
+    (thread,) = [one for one in threading.enumerate() if one.name == NAME]
+    before = time.monotonic()
     streaming.close()
+    assert time.monotonic() - before < END_S / 2, "the rank is to say what is late before it is taken for lost"
+    samples.free.set()
+    thread.join(END_S)
 
 
 def test_the_thread_ends_with_its_owner() -> None:

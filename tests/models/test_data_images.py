@@ -107,6 +107,17 @@ def test_images_are_decoded_right_and_brought_to_a_shape(folders: Folders) -> No
     assert 50 in small[:, 0, 0, 0].tolist()
 
 
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_of_16_bits_the_upper_8_are_taken(suffix: str, folders: Folders) -> None:
+    for path in folders[0].glob("cat/*"):
+        path.unlink()
+    for value in range(10):
+        Image.fromarray(np.full((4, 6), value << 8 | 255, np.uint16)).save(folders[0] / "cat" / f"{value}.{suffix}")
+    for channels in (1, 3):
+        parts = ready(*folders, shape=(channels, 4, 6))
+        assert sorted(colour for part in parts for colour in colours((part[0][part[1] == 0],))) == list(range(10))
+
+
 def test_what_was_decoded_is_kept_until_the_images_change(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     before = colours(ready(*folders)[0])
     opened: list[str] = []
@@ -188,6 +199,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "dangling link": (
         lambda root: (root / "cat" / "x.png").symlink_to("gone"),
         r"cannot read image .*cat/x\.png \(it is no file, or a link to none",
+    ),
+    "values of 32 bits": (
+        lambda root: Image.fromarray(np.ones((4, 6), np.float32)).save(root / "dog" / "3.tif"),
+        r"cannot read image .*dog/3\.tif \(its values are of 32 bits",
+    ),
+    "links in a circle": (
+        lambda root: (shutil.rmtree(root), root.symlink_to(root)),
+        r"data\.path=.*images is no folder",
     ),
     "empty folder": (lambda root: (root / "fox").mkdir(), r"images/fox has no images \(\.jpg, "),
     "no images": (

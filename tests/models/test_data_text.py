@@ -110,6 +110,8 @@ def test_a_text_that_is_no_file(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(ValueError, match="is no file; give a text file"):
             prepare("text_file", "", DataOptions(path=str(path)))
+    with pytest.raises(ValueError, match="File name too long; give a text file"):
+        prepare("text_file", "", DataOptions(path=str(tmp_path / ("x" * 300))))
     with pytest.raises(ValueError, match=r"needs data\.path=FILE"):
         prepare("text_file", "")
 
