@@ -150,9 +150,14 @@ class Streaming:
 
     def expect(self, granted: Iterable[Batch]) -> None:
         """See `Feed`."""
+        coming = iter(granted)
+        if self._shelf is None:  # an iterator that is let go after the end, at exit even, starts no thread
+            if (first := next(coming, None)) is None:
+                return
+            coming = chain((first,), coming)
         shelf = self._open()
         with shelf.changed:
-            shelf.expect(granted)
+            shelf.expect(coming)
             shelf.changed.notify_all()
 
     def get(self, batch: Batch) -> Any:

@@ -219,6 +219,15 @@ def test_a_closed_feed_that_is_asked_again_begins_anew() -> None:
     streaming.close()
 
 
+def test_an_epoch_let_go_after_the_end_starts_no_thread() -> None:
+    """At the end of a script it did, and the script never ended."""
+    streaming = make(images(8), "streaming")
+    streaming.get(Batch(0, 0, 2, 2))
+    streaming.close()
+    streaming.expect(())  # as an iterator does when it goes
+    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
 def test_after_a_fork_the_feed_goes_on() -> None:
     samples = Samples(8)
     streaming = make(MapSource(samples), "streaming", prefetch=1)
