@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,20 @@ epoch alone; what it draws from torch is."""
 AT_ONCE, MOST = 1 << 14, 16
 """Positions whose order is made at once, and epochs: of several where they are short. The first call costs ten times a
 second, as a training step leaves nothing of its code in the cache."""
+
+
+@contextmanager
+def _seeded(own: object, epoch: int) -> Iterator[None]:
+    """A sampler's own generator draws from the seed that it was given and the epoch, and is then as it was."""
+    if not isinstance(own, torch.Generator):
+        yield
+        return
+    before = own.get_state()
+    own.manual_seed(derive(own.initial_seed(), "sampler", epoch))
+    try:
+        yield
+    finally:
+        own.set_state(before)
 
 
 def refuse_part(sampler: object) -> None:
@@ -47,7 +62,7 @@ class Visits:
             if not torch.equal(first, self._sampled(0)):  # ranks would train some samples twice and others not at all
                 raise ValueError(
                     "the sampler gives another order when it is asked for epoch 0 again, so ranks would not agree; draw "
-                    "from torch without a generator of its own, or from one that is made from the epoch"
+                    "from torch, or from a generator that is made from the epoch"
                 )
             self._given = len(first)
         self._length = self._given - self._given % whole
@@ -77,7 +92,7 @@ class Visits:
 
     def _sampled(self, epoch: int) -> Tensor:
         sampler: Any = self._sampler
-        with Seeded() as mode:
+        with Seeded() as mode, _seeded(getattr(sampler, "generator", None), epoch):
             mode.seed(derive(self.seed, "sampler", epoch))
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)

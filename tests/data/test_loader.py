@@ -92,12 +92,27 @@ def test_orders_of_ones_own() -> None:
 
 
 def test_samplers_on_which_ranks_would_not_agree_are_refused() -> None:
-    drawing = RandomSampler(range(9), generator=torch.Generator())
-    for sampler in (drawing, lambda epoch: random.sample(range(9), 9), lambda epoch: np.random.permutation(9)):
+    for sampler in (lambda epoch: random.sample(range(9), 9), lambda epoch: np.random.permutation(9)):
         with pytest.raises(ValueError, match="the sampler gives another order when it is asked for epoch 0 again"):
             DataLoader(data(9), batch_size=4, sampler=sampler)
     of_the_epoch = DataLoader(data(9), batch_size=4, sampler=lambda epoch: np.random.default_rng(epoch).permutation(9))
     assert sorted(of_the_epoch.order(1).tolist()) == list(range(9))
+
+
+def test_a_samplers_own_generator_is_a_function_of_its_seed_and_the_epoch() -> None:
+    """The usual way to give a sampler of PyTorch a seed. Every rank has a copy of the generator, at its own place."""
+
+    def loader(seed: int) -> DataLoader:
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(data(50), batch_size=4, sampler=RandomSampler(range(50), generator=generator))
+
+    one, other = loader(5), loader(5)
+    second, first = one.order(1), one.order(0)
+    assert torch.equal(other.order(0), first)
+    assert torch.equal(other.order(1), second)
+    assert sorted(first.tolist()) == list(range(50))
+    assert not torch.equal(first, second)
+    assert not torch.equal(loader(6).order(0), first)
 
 
 def test_a_sampler_of_one_ranks_part_is_refused_where_samples_are_divided() -> None:
