@@ -125,7 +125,7 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     company: Muster, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
     wire, _ = arrive(post(company), 5.0)
-    peer, posted = company.peer(1, 2.0), Posted(company, None, 1)  # type: ignore[arg-type]
+    peer, posted = company.peer(1, 2.0), Posted(company, None, 1)
     posted._hold = Hold(tmp_path, None, from_rank(1))
     ours, posted._end = socket.socketpair()
     posted._peer = peer
