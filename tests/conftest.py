@@ -3,9 +3,10 @@ each process, as in ranks. Warm commands."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import Phase, settings
@@ -22,6 +23,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts something in the background has it ignore interrupts, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def press() -> Iterator[Callable[[], None]]:
+    """Ctrl-C, here. Nobody listens to the garbage collector meanwhile: an interrupt that comes in a listener is swallowed."""
+    listening = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    gc.callbacks[:] = listening
 
 
 @pytest.fixture(scope="session")

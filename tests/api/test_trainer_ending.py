@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -143,18 +142,20 @@ def test_an_error_that_nobody_asked_for_is_raised_at_the_end_of_the_block(make: 
 
 @pytest.mark.parametrize("waiting", ["next_metrics", "join"])
 @pytest.mark.parametrize("world_size", WORLDS)
-def test_an_interrupt_while_waiting_ends_everything(make: Make, world_size: int, waiting: str) -> None:
+def test_an_interrupt_while_waiting_ends_everything(
+    make: Make, press: Callable[[], None], world_size: int, waiting: str
+) -> None:
     reached = threading.Event()
     handle = make(world_size=world_size, epochs=1_000_000).run()
     first = handle.next_metrics()
     assert first is not None
 
-    def press() -> None:
+    def soon() -> None:
         reached.wait(WITHIN_S)
         time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGINT)
+        press()
 
-    threading.Thread(target=press).start()
+    threading.Thread(target=soon).start()
     reached.set()
     wait = handle.join if waiting == "join" else lambda: all_metrics(handle)
     with pytest.raises(KeyboardInterrupt):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -144,15 +144,17 @@ def test_a_rank_speaks_for_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
-def test_an_interrupt_stops_everything_within_three_seconds(play: Play, policy: str, backend: str) -> None:
+def test_an_interrupt_stops_everything_within_three_seconds(
+    play: Play, press: Callable[[], None], policy: str, backend: str
+) -> None:
     pressed: list[float] = []
 
-    def press() -> None:
+    def soon() -> None:
         time.sleep(1.5)
         pressed.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
+        press()
 
-    threading.Thread(target=press).start()
+    threading.Thread(target=soon).start()
     with pytest.raises(KeyboardInterrupt):
         play(policy, backend, epochs=100_000)
     assert time.monotonic() - pressed[0] < 3.0

@@ -72,7 +72,7 @@ class Link:
         self.wire.close()
 
     def _write(self) -> None:
-        with suppress(EngineError, OSError):  # of a file that goes along as well
+        try:
             while True:
                 try:
                     frames = self._outbox.get(timeout=min(self.wire.deadline_s / 5, MOST_BEAT_S))
@@ -82,7 +82,8 @@ class Link:
                     return
                 for kind, body in frames:
                     self.wire.send(kind, body)
-        self.wire.close()  # whoever reads finds out
+        except (EngineError, OSError) as error:  # of a file that goes along as well
+            self.wire.hang_up(str(error))  # whoever reads finds out
 
 
 def message(line: bytes, hold: Hold | None) -> Iterator[Frame]:

@@ -22,6 +22,7 @@ MOST = (1 << 20) + (1 << 12)
 TAG = 16
 _LENGTH, _NUMBER = struct.Struct(">I"), struct.Struct(">Q")
 _READ = 1 << 18
+_CLOSED = "the connection is closed"
 
 
 class LinkLost(EngineError):
@@ -49,11 +50,12 @@ class Wire:
         self._sent = self._received = 0
         self._buffer = bytearray()
         self._heard = time.monotonic()
+        self._lost: LinkLost | None = None
         line.setblocking(False)
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, kind: bytes, body: bytes = b"") -> None:
-        """Send one frame. Raises LinkLost."""
+        """Send one frame. Raises LinkLost, and so does `receive` then, once it has read what had come."""
         assert len(body) <= MOST, f"a frame of {len(body)} bytes"
         tag = _tag(self._keys.sending, self._sent, kind, body)
         self._sent += 1
@@ -63,34 +65,40 @@ class Wire:
             try:
                 left = left[self._line.send(left) :]
             except BlockingIOError:
-                self._wait(select.POLLOUT, until, f"it took nothing for {self.deadline_s:.1f} s")
+                self._wait(select.POLLOUT, until, Silent(f"it took nothing for {self.deadline_s:.1f} s"))
             except OSError as error:
-                raise LinkLost(_told(error)) from error
+                raise self._first(LinkLost(_told(error))) from error
 
     def receive(self) -> tuple[bytes, bytes]:
         """(kind, body) of the next frame. Raises LinkLost, too if none is whole within the deadline of the one before."""
         while (frame := self._whole()) is None:
-            self._wait(select.POLLIN, self._heard + self.deadline_s, f"nothing was heard for {self.deadline_s:.1f} s")
+            silent = Silent(f"nothing was heard for {self.deadline_s:.1f} s")
+            self._wait(select.POLLIN, self._heard + self.deadline_s, silent)
             try:
                 more = self._line.recv(_READ)
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise LinkLost(_told(error)) from error
+                raise self._first(LinkLost(_told(error))) from error
             if not more:
-                raise LinkLost("it hung up")
+                raise self._first(LinkLost("it hung up"))
             self._buffer += more
         return frame
 
-    def _wait(self, event: int, until: float, late: str) -> None:
+    def _wait(self, event: int, until: float, late: Silent) -> None:
         poll = select.poll()
         try:
             poll.register(self._line, event)
         except (OSError, ValueError) as error:  # closed by another thread
-            raise LinkLost("the connection is closed") from error
+            raise self._first(LinkLost(_CLOSED)) from error
         left = max(until - time.monotonic(), 0.0)  # this end may have been busy for longer than the other was silent
         if not poll.poll(left * 1000):
-            raise Silent(late)
+            raise self._first(late)
+
+    def _first(self, lost: LinkLost) -> LinkLost:
+        """Why the link is lost: what the other thread met then follows from that."""
+        self._lost = self._lost or lost
+        return self._lost
 
     def _whole(self) -> tuple[bytes, bytes] | None:
         """The first frame of what has come, if it is there."""
@@ -112,10 +120,15 @@ class Wire:
         self._heard = time.monotonic()
         return kind, body
 
-    def close(self) -> None:
-        """Hang up; wakes whoever sends or receives."""
+    def hang_up(self, why: str) -> None:
+        """Wake whoever sends or receives, who is told why; what has come can still be read."""
+        self._first(LinkLost(why))
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Hang up for good."""
+        self.hang_up(_CLOSED)
         self._line.close()
 
 
@@ -124,4 +137,4 @@ def _tag(key: bytes, number: int, kind: bytes, body: bytes) -> bytes:
 
 
 def _told(error: OSError) -> str:
-    return error.strerror or str(error)
+    return "it hung up" if isinstance(error, BrokenPipeError) else error.strerror or str(error)
