@@ -27,7 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture
 def press() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, here. Nobody listens to the garbage collector meanwhile: an interrupt that comes in a listener is swallowed."""
+    """Ctrl-C, here. Nobody listens to the garbage collector meanwhile: an interrupt that comes in a listener is lost."""
     listening = gc.callbacks[:]
     gc.callbacks.clear()
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
