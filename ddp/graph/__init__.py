@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddp.graph.builder import FlowBuilder
+    from ddp.graph.config import DdpConfig
     from ddp.graph.devices import is_heterogeneous
     from ddp.graph.entry import setup, setup_with
     from ddp.graph.errors import GraphError
     from ddp.graph.graph import Graph
     from ddp.graph.loader import DataLoader, GraphBatch
-    from ddp.graph.training import DdpConfig
 
 __all__ = [
     "DataLoader",
@@ -33,7 +33,7 @@ __all__ = [
 
 _HOME = {
     "DataLoader": "loader",
-    "DdpConfig": "training",
+    "DdpConfig": "config",
     "FlowBuilder": "builder",
     "Graph": "graph",
     "GraphBatch": "loader",

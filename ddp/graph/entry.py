@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import torch
 
+from ddp.graph.config import DdpConfig
 from ddp.graph.devices import cuda_devices, describe, resolve
 from ddp.graph.errors import GraphError
 from ddp.graph.graph import Graph
-from ddp.graph.training import DdpConfig, OptimizerFactory, Training
+from ddp.graph.training import OptimizerFactory, Training
 
 
 def setup(graph: Graph, builder: Callable[[torch.device], Graph], optimizer_factory: OptimizerFactory) -> None:

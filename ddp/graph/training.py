@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from ddp.core.policies import POLICIES, Policy
-from ddp.core.spans import Batch as Part
-from ddp.core.spans import Chunk, Span
 from ddp.core.world import World
-from ddp.data.feed import Feed
-from ddp.graph.crew import Timeline
-from ddp.graph.devices import cuda_devices, heterogeneous, resolve
+from ddp.graph.config import DdpConfig
+from ddp.graph.devices import cuda_devices, resolve
+from ddp.graph.epochs import alone, shared
 from ddp.graph.errors import GraphError
 from ddp.graph.graph import Flown, Graph
 from ddp.graph.loader import DataLoader, GraphBatch, check
@@ -29,10 +24,8 @@ from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
 from ddp.runtime.scalars import Scalars
-from ddp.settings import emulated, norm_limit
+from ddp.settings import emulated
 
-ANCHOR = 10
-MAX_ANCHOR = 200
 UNKNOWN = 1 << 30
 """Samples of an epoch before a data set is attached."""
 
@@ -47,48 +40,6 @@ class Scheduled(Protocol):
 
 Schedule = Callable[[int], float] | Scheduled
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
-@dataclass(frozen=True)
-class DdpConfig:
-    """Settings of `setup_with`. ValueError for what cannot be.
-
-    `speed_hint` and `speeds` have an entry for each device.
-    """
-
-    speed_hint: Sequence[float] | None = None
-    """Relative speeds to begin with; they correct themselves with the first measurements."""
-    overhead_target: float = 0.10
-    """El Che: what the cohort may lose by a reduction, as a fraction of the window."""
-    max_anchor: int | None = None
-    """None: El Che where the devices are unequal (or said to be); 0: never; else always, in windows of at
-    most so many batches of the slowest device."""
-    max_grad_norm: float | None = None
-    """Most that the L2 norm of a step's gradients may be, after they are reduced: the same on any number of devices."""
-    timeline: Timeline | None = None
-    """Is called with every record and its time: slices of the replicas' time, plans, closed windows (`ddp.core`)."""
-    devices: Sequence[str | torch.device] | None = None
-    """None: every CUDA device if there are two or more. `["cpu", "cpu"]`: two replicas on the CPU."""
-    speeds: Sequence[float] = ()
-    """Emulated relative speed of each device in (0, 1]; empty: as fast as it goes."""
-    parallel: bool = True
-    """Replicas run in threads; else one after the other, to the same bits."""
-
-    def __post_init__(self) -> None:
-        if self.max_anchor is not None and self.max_anchor < 0:
-            raise ValueError(f"max_anchor={self.max_anchor}: give 1 or more, 0 for no El Che, None to have it decided")
-        norm_limit("max_grad_norm", self.max_grad_norm)
-        emulated("speeds", self.speeds)
-
-    def policy(self, devices: Sequence[torch.device]) -> Policy:
-        """When the replicas meet."""
-        unequal = heterogeneous(devices) or any(len(set(said)) > 1 for said in (self.speeds, self.speed_hint or ()))
-        if self.max_anchor == 0 or not (unequal or self.max_anchor):
-            return POLICIES["sync"]()
-        most = self.max_anchor or MAX_ANCHOR
-        settings: dict[str, Any] = {"anchor": min(ANCHOR, most), "max_anchor": most, "no_divergence_guard": True}
-        settings |= {"overhead_target": self.overhead_target, "speed_hint": tuple(self.speed_hint or ()) or None}
-        return POLICIES["cadence"](**settings)
 
 
 class Training:
@@ -260,23 +211,10 @@ class Training:
         loader = self._loader
         if loader is None:
             raise GraphError("no data: call set_data_loader(loader, name of the input) first")
-        size = len(loader)
-        if self.replicas is None:
-            place = next((p.device for p in self.graph.parameters()), torch.device("cpu"))
-            feed, chunk = loader.feed(place), Chunk(number, 0, size, loader.batch_size)
-            feed.expect(map(chunk.at, range(chunk.steps)))
-            for part in map(chunk.at, range(chunk.steps)):
-                yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
-            return
-        position, replicas = 0, self.replicas
-        size = _whole(loader, len(replicas.devices), replicas.windows.windowed)
-        feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
-        while position < size:
-            work = replicas.windows.work(position, size)
-            fetch = [partial(_fetch, feed, number, spans) for feed, spans in zip(feeds, work, strict=True)]
-            sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
-            yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
-            position += sum(map(sum, sizes))
+        if self.replicas is not None:
+            return shared(loader, self.replicas, number)
+        place = next((p.device for p in self.graph.parameters()), torch.device("cpu"))
+        return alone(loader, place, number)
 
     def forward_batch(self, batch: GraphBatch) -> Any:
         """See `Graph.forward_batch`."""
@@ -294,26 +232,6 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
-
-
-def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
-    """Samples of an epoch on so many replicas: with `drop_last` every batch of them all is a whole one. Windows are made of
-    the batches of one. GraphError where nothing is left."""
-    size, batch = len(loader), loader.batch_size * replicas
-    if windowed or not loader.drop_last:
-        return size
-    if size < batch:
-        raise GraphError(
-            f"{size} samples make no batch of {batch} for {replicas} replicas: nothing is left with drop_last"
-        )
-    return size - size % batch
-
-
-def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
-    """What a replica trains of a window."""
-    parts = [Part(epoch, start, stop, stop - start) for start, stop in spans]
-    feed.expect(parts)
-    return tuple(map(feed.get, parts))
 
 
 def _sound(what: str, value: float) -> float:

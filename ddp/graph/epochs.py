@@ -1,0 +1,56 @@
+"""An epoch of a loader as the batches of a graph: on one device, or a part of each for every replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ddp.core.spans import Batch, Chunk, Span
+from ddp.data.feed import Feed
+from ddp.graph.errors import GraphError
+from ddp.graph.loader import DataLoader, GraphBatch
+from ddp.graph.replicas import Replicas
+
+
+def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[GraphBatch]:
+    """Epoch `number` (from 0) as one device at `place` trains it."""
+    feed, chunk = loader.feed(place), Chunk(number, 0, len(loader), loader.batch_size)
+    feed.expect(map(chunk.at, range(chunk.steps)))
+    for part in map(chunk.at, range(chunk.steps)):
+        yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
+
+
+def shared(loader: DataLoader, replicas: Replicas, number: int) -> Iterator[GraphBatch]:
+    """Epoch `number` (from 0), each batch or window cut for the replicas as its turn comes. GraphError where `drop_last`
+    leaves nothing."""
+    position, size = 0, _whole(loader, len(replicas.devices), replicas.windows.windowed)
+    feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
+    while position < size:
+        work = replicas.windows.work(position, size)
+        fetch = [partial(_fetch, feed, number, spans) for feed, spans in zip(feeds, work, strict=True)]
+        sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
+        yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
+        position += sum(map(sum, sizes))
+
+
+def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
+    """Samples of an epoch on so many replicas: with `drop_last` every batch of them all is a whole one. Windows are made of
+    the batches of one. GraphError where nothing is left."""
+    size, batch = len(loader), loader.batch_size * replicas
+    if windowed or not loader.drop_last:
+        return size
+    if size < batch:
+        raise GraphError(
+            f"{size} samples make no batch of {batch} for {replicas} replicas: nothing is left with drop_last"
+        )
+    return size - size % batch
+
+
+def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
+    """What a replica trains of a window."""
+    parts = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
+    feed.expect(parts)
+    return tuple(map(feed.get, parts))
