@@ -14,6 +14,7 @@ from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
 from ddp.data.dataset import as_source
 from ddp.data.feed import Feed, feed
+from ddp.data.source import texts
 from ddp.data.visits import Sampler, Visits, refuse_part
 
 
@@ -127,8 +128,7 @@ class DataLoader:
     def _with_names(self, batch: Any) -> Any:
         if not self._named or isinstance(batch, Mapping):
             return batch
-        texts = isinstance(batch, tuple) and all(isinstance(member, (str, bytes)) for member in batch)
-        members = batch if isinstance(batch, tuple) and not texts else (batch,)
+        members = batch if isinstance(batch, tuple) and not texts(batch) else (batch,)
         if len(members) != len(self.names):
             raise ValueError(f"names={list(self.names)} for batches of {len(members)} members; give one for each")
         return dict(zip(self.names, members, strict=True))

@@ -46,6 +46,11 @@ class TensorSource:
         return TensorSource(*(tensor.to(device) for tensor in self.tensors))
 
 
+def texts(batch: Any) -> bool:
+    """Whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
+    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(one, (str, bytes)) for one in batch)
+
+
 def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """`batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types), tuples
     and lists (which become tuples)."""

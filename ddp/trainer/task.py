@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.data.augment import Augment
-from ddp.data.source import TensorSource
+from ddp.data.source import TensorSource, texts
 from ddp.data.visits import Sampler
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
@@ -122,9 +122,7 @@ def _told(value: Any) -> str:
 
 def _samples(batch: Any) -> int:
     """Samples of a batch: the first dimension of its first tensor."""
-    if isinstance(batch, Tensor) and batch.dim():
-        return len(batch)
-    if isinstance(batch, (tuple, list)) and batch and all(isinstance(member, (str, bytes)) for member in batch):
+    if texts(batch) or (isinstance(batch, Tensor) and batch.dim()):
         return len(batch)
     members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
     return next((count for count in map(_samples, members) if count), 0)
