@@ -224,10 +224,13 @@ class Cohort:
         """
         return tuple(ledger.epoch for ledger in takewhile(done, self.ledgers))
 
+    def in_work(self, epoch: int) -> int:
+        """Steps of `epoch` that are granted and not done."""
+        return sum(chunk.steps for rank in self.ranks for chunk in rank.queue if chunk.epoch == epoch)
+
     def fully_trained(self, epoch: int) -> bool:
         """No sample of `epoch` is free or being trained; all are trained, in the model or on their way into it."""
-        pending = any(chunk.epoch == epoch for rank in self.ranks for chunk in rank.queue)
-        return not pending and self.ledger(epoch).free == 0
+        return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
 def book(cohort: Cohort, rank: int, steps: int) -> Cohort:

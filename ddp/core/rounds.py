@@ -46,11 +46,10 @@ def due(cohort: Cohort, plan: Plan) -> str:
 
 def _ends_soon(cohort: Cohort) -> bool:
     """Whether all are at work, and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
-    queues = [cohort.ranks[rank].queue for rank in cohort.live]
-    if not all(queues) or cohort.ledgers[0].free:
+    oldest = cohort.ledgers[0]
+    if oldest.free or not all(cohort.ranks[rank].queue for rank in cohort.live):
         return False
-    left = sum(chunk.steps for queue in queues for chunk in queue if chunk.epoch == cohort.ledgers[0].epoch)
-    return left * SLIVER <= sum(cohort.window)
+    return cohort.in_work(oldest.epoch) * SLIVER <= sum(cohort.window)
 
 
 def in_turn(cohort: Cohort, plan: Plan) -> bool:
