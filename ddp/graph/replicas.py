@@ -57,7 +57,8 @@ class Replicas:
         self._seq = 0
         self.shard_sizes = (0,) * len(self.devices)
         """Samples by rank in the last forward pass."""
-        self._written = Written(graph)
+        self._parameters = Written(graph, nn.Module.parameters)
+        self._buffers = Written(graph, nn.Module.buffers)
         self._attributes = attributes(graph)
         self._say(self.windows.plan)
         self.broadcast()
@@ -68,12 +69,8 @@ class Replicas:
         self._note()
 
     def _note(self) -> None:
-        self._versions = self._versions_now()
-        self._written.note()
-
-    def _versions_now(self) -> list[int]:
-        """Of the graph's parameters: PyTorch counts what is written into a tensor."""
-        return [parameter._version for parameter in self.models[0].parameters()]
+        self._parameters.note()
+        self._buffers.note()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[Batch]]:
         """A batch, divided by the shares in force: at most one piece for each rank."""
@@ -101,7 +98,7 @@ class Replicas:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._written.own)
+        one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._buffers.own)
         try:
             flown: Flown = one()
         except BaseException:
@@ -173,13 +170,13 @@ class Replicas:
     def _follow(self) -> None:
         """What was written into the graph's parameters since the last step, and into its buffers, goes to all replicas."""
         self._check_unwritten()
-        if self._versions != self._versions_now() or self._written.changed:
+        if self._parameters.changed or self._buffers.changed:
             self.broadcast()
 
     def _check_unwritten(self) -> None:
         """GraphError if it was written between gradients and their step: they are of other values, and whoever wrote has
         seen those of one replica."""
-        if self.crew.backward and self._versions != self._versions_now():
+        if self.crew.backward and self._parameters.changed:
             raise GraphError(
                 "parameters were changed between backward() and step(), as by an optimizer of your own, which has the "
                 "gradients of one replica only: use graph.step(), and write into parameters right after it"

@@ -166,3 +166,14 @@ def test_what_is_written_into_parameters_after_a_step_reaches_all_replicas() -> 
     backward(graph, *data(12, 4))
     graph.step()
     assert equal(graph, replicas(graph)[1])
+
+
+def test_a_parameter_that_gets_other_memory_is_told() -> None:
+    """Before, the other replicas went on with what they had."""
+    graph = on(2, made(norm=False), plain)
+    backward(graph, *data(12))
+    graph.step()
+    for parameter in graph.parameters():
+        parameter.data = torch.zeros_like(parameter)
+    with pytest.raises(ValueError, match=r"was replaced during training: change it in place \(copy_\)"):
+        backward(graph, *data(12))
