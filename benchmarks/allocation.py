@@ -1,0 +1,82 @@
+"""Steps of one rank alone, with what ranks inherit from the fork server about memory, and as the system does it:
+
+python -m benchmarks.allocation [MODEL...]
+
+Fresh processes in turn, `PAIRS` of each; the ratio of their medians by pair, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from functools import partial
+
+import torch
+
+import models
+from ddp.core.policies.sync import Sync
+from ddp.core.spans import Batch
+from ddp.runtime.forkserver import ENVIRONMENT
+from ddp.runtime.meter import Meter
+from ddp.runtime.replica import Replica
+from ddp.runtime.scratch import scratch
+from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.task import Job
+
+PAIRS, MEASURED_S = 7, 1.5
+MEMORY = {name: value for name, value in ENVIRONMENT.items() if "ALLOC" in name}
+
+
+def step(name: str) -> tuple[float, float]:
+    """(median seconds of a step, page faults in one) of a model under its quick recipe."""
+    torch.set_num_threads(1)
+    recipe = models.load(name).recipes["quick"]
+    with scratch() as folder:
+        job = Job(partial(models.make_task, name, recipe, ""), 1, recipe.batch_size, 0, 1, Sync(), "nccl", folder)
+        meter = Meter(0, folder, torch.device("cpu"))
+        replica = Replica(job, torch.device("cpu"), meter, Slowdown(1.0))
+        seconds: list[float] = []
+        warm, before, until = 5, 0, time.perf_counter() + 60
+        while len(seconds) < warm + 5 or time.perf_counter() < until:
+            if len(seconds) == warm:
+                before, until = _faults(), time.perf_counter() + MEASURED_S
+            start = len(seconds) % (replica.samples // recipe.batch_size) * recipe.batch_size
+            began = time.perf_counter()
+            replica.step(Batch(0, start, start + recipe.batch_size, recipe.batch_size), 0.0)
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[warm:]), (_faults() - before) / (len(seconds) - warm)
+
+
+def _faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _asked(name: str, kept: bool) -> tuple[float, float]:
+    """`step` in a process of its own."""
+    plain = {key: value for key, value in os.environ.items() if key not in MEMORY}
+    command = [sys.executable, "-m", "benchmarks.allocation", "--step", name]
+    said = subprocess.run(command, env=plain | (MEMORY if kept else {}), capture_output=True, text=True, check=True)
+    seconds, faults = map(float, said.stdout.split())
+    return seconds, faults
+
+
+def main(names: list[str]) -> None:
+    """A row of the table of docs/speed.md for each model."""
+    for name in names or sorted(models.MODELS):
+        pairs = [(_asked(name, True), _asked(name, False)) for _ in range(PAIRS)]
+        low, middle, high = statistics.quantiles([kept[0] / plain[0] for kept, plain in pairs], n=4)
+        faults = [
+            statistics.median(found) for found in zip(*((kept[1], plain[1]) for kept, plain in pairs), strict=True)
+        ]
+        print(f"| {name} | {middle:.2f} ({low:.2f} to {high:.2f}) | {faults[1]:,.0f} | {faults[0]:,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--step"]:
+        print(*step(sys.argv[2]))
+    else:
+        main(sys.argv[1:])
