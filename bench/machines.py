@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -78,7 +78,7 @@ def seat(environ: Mapping[str, str]) -> Seat | None:
 def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
     """Run `command` where this is rank 0, and serve its rank where not; the exit code."""
     if place.rank:
-        _leave(_serve(place))
+        interrupts.leave(_serve(place))  # nobody need wait for torch to tidy up
     machines = Machines(place)
     code: int = Exit.INTERNAL
     try:
@@ -93,13 +93,6 @@ def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
         with interrupts.deferred():
             machines.dismiss(code)
     return code
-
-
-def _leave(code: int) -> NoReturn:
-    """Exit at once: whoever waits for this process need not wait for torch to tidy up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 class Machines:
