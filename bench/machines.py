@@ -104,7 +104,8 @@ class Machines:
         self._store: Store | None = None
 
     def settle(self, config: Config) -> Config:
-        """The configuration with torchrun's world size. Raises UsageError where the two contradict each other."""
+        """The configuration with torchrun's world size. Raises UsageError where the two contradict each other, RankLost if
+        torchrun's store is gone."""
         place, cluster = self.seat, config.cluster
         if facts(config.engine.name).one_process:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without torchrun")
@@ -127,7 +128,7 @@ class Machines:
         return self._muster
 
     def _open(self, bind: str) -> None:
-        """Listen, and say so at the store. Raises ValueError, OSError."""
+        """Listen, and say so at the store. Raises ValueError, OSError, RankLost."""
         if self._muster is not None:
             return
         from ddp.runtime.remote.muster import Company, Muster
@@ -149,9 +150,13 @@ class Machines:
         self._say({"host": host, "port": port, "run": run.hex(), "key": "" if known else key.hex()})
 
     def _say(self, message: dict[str, Any]) -> None:
-        if self._store is None:
-            self._store = _open_store(self.seat)
-        self._store.set(self.seat.attempt, json.dumps(message))
+        """At the store. Raises RankLost."""
+        try:
+            if self._store is None:
+                self._store = _open_store(self.seat)
+            self._store.set(self.seat.attempt, json.dumps(message))
+        except RuntimeError as error:
+            raise RankLost(f"torchrun's store at {self.seat.store} is gone ({str(error).splitlines()[0]})") from error
 
     def dismiss(self, code: int) -> None:
         """All is over, with this exit code: the outposts go as soon as this process has."""
@@ -165,7 +170,7 @@ class Machines:
             return
         try:
             self._say({"code": code})
-        except (RankLost, RuntimeError) as error:
+        except RankLost as error:
             print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
 
 

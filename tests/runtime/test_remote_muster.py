@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,17 +126,51 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     company: Muster, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
     wire, _ = arrive(post(company), 5.0)
-    peer, posted = company.peer(1, 2.0), Posted(company, None, 1)
+    peer, posted = company.peer(1, 2.0), lendable(company)
     posted._hold = Hold(tmp_path, None, from_rank(1))
-    ours, posted._end = socket.socketpair()
-    posted._peer = peer
     peer.lend(posted, 5.0)
     wire.send(kind, body)
     assert "it sent what makes no sense" in posted.fate()
     with pytest.raises(LinkLost):
         for_ever(wire.receive)
     wire.close()
+
+
+def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Muster) -> None:
+    """What it still had to send of the one before took its time; the next run failed at once."""
+    wire, _ = arrive(post(company), 5.0)
+    peer, first, second = company.peer(1, 2.0), lendable(company), lendable(company)
+    peer.lend(first, 5.0)
+    threading.Timer(0.3, wire.send, (ENDED, b'{"fate": "exit code 0"}')).start()
+    peer.lend(second, 5.0)
+    assert first.fate() == "exit code 0"
+    with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
+        peer.lend(Posted(company, None, 1), 0.1)
+    wire.close()
+    assert "its host is gone" in second.fate()
+
+
+def lendable(there: Muster) -> Posted:
+    """A rank of a run, as if it had been started."""
+    posted = Posted(there, None, 1)
+    ours, posted._end = socket.socketpair()
     ours.close()
+    posted._peer = there.peer(1, 2.0)
+    return posted
+
+
+def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: Muster) -> None:
+    """Nobody was, and the run waited for five deadlines."""
+    wire, _ = arrive(post(company), 5.0)
+    peer, told = company.peer(1, 2.0), threading.Event()
+
+    def broken(timeout_s: float) -> bool:
+        wire.close()
+        return told.wait(10.0)
+
+    peer._posted = SimpleNamespace(wait=broken, end=lambda why: told.set())  # type: ignore[assignment]
+    with pytest.raises(RankLost, match="rank 1: its host is gone"):
+        peer.lend(Posted(company, None, 1), 5.0)
 
 
 def test_asking_for_the_time_has_an_end(company: Muster) -> None:

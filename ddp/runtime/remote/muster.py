@@ -184,11 +184,11 @@ class Peer:
 
     def lend(self, posted: Posted, deadline_s: float) -> None:
         """From here on what comes is for this rank. Raises RankLost."""
+        if self._posted is not None and not self._posted.wait(deadline_s):
+            raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
+        self._posted = posted  # first: whoever finds the link lost from here on tells it
         if self.gone:
             raise RankLost(f"rank {self.rank}: {self.gone}")
-        if self._posted is not None and not self._posted.wait(0.0):
-            raise RankLost(f"rank {self.rank} has not ended the run before this one")
-        self._posted = posted
         self.link.expect(deadline_s)
 
     def _read(self) -> None:
