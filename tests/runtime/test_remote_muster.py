@@ -130,6 +130,7 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     posted._hold = Hold(tmp_path, None, from_rank(1))
     peer.lend(posted, 5.0)
     wire.send(kind, body)
+    assert posted.wait(10.0)
     assert "it sent what makes no sense" in posted.fate()
     with pytest.raises(LinkLost):
         for_ever(wire.receive)
@@ -147,6 +148,7 @@ def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Muster)
     with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
         peer.lend(Posted(company, None, 1), 0.1)
     wire.close()
+    assert second.wait(10.0)
     assert "its host is gone" in second.fate()
 
 
