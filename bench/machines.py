@@ -25,7 +25,7 @@ import models
 from bench import interrupts
 from bench.config import Config
 from bench.exitcodes import Exit
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError, RankLost
 from ddp.runtime.engines import facts
 from models.setup import Recipe
@@ -201,7 +201,8 @@ def _serve(place: Seat) -> int:
             return int(said["code"])
         return _attend(place, said, known or bytes.fromhex(said["key"]))
     except (EngineError, OSError) as error:
-        print(f"bench: rank {place.rank} ends: {error}", file=sys.stderr)
+        why = reason(error) if isinstance(error, OSError) else error
+        print(f"bench: rank {place.rank} ends: {why}", file=sys.stderr)
         return Exit.FAILED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -24,6 +25,7 @@ from ddp.runtime.remote.link import CLOCK, ENDED, FILE, HELLO
 from ddp.runtime.remote.muster import Company, Muster, Posted
 from ddp.runtime.remote.outpost import Outpost, Post, arrive
 from ddp.runtime.remote.wire import LinkLost
+from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
 
 
@@ -55,6 +57,28 @@ def test_strangers_hold_up_nobody(company: Muster) -> None:
     wire.close()
     for line in strangers:
         line.close()
+
+
+def test_who_comes_while_there_are_no_descriptors_is_met_later(
+    company: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the end of all meeting."""
+    monkeypatch.setattr(muster, "REST_S", 0.05)
+    listener = company._listener
+    refusals = [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    def accept() -> Any:
+        if refusals:
+            raise refusals.pop()
+        return listener.accept()
+
+    company._listener = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)  # type: ignore[assignment]
+    first, _ = arrive(post(company), 5.0)
+    second, _ = arrive(post(company, 2), 5.0)
+    assert not refusals
+    assert company.peer(2, 5.0).gone == ""
+    first.close()
+    second.close()
 
 
 def test_who_is_turned_away_because_of_strangers_comes_again(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +232,19 @@ def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str
         pytest.raises(LinkLost, match={"cut": "nothing was heard", "closed": "hung up", "garbage": "frame"}[how]),
     ):
         there.serve()
+
+
+def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Muster) -> None:
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    wire, clock = arrive(post(company), 5.0)
+    there = Outpost(post(company), wire, clock)
+    folder = there._held.enter_context(scratch())
+    there._run = SimpleNamespace(end=again)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), there:
+        raise KeyboardInterrupt
+    assert not folder.exists()
 
 
 def test_nobody_there_is_an_error_in_bounded_time() -> None:

@@ -31,6 +31,7 @@ from ddp.runtime.remote.link import (
     KILL,
     MESSAGE,
     ORDER,
+    REST_S,
     START,
     THERE,
     Frame,
@@ -75,6 +76,7 @@ class Muster:
         self._peers: dict[int, Peer] = {}
         self._came = threading.Condition()
         self._strangers = threading.Semaphore(STRANGERS)
+        self._closed = threading.Event()
         threading.Thread(target=self._listen, name="muster", daemon=True).start()
 
     def outfit(self, job: Job) -> Job:
@@ -116,6 +118,7 @@ class Muster:
 
     def close(self) -> None:
         """Hang up."""
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -130,8 +133,10 @@ class Muster:
                 line, _ = self._listener.accept()
             except ConnectionError:
                 continue
-            except OSError:  # closed
-                return
+            except OSError:  # closed, or out of descriptors for a while
+                if self._closed.wait(REST_S):
+                    return
+                continue
             if not self._strangers.acquire(blocking=False):
                 line.close()
                 continue
