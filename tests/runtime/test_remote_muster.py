@@ -130,6 +130,14 @@ def test_one_that_does_not_come_is_named(company: Muster) -> None:
         company.peer(2, 0.1)
 
 
+def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: Muster) -> None:
+    """There it was known only that nobody had come."""
+    with pytest.raises(LinkLost, match="DDP_KEY"):
+        arrive(post(company, key=b"wrong" * 8), 5.0)
+    with pytest.raises(RankLost, match=r"rank 1 did not come .*; the last one that was turned away: .*have the key"):
+        company.peer(1, 0.1)
+
+
 def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host's is set right; one's own is left alone."""
     monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)

@@ -77,6 +77,7 @@ class Muster:
         self._came = threading.Condition()
         self._strangers = threading.Semaphore(STRANGERS)
         self._closed = threading.Event()
+        self._refused = ""
         threading.Thread(target=self._listen, name="muster", daemon=True).start()
 
     def outfit(self, job: Job) -> Job:
@@ -94,7 +95,7 @@ class Muster:
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
                 where = "{}:{}".format(*self.address)
-                raise RankLost(f"rank {rank} did not come to {where} within {timeout_s:g} s")
+                raise RankLost(f"rank {rank} did not come to {where} within {timeout_s:g} s{self._refused}")
             return self._peers[rank]
 
     def order(self, job: Job, here: bool) -> bytes:
@@ -146,7 +147,8 @@ class Muster:
         try:
             wire = welcome(line, self._company.key, self._company.run)
             rank, node = self._introduced(wire)
-        except Exception:  # whatever a stranger does ends nothing but its connection
+        except Exception as error:  # whatever a stranger does ends nothing but its connection
+            self._refused = f"; the last one that was turned away: {error}"
             line.close()
             return
         finally:
