@@ -7,9 +7,10 @@ import os
 import sys
 import traceback
 from contextlib import suppress
-from typing import NoReturn
 
-from bench.interrupts import interrupted, listening
+from bench.interrupts import interrupted, leave, listening
+
+INTERRUPTED = "bench: interrupted\n"
 
 
 def main() -> int:
@@ -24,13 +25,13 @@ def main() -> int:
             sys.stdout.flush()  # here, where somebody minds what comes of it
             return code
         except KeyboardInterrupt:
-            _leave()
+            leave(130, INTERRUPTED)
         except BrokenPipeError:  # `| head` has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return code
         except Exception:
             if interrupted():  # an import that is interrupted may fail in its own way
-                _leave()
+                leave(130, INTERRUPTED)
             traceback.print_exc()
             print("bench: this is a defect of the harness, please report it", file=sys.stderr)
             return 6
@@ -41,14 +42,6 @@ def _speak_plainly() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         with suppress(OSError):  # it was opened on something else than is beneath it now
             sys.stdout.reconfigure(errors="replace")
-
-
-def _leave() -> NoReturn:
-    """Exit as interrupted, at once: a half-imported torch may crash in Python's own tidying up."""
-    with suppress(OSError):
-        sys.stdout.flush()
-        print("bench: interrupted", file=sys.stderr, flush=True)
-    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from bench.config import register
 from bench.listing import CONF
 from bench.usage import UsageError
 from bench.words import in_our_words, readable
+from ddp.runtime.scratch import scratch
 from ddp.suggest import unknown
 
 
@@ -67,8 +67,8 @@ def compose(
             leave_out(f"{' '.join(hydra.overrides.task)}: left out: {why}")
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
-    with tempfile.TemporaryDirectory(prefix="bench-sweep-", ignore_cleanup_errors=True) as scratch:
-        OmegaConf.register_new_resolver("hydra_scratch", lambda: scratch, replace=True)
+    with scratch() as folder:
+        OmegaConf.register_new_resolver("hydra_scratch", lambda: str(folder), replace=True)
         try:
             for word in arguments:
                 if word.startswith("="):

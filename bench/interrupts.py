@@ -5,10 +5,14 @@ Remembered, because an exception raised in the middle of an import or of a callb
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 _seen: list[int] = []
 
@@ -49,6 +53,19 @@ def deferred() -> Iterator[None]:
         yield
     if len(_seen) > before:
         raise KeyboardInterrupt
+
+
+def leave(code: int, word: str = "") -> NoReturn:
+    """Exit at once with a last word, without Python's own tidying up, in which a half-imported torch may crash. The folder
+    that `multiprocessing` keeps its sockets in goes. Main thread only."""
+    with _handled_by(_remember):
+        with suppress(OSError):
+            sys.stdout.flush()
+            print(word, end="", file=sys.stderr, flush=True)
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            with suppress(OSError):
+                shutil.rmtree(util.get_temp_dir())
+        os._exit(code)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -25,7 +25,7 @@ import models
 from bench import interrupts
 from bench.config import Config
 from bench.exitcodes import Exit
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError, RankLost
 from ddp.runtime.engines import facts
 from models.setup import Recipe
@@ -78,7 +78,7 @@ def seat(environ: Mapping[str, str]) -> Seat | None:
 def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
     """Run `command` where this is rank 0, and serve its rank where not; the exit code."""
     if place.rank:
-        _leave(_serve(place))
+        interrupts.leave(_serve(place))  # nobody need wait for torch to tidy up
     machines = Machines(place)
     code: int = Exit.INTERNAL
     try:
@@ -95,13 +95,6 @@ def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
     return code
 
 
-def _leave(code: int) -> NoReturn:
-    """Exit at once: whoever waits for this process need not wait for torch to tidy up."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 class Machines:
     """Rank 0's side: what torchrun says of the run, and the ranks that it has started."""
 
@@ -111,7 +104,8 @@ class Machines:
         self._store: Store | None = None
 
     def settle(self, config: Config) -> Config:
-        """The configuration with torchrun's world size. Raises UsageError where the two contradict each other."""
+        """The configuration with torchrun's world size. Raises UsageError where the two contradict each other, RankLost if
+        torchrun's store is gone."""
         place, cluster = self.seat, config.cluster
         if facts(config.engine.name).one_process:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without torchrun")
@@ -134,7 +128,7 @@ class Machines:
         return self._muster
 
     def _open(self, bind: str) -> None:
-        """Listen, and say so at the store. Raises ValueError, OSError."""
+        """Listen, and say so at the store. Raises ValueError, OSError, RankLost."""
         if self._muster is not None:
             return
         from ddp.runtime.remote.muster import Company, Muster
@@ -156,9 +150,13 @@ class Machines:
         self._say({"host": host, "port": port, "run": run.hex(), "key": "" if known else key.hex()})
 
     def _say(self, message: dict[str, Any]) -> None:
-        if self._store is None:
-            self._store = _open_store(self.seat)
-        self._store.set(self.seat.attempt, json.dumps(message))
+        """At the store. Raises RankLost."""
+        try:
+            if self._store is None:
+                self._store = _open_store(self.seat)
+            self._store.set(self.seat.attempt, json.dumps(message))
+        except RuntimeError as error:
+            raise RankLost(f"torchrun's store at {self.seat.store} is gone ({str(error).splitlines()[0]})") from error
 
     def dismiss(self, code: int) -> None:
         """All is over, with this exit code: the outposts go as soon as this process has."""
@@ -172,7 +170,7 @@ class Machines:
             return
         try:
             self._say({"code": code})
-        except (RankLost, RuntimeError) as error:
+        except RankLost as error:
             print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
 
 
@@ -203,7 +201,8 @@ def _serve(place: Seat) -> int:
             return int(said["code"])
         return _attend(place, said, known or bytes.fromhex(said["key"]))
     except (EngineError, OSError) as error:
-        print(f"bench: rank {place.rank} ends: {error}", file=sys.stderr)
+        why = reason(error) if isinstance(error, OSError) else error
+        print(f"bench: rank {place.rank} ends: {why}", file=sys.stderr)
         return Exit.FAILED
 
 

@@ -30,6 +30,7 @@ from bench.plan import RunPlan, plan
 from bench.runfolder import find_runs, finished, making, place
 from bench.summary import Cell
 from bench.usage import UsageError, reason, usage
+from ddp.core.errors import EngineError
 from ddp.registered import blamed
 from ddp.runtime.clock import now
 from ddp.runtime.engines import facts
@@ -117,6 +118,10 @@ class Session:
             interrupts.check()  # an import that was interrupted may fail in its own way
             print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
             cell = Cell(name, Exit.USAGE, note=str(error))
+        except EngineError as error:  # before the run began
+            interrupts.check()
+            print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
+            cell = Cell(name, Exit.FAILED, note=str(error))
         except OSError as error:
             print(f"bench: {name}: cannot write the results: {error}", file=sys.stderr)
             cell = Cell(name, Exit.FAILED, note=str(error))

@@ -157,8 +157,8 @@ class Ranks:
     def events(self, timeout_s: float) -> list[Event]:
         """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed.
 
-        A caller who was away for longer than that is told so behind all that ranks said meanwhile."""
-        away = now() - self._left
+        A caller who was away for longer than that, or stopped in here, is told so behind all that ranks said meanwhile."""
+        came = now()
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
         events: list[Event] = []
         for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
@@ -171,6 +171,7 @@ class Ranks:
         at = now()
         if at - self._ticked >= timeout_s:
             self._ticked = at
+            away = came - self._left + max(at - came - timeout_s, 0.0)
             events.append(Tick(at, away if away > timeout_s else 0.0))
         self._left = now()
         return events

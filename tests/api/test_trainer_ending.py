@@ -156,8 +156,11 @@ def test_an_interrupt_while_waiting_ends_everything(
         press()
 
     threading.Thread(target=soon).start()
-    reached.set()
-    wait = handle.join if waiting == "join" else lambda: all_metrics(handle)
+
+    def wait() -> object:
+        reached.set()
+        return handle.join() if waiting == "join" else all_metrics(handle)
+
     with pytest.raises(KeyboardInterrupt):
         wait()
     with pytest.raises(Aborted):

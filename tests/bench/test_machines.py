@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -14,9 +15,12 @@ import pytest
 
 from bench import machines
 from bench.asked import Machine, warnings_of
+from bench.cli import BASELINES
 from bench.config import Choice, ClusterConfig, Config
 from bench.machines import Machines, Seat, attended, interface_of, seat
+from bench.run import run
 from bench.usage import UsageError
+from ddp.core.errors import RankLost
 from tests.bench.test_plan import BASE, planned
 
 ENVIRONMENT = {
@@ -99,6 +103,23 @@ def test_others_are_told_how_the_command_ended(
         attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), command)
     assert attended(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"), lambda there: 5) == 5
     assert told == [code, 5]
+
+
+@pytest.mark.parametrize("gone", [RankLost("rank 0 finds no store at first:1"), RuntimeError("Broken pipe")])
+def test_a_store_that_is_gone_is_a_failure_and_no_defect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], gone: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise gone
+
+    there = Machines(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"))
+    monkeypatch.setattr(machines, "_open_store", lambda place: SimpleNamespace(set=refuse))
+    assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
+    there.muster.close()
+    said = capsys.readouterr().err
+    assert said.startswith("bench: ")
+    assert "store at first:1" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 from bench import planning
 from bench.compose import compose
@@ -12,6 +13,7 @@ from bench.report.planned import planned
 from bench.runfolder import find_runs
 from bench.usage import UsageError
 from ddp.runtime.engines import ENGINES, facts
+from ddp.runtime.scratch import OWNER
 from tests.bench.conftest import Bench
 
 SIZES = ("-m", "model=mlp", "mode=solo,nccl_sync", "world_size=1,2", "train.epochs=1")
@@ -80,6 +82,19 @@ def test_a_bad_point_is_refused_before_the_first_run_if_asked_for(ahead: bool) -
     with pytest.raises(UsageError, match="nonsense"):
         compose(["-m", "model=mlp", "mode=solo,nonsense"], (), jobs.append, lambda line: None, ahead)
     assert len(jobs) == (0 if ahead else 1)
+
+
+def test_the_folder_of_a_sweep_that_is_killed_is_found_by_the_next_one() -> None:
+    """By its lock; once one was left for ever."""
+    folders: list[Path] = []
+    compose(
+        ["-m", "model=mlp", "mode=solo", "seed=0,1"],
+        (),
+        lambda _: folders.extend(path.parent for path in Path(HydraConfig.get().sweep.dir).glob(OWNER)),
+        lambda line: None,
+    )
+    assert len(folders) == 2
+    assert not folders[0].exists()
 
 
 def test_which_sizes_fit_which_engine() -> None:

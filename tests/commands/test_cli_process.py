@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.runfolder import find_runs
+from tests.bench.dashboards import until
 from tests.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,10 +68,20 @@ def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
     """Beyond the one line that says so. The signal goes to the whole group, as from a terminal: the fork server, which is
     importing, once answered with a traceback."""
     process = start(tmp_path, "-m", "bench", "model=mlp", "mode=nccl_sync")
-    time.sleep(1.0)
+    until(lambda: len(psutil.Process(process.pid).children()) >= 2, 30)
+    time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "bench: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_leaves_at_once_leaves_no_folder(tmp_path):
+    """Every command that was interrupted, and every outpost, left the one that the fork server's socket lay in."""
+    code = "from multiprocessing import util; from bench.interrupts import leave; util.get_temp_dir(); leave(3, 'over')"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "over")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -143,6 +143,24 @@ def test_a_rank_speaks_for_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path
             ranks.events(1.0)
 
 
+def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stopped in the middle of waiting, where it is most of the time, it took ranks for lost that had had no orders."""
+    at, waits = 100.0, [0.5, 4.0, 0.1]
+
+    def wait(*_: object) -> list[object]:
+        nonlocal at
+        at += waits.pop(0)
+        return []
+
+    monkeypatch.setattr("ddp.runtime.ranks.now", lambda: at)
+    monkeypatch.setattr("multiprocessing.connection.wait", wait)
+    ranks = Ranks(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
+    ranks._channels = {}
+    assert [ranks.events(0.5) for _ in range(3)] == [[Tick(100.5)], [Tick(104.5, 3.5)], []]
+
+
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
 def test_an_interrupt_stops_everything_within_three_seconds(
     play: Play, press: Callable[[], None], policy: str, backend: str

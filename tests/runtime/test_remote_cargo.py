@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -101,6 +104,30 @@ def test_other_messages_go_alone(tmp_path: Path) -> None:
     assert len(list(message(encode(Finished(1.0, 1, "digest", 1, 0)), there))) == 2
     assert [*message(b"anything", None)] == [(MESSAGE, b"anything")]
     assert list(here.scratch.iterdir()) == []
+
+
+def test_files_of_a_run_that_is_over_are_missed_by_nobody(tmp_path: Path) -> None:
+    """On a slow link they are gone before their turn comes; the link broke, and with it all runs to come."""
+    _, here = holds(tmp_path)
+    for kind in ("float32", "float64"):
+        (here.scratch / f"parameters-1.{kind}").write_bytes(b"x")
+    missed, over = (message(encode(Apply(1, 4, "the average is there")), here) for _ in range(2))
+    assert next(missed)[0] == next(over)[0] == FILE
+    (here.scratch / "parameters-1.float64").unlink()
+    with pytest.raises(FileNotFoundError):
+        next(missed)
+    shutil.rmtree(here.scratch)
+    assert [kind for kind, _ in over] == [MESSAGE]
+
+
+def test_a_disk_that_is_full_is_named_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    _, here = holds(tmp_path)
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match=r"No space left on device: .*/here/parameters-1\.float32"):
+        here.write(_piece("run/parameters-1.float32"))
 
 
 def test_slices_grow_on_both_sides(tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_a_handshake_has_one_deadline_for_all_of_it(lines: Any, monkeypatch: pyt
     dripping.join()
 
 
+def test_a_coordinator_that_is_slow_is_not_one_with_another_key(lines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is worth another try."""
+    monkeypatch.setattr(handshake, "PATIENCE_S", 0.2)
+    lines[0].sendall(MAGIC + b"n" * NONCE)
+    with pytest.raises(LinkLost, match=r"took over 0\.2 s") as caught:
+        introduce(lines[1], KEY, RUN)
+    assert not isinstance(caught.value, NoProof)
+
+
 def test_where_the_key_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"s" * 32 + b"\n")

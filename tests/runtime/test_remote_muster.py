@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from ddp.runtime.remote.link import CLOCK, ENDED, FILE, HELLO
 from ddp.runtime.remote.muster import Company, Muster, Posted
 from ddp.runtime.remote.outpost import Outpost, Post, arrive
 from ddp.runtime.remote.wire import LinkLost
+from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
 
 
@@ -54,6 +57,28 @@ def test_strangers_hold_up_nobody(company: Muster) -> None:
     wire.close()
     for line in strangers:
         line.close()
+
+
+def test_who_comes_while_there_are_no_descriptors_is_met_later(
+    company: Muster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the end of all meeting."""
+    monkeypatch.setattr(muster, "REST_S", 0.05)
+    listener = company._listener
+    refusals = [OSError(errno.EMFILE, "Too many open files")] * 2
+
+    def accept() -> Any:
+        if refusals:
+            raise refusals.pop()
+        return listener.accept()
+
+    company._listener = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)  # type: ignore[assignment]
+    first, _ = arrive(post(company), 5.0)
+    second, _ = arrive(post(company, 2), 5.0)
+    assert not refusals
+    assert company.peer(2, 5.0).gone == ""
+    first.close()
+    second.close()
 
 
 def test_who_is_turned_away_because_of_strangers_comes_again(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +130,14 @@ def test_one_that_does_not_come_is_named(company: Muster) -> None:
         company.peer(2, 0.1)
 
 
+def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: Muster) -> None:
+    """There it was known only that nobody had come."""
+    with pytest.raises(LinkLost, match="DDP_KEY"):
+        arrive(post(company, key=b"wrong" * 8), 5.0)
+    with pytest.raises(RankLost, match=r"rank 1 did not come .*; the last one that was turned away: .*have the key"):
+        company.peer(1, 0.1)
+
+
 def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host's is set right; one's own is left alone."""
     monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)
@@ -125,17 +158,53 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     company: Muster, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
     wire, _ = arrive(post(company), 5.0)
-    peer, posted = company.peer(1, 2.0), Posted(company, None, 1)
+    peer, posted = company.peer(1, 2.0), lendable(company)
     posted._hold = Hold(tmp_path, None, from_rank(1))
-    ours, posted._end = socket.socketpair()
-    posted._peer = peer
     peer.lend(posted, 5.0)
     wire.send(kind, body)
+    assert posted.wait(10.0)
     assert "it sent what makes no sense" in posted.fate()
     with pytest.raises(LinkLost):
         for_ever(wire.receive)
     wire.close()
+
+
+def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Muster) -> None:
+    """What it still had to send of the one before took its time; the next run failed at once."""
+    wire, _ = arrive(post(company), 5.0)
+    peer, first, second = company.peer(1, 2.0), lendable(company), lendable(company)
+    peer.lend(first, 5.0)
+    threading.Timer(0.3, wire.send, (ENDED, b'{"fate": "exit code 0"}')).start()
+    peer.lend(second, 5.0)
+    assert first.fate() == "exit code 0"
+    with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
+        peer.lend(Posted(company, None, 1), 0.1)
+    wire.close()
+    assert second.wait(10.0)
+    assert "its host is gone" in second.fate()
+
+
+def lendable(there: Muster) -> Posted:
+    """A rank of a run, as if it had been started."""
+    posted = Posted(there, None, 1)
+    ours, posted._end = socket.socketpair()
     ours.close()
+    posted._peer = there.peer(1, 2.0)
+    return posted
+
+
+def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: Muster) -> None:
+    """Nobody was, and the run waited for five deadlines."""
+    wire, _ = arrive(post(company), 5.0)
+    peer, told = company.peer(1, 2.0), threading.Event()
+
+    def broken(timeout_s: float) -> bool:
+        wire.close()
+        return told.wait(10.0)
+
+    peer._posted = SimpleNamespace(wait=broken, end=lambda why: told.set())  # type: ignore[assignment]
+    with pytest.raises(RankLost, match="rank 1: its host is gone"):
+        peer.lend(Posted(company, None, 1), 5.0)
 
 
 def test_asking_for_the_time_has_an_end(company: Muster) -> None:
@@ -171,6 +240,19 @@ def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str
         pytest.raises(LinkLost, match={"cut": "nothing was heard", "closed": "hung up", "garbage": "frame"}[how]),
     ):
         there.serve()
+
+
+def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Muster) -> None:
+    def again() -> None:
+        raise KeyboardInterrupt
+
+    wire, clock = arrive(post(company), 5.0)
+    there = Outpost(post(company), wire, clock)
+    folder = there._held.enter_context(scratch())
+    there._run = SimpleNamespace(end=again)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), there:
+        raise KeyboardInterrupt
+    assert not folder.exists()
 
 
 def test_nobody_there_is_an_error_in_bounded_time() -> None:

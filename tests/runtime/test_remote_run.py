@@ -127,18 +127,23 @@ def test_two_hosts_share_nothing_but_the_connection(warm: Warm, tmp_path: Path) 
 
 def test_a_run_over_two_hosts_goes_on_from_its_checkpoint(warm: Warm, tmp_path: Path) -> None:
     """The parts come together on the first host, and go out again: the bits of a run that nobody disturbed."""
-    words = ("model=mlp", "mode=cpu_sync", "train.epochs=5", "averaging.outer=momentum")
+    words = ("model=mlp", "mode=cpu_sync", "train.epochs=12", "averaging.outer=momentum")
     with started(warm, tmp_path, *words, "checkpoint.spacing_s=0", nodes=2) as processes:
-        found = wait_for(lambda: list(tmp_path.glob("runs/*/*/.tmp-*/checkpoints/00000[1-9]/books")), processes[0])
+        wait_for(lambda: kept(tmp_path), processes[0])
         for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-    place = found[0].parent
+            process.kill_all()
+    place = kept(tmp_path)[-1]
     assert sorted(path.name for path in place.iterdir()) == ["books", "model.pt", "rank-0.pt", "rank-1.pt"]
     with started(warm, tmp_path, f"resume={place.parents[1]}", nodes=2) as processes:
         assert ended(processes) == [0, 0], told(processes[0]) + told(processes[1])
     metrics = the_run(tmp_path).metrics
     assert metrics.resumed is not None
     assert metrics.params_sha256 == forked(warm, tmp_path, *words).metrics.params_sha256
+
+
+def kept(folder: Path) -> list[Path]:
+    """The checkpoints of a run that goes on, or was killed, behind the first one."""
+    return sorted(books.parent for books in folder.glob("runs/*/*/.tmp-*/checkpoints/0000[0-9][1-9]/books"))
 
 
 @pytest.mark.parametrize("mode", ["nccl_sync", "cpu_async"])

@@ -160,7 +160,7 @@ def test_a_link_beats_as_often_as_its_deadline_asks_for(lines: Any) -> None:
     link = Link(ours, "other end")
     assert ours.deadline_s >= 3 * MOST_BEAT_S
     time.sleep(0.1)
-    link.expect(0.5)
-    theirs.deadline_s = 0.5
-    assert [theirs.receive() for _ in range(6)] == [(BEAT, b"")] * 6
+    link.expect(2.0)
+    theirs.deadline_s = 2.0
+    assert [theirs.receive() for _ in range(3)] == [(BEAT, b"")] * 3
     link.close()

@@ -79,7 +79,12 @@ class Hold:
         """The files of a pattern, whole, a frame's body each."""
         place = self._place(pattern)
         for path in sorted(place.parent.glob(place.name)):
-            yield from read(path, f"{pattern.rpartition('/')[0]}/{path.name}")
+            try:
+                yield from read(path, f"{pattern.rpartition('/')[0]}/{path.name}")
+            except FileNotFoundError:
+                if self.scratch.exists():
+                    raise
+                return  # the run is over: nobody will look at them
 
     def write(self, body: bytes) -> None:
         """Put a piece where it belongs. Raises ProtocolError for what is not the other side's to write; OSError."""
@@ -99,6 +104,8 @@ class Hold:
                 data, offset = data[written:], offset + written
             if offset == size < os.fstat(fd).st_size:  # of an earlier file by this name
                 os.ftruncate(fd, size)
+        except OSError as error:  # a full disk names no file
+            raise OSError(error.errno, error.strerror, str(path)) from error
         finally:
             os.close(fd)
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ddp.runtime.remote.wire import Keys, LinkLost, Wire
+from ddp.runtime.remote.wire import Keys, LinkLost, Silent, Wire
 
 MAGIC = b"elche-machines/1"
 NONCE = PROOF = 32
@@ -73,7 +73,7 @@ def welcome(line: socket.socket, key: bytes, run: bytes) -> Wire:
 
 
 def introduce(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """A rank's side. Raises LinkLost, NoProof."""
+    """A rank's side. Raises LinkLost, NoProof; Silent, if it is worth another try."""
     until = time.monotonic() + PATIENCE_S
     said = _receive(line, len(MAGIC) + NONCE, until)
     if not said.startswith(MAGIC):
@@ -83,6 +83,8 @@ def introduce(line: socket.socket, key: bytes, run: bytes) -> Wire:
     _send(line, MAGIC + ours + _digest(key, b"rank", transcript), until)
     try:
         proof = _receive(line, PROOF, until)
+    except Silent:
+        raise
     except LinkLost as error:  # so it says that it does not believe us
         raise NoProof(
             f"it hung up in the handshake: is {KEY_FILE} or {KEY} the same on all hosts? ({error})"
@@ -113,7 +115,7 @@ def _receive(line: socket.socket, size: int, until: float) -> bytes:
     while len(data) < size:
         left = until - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            raise LinkLost(f"its handshake took over {PATIENCE_S:g} s")
+            raise Silent(f"its handshake took over {PATIENCE_S:g} s")
         try:
             more = line.recv(size - len(data))
         except BlockingIOError:

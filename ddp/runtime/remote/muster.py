@@ -31,6 +31,7 @@ from ddp.runtime.remote.link import (
     KILL,
     MESSAGE,
     ORDER,
+    REST_S,
     START,
     THERE,
     Frame,
@@ -75,6 +76,8 @@ class Muster:
         self._peers: dict[int, Peer] = {}
         self._came = threading.Condition()
         self._strangers = threading.Semaphore(STRANGERS)
+        self._closed = threading.Event()
+        self._refused = ""
         threading.Thread(target=self._listen, name="muster", daemon=True).start()
 
     def outfit(self, job: Job) -> Job:
@@ -92,7 +95,7 @@ class Muster:
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
                 where = "{}:{}".format(*self.address)
-                raise RankLost(f"rank {rank} did not come to {where} within {timeout_s:g} s")
+                raise RankLost(f"rank {rank} did not come to {where} within {timeout_s:g} s{self._refused}")
             return self._peers[rank]
 
     def order(self, job: Job, here: bool) -> bytes:
@@ -116,6 +119,7 @@ class Muster:
 
     def close(self) -> None:
         """Hang up."""
+        self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -130,8 +134,10 @@ class Muster:
                 line, _ = self._listener.accept()
             except ConnectionError:
                 continue
-            except OSError:  # closed
-                return
+            except OSError:  # closed, or out of descriptors for a while
+                if self._closed.wait(REST_S):
+                    return
+                continue
             if not self._strangers.acquire(blocking=False):
                 line.close()
                 continue
@@ -141,7 +147,8 @@ class Muster:
         try:
             wire = welcome(line, self._company.key, self._company.run)
             rank, node = self._introduced(wire)
-        except Exception:  # whatever a stranger does ends nothing but its connection
+        except Exception as error:  # whatever a stranger does ends nothing but its connection
+            self._refused = f"; the last one that was turned away: {error}"
             line.close()
             return
         finally:
@@ -184,11 +191,11 @@ class Peer:
 
     def lend(self, posted: Posted, deadline_s: float) -> None:
         """From here on what comes is for this rank. Raises RankLost."""
+        if self._posted is not None and not self._posted.wait(deadline_s):
+            raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
+        self._posted = posted  # first: whoever finds the link lost from here on tells it
         if self.gone:
             raise RankLost(f"rank {self.rank}: {self.gone}")
-        if self._posted is not None and not self._posted.wait(0.0):
-            raise RankLost(f"rank {self.rank} has not ended the run before this one")
-        self._posted = posted
         self.link.expect(deadline_s)
 
     def _read(self) -> None:

@@ -117,10 +117,12 @@ class Outpost:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._run is not None:
-            self._run.end()
-        self._link.close()
-        self._held.close()
+        try:
+            if self._run is not None:
+                self._run.end()
+        finally:  # torchrun ends its processes again where Ctrl-C already did
+            self._link.close()
+            self._held.close()
 
     def serve(self) -> int:
         """Until the coordinator says that all is over; its exit code. Raises LinkLost, ProtocolError, OSError."""
