@@ -30,6 +30,8 @@ SERIES = 16
 """A figure shows so many cells; of more it says so. Its data file has all."""
 LINES = 40
 """A list has so many items; of more it says so."""
+LONGEST = 80
+"""Signs of a model's name in the name of a file."""
 
 T = TypeVar("T")
 
@@ -81,12 +83,13 @@ class Page:
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
-        return f"{workload.title} ({workload.epochs} epochs, batch {workload.batch_size}, lr {workload.lr:g})"
+        metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
+        return f"{workload.title} ({workload.epochs} epochs, batch {workload.batch_size}, lr {workload.lr:g}{metric})"
 
     def slug(self, name: str, workload: Workload) -> str:
         """A file name for a figure over a workload."""
         number = [w for w in self.workloads if w.model == workload.model].index(workload)
-        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model)
+        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model[:LONGEST])
         return f"{name}-{model}" + (f"-{number + 1}" if number else "")
 
     def figure(self, figure: Figure, name: str, data: pd.DataFrame, alt: str) -> Picture:
@@ -152,6 +155,11 @@ def number(value: float | None, digits: int = 3) -> str:
         return f"{value:,.0f}"
     text = f"{value:.{digits}g}"
     return f"{value:.{digits}f}" if "e" in text else text
+
+
+def count(mean: float | None) -> str:
+    """A mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
+    return f"{mean:,.1f}".removesuffix(".0") if mean else NONE
 
 
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
