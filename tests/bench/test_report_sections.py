@@ -164,6 +164,20 @@ def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: None) -> None:
+    for seed, meetings in enumerate((5, 5, 6)):
+        spec = make_spec("nccl_cadence", seed=seed)
+        metrics = make_metrics(spec)
+        write_run(
+            tmp_path / "runs",
+            spec,
+            metrics.model_copy(update={"sync": metrics.sync.model_copy(update={"count": meetings})}),
+        )
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    for name in ("Comparison", "Communication"):
+        assert re.search(r"\| +5\.3 \|", part(path, name)), name
+
+
 def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     values = (0.970, 0.972, 0.974)
