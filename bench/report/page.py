@@ -99,8 +99,8 @@ class Page:
         return Picture(f"{name}.png", alt, f"{name}.csv")
 
     def data(self, name: str, data: pd.DataFrame) -> None:
-        """Write a data file."""
-        data.to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
+        """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""
+        data.map(_no_formula).to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
 
     def cores(self, cell: Cell) -> int | None:
         """Processor cores that its ranks had, where they are processes on them; None: devices of their own."""
@@ -112,6 +112,10 @@ class Page:
         """The path of a file as seen from the report."""
         relative = Path(os.path.relpath(target, self.out)).as_posix()
         return quote(os.fsencode(relative), safe="/")  # a name may hold what ends a link, or a part of an address
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 @dataclass

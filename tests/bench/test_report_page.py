@@ -138,6 +138,16 @@ def test_names_longer_than_those_of_files_are_reported(tmp_path: Path) -> None:
     assert max(len(file.name) for file in (tmp_path / "out").iterdir()) < 256
 
 
+def test_data_files_hold_no_formulas(tmp_path: Path) -> None:
+    for mode in ("solo", "nccl_cadence"):
+        spec = make_spec(mode)
+        write_run(tmp_path, spec, make_metrics(spec).model_copy(update={"mode": "=1+cmd|calc"}))
+    write_report(tmp_path, tmp_path / "out")
+    texts = [file.read_text() for file in (tmp_path / "out").glob("*.csv")]
+    assert any("'=1+cmd" in text for text in texts)
+    assert not any(re.search(r"(^|,)=", text, re.M) for text in texts)
+
+
 def test_long_labels_leave_room_for_what_is_drawn(tmp_path: Path) -> None:
     """Many scripted faults are a label that is wider than a figure; warnings are errors here."""
     script = [f"1@{step}:slow:2.5" for step in range(9)]
