@@ -14,7 +14,7 @@ import pytest
 from bench import report
 from bench.cells import cells
 from bench.report import write_report
-from bench.report.differences import difference, ratio
+from bench.report.differences import Difference, difference, ratio
 from bench.report.planned import Point, planned
 from bench.report.reaching import reach
 from bench.report.sections.profile import score
@@ -65,6 +65,13 @@ def test_differences_have_intervals_where_seeds_allow() -> None:
     assert one.low is None
     assert not one.decided
     assert difference([None], [0.8], True) is None
+    for better in (True, False):
+        alone, several = (difference(*sides, better) for sides in (([0.9], [0.8, 0.84]), ([0.8, 0.84], [0.9])))
+        assert alone is not None
+        assert several is not None
+        assert (alone.low, alone.value, alone.high) == (-(several.high or 0), -several.value, -(several.low or 0))
+        assert (alone.n, alone.n_base) == (several.n_base, several.n) == (2, 1)
+    assert difference([0.9], [0.8, 0.8], True) == Difference(pytest.approx(-0.1), None, None, 2, 1)
     assert difference([0.9, 0.9], [0.9, 0.9], True) is not None, "no spread, no interval, no division by zero"
     twice = ratio([10.0, 10.1, 9.9], [20.0, 20.2, 19.8])
     assert twice is not None
