@@ -171,6 +171,16 @@ def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_one_other_cell_is_no_range(tmp_path: Path, undrawn: None) -> None:
+    for mode in ("solo", "nccl_cadence"):
+        put(tmp_path / "runs", make_spec(mode), 0.9)
+    said = part(write_report(tmp_path / "runs", tmp_path / "out"), "In two minutes")
+    assert "1 other cell: +0.00 pt (nccl_cadence ×2, n=1). The target" in said
+    assert "times solo's samples/s" in said
+    assert "the least is" not in said
+    assert "1 without a margin, for no baseline is of their workload" in said
+
+
 def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: None) -> None:
     for seed, meetings in enumerate((5, 5, 6)):
         spec = make_spec("nccl_cadence", seed=seed)
