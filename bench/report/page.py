@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
-from bench.figures import decimals
+from bench.figures import decimals, grouped
 from bench.report.blocks import Picture, Table, Text
 from bench.report.idleness import Idle, idle
 from bench.report.planned import Planned
@@ -156,22 +156,22 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None:
         return NONE
     if value and abs(value) >= 10**digits:
-        return f"{value:,.0f}"
+        return grouped(value)
     text = f"{value:.{digits}g}"
     return f"{value:.{digits}f}" if "e" in text else text
 
 
 def count(mean: float | None) -> str:
     """A mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
-    return f"{mean:,.1f}".removesuffix(".0") if mean else NONE
+    return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
     """`mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
         return NONE
-    spread = f" ± {factor * sample.sd:,.{places}f}" if sample.sd is not None else ""
-    return f"{factor * sample.mean:,.{places}f}{spread}{unit}"
+    spread = f" ± {grouped(factor * sample.sd, places)}" if sample.sd is not None else ""
+    return f"{grouped(factor * sample.mean, places)}{spread}{unit}"
 
 
 def levels(sample: Sample) -> str:

@@ -72,10 +72,8 @@ def _converges(page: Page, workload: Workload, found: list[Cell]) -> str:
     rows = sorted(qualities(page, found, solo), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."
-    ends = (_end(rows[0], metric), _end(rows[-1], metric))
-    text += (
-        f"; {len(rows)} other cells from {ends[0]} to {ends[1]}." if len(rows) > 1 else f"; 1 other cell: {ends[0]}."
-    )
+    low, high = _end(rows[0], metric), _end(rows[-1], metric)
+    text += f"; {len(rows)} other cells from {low} to {high}." if len(rows) > 1 else f"; 1 other cell: {low}."
     bad = [plain(row.cell.label) for row in rows if row.verdict == "worse"]
     if bad:
         text += f" Worse by more than the margin: {listed(bad)}."
