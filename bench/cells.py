@@ -32,12 +32,14 @@ class Workload(NamedTuple):
     lr: float
     depth: int | None = None
     """Layers with weights; None: the model's own number."""
+    metric: str = ""
+    """What is evaluated."""
 
     @staticmethod
     def of(metrics: Metrics) -> Workload:
         """The workload of a run."""
         m = metrics
-        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth)
+        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric)
 
     @property
     def detail(self) -> str:
@@ -149,14 +151,17 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         groups[Workload.of(m), m.mode, m.world_size, m.config_hash].append(run)
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
     workloads = Counter(workload.model for workload in {key[0] for key in groups})
+    details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
     found = []
     for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0].metrics)):
         label = _label(group[0].metrics)
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
         label = label if unique else f"{label} #{key[3][:6]}"
-        detail = f" ({key[0].detail})" if workloads[key[0].model] > 1 else ""
-        found.append(Cell(label, key[0], ordered, f"{key[0].model} {label}{detail}"))
+        model, told = key[0].model, key[0].detail
+        told += f", {key[0].metric}" if details[model, told] > 1 else ""
+        detail = f" ({told})" if workloads[model] > 1 else ""
+        found.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
     return found
 
 
@@ -176,8 +181,8 @@ def _label(m: Metrics) -> str:
 
 def _order(m: Metrics) -> tuple[object, ...]:
     distorted = (bool(m.emulated_speeds), m.scripted_faults)
-    *workload, depth = Workload.of(m)
-    return (*workload, depth or 0, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
+    workload = Workload.of(m)._replace(depth=m.depth or 0)
+    return (*workload, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
 
 
 def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 DECIMALS, DIGITS, MOST = 4, 3, 12
+LARGE = 1e12
+"""From here on, digits before the point say nothing: a perplexity that went astray has dozens of them."""
 SMALL = 0.05
 """Below this, four decimals are less than `DIGITS` significant digits, about."""
 
@@ -20,5 +22,12 @@ def metric(value: float | None, beside: float | None = None) -> str:
     """`value` as text, `-` where there is none; with the decimals that `beside` has, if it is to be held against that."""
     if value is None:
         return "-"
+    if abs(value) >= LARGE:
+        return f"{value:.{DECIMALS}g}"
     text = f"{value:.{decimals(value if beside is None else beside)}f}"
     return text.removeprefix("-") if float(text) == 0 else text
+
+
+def grouped(value: float, places: int = 0) -> str:
+    """With so many decimals, thousands separated."""
+    return f"{value:,.{places}f}" if abs(value) < LARGE else f"{value:.{DECIMALS}g}"

@@ -38,7 +38,7 @@ class Planned:
     impossible: list[str] = field(default_factory=list)
     """What cannot be, a line each."""
     left_out: list[str] = field(default_factory=list)
-    """Points of a sweep that are no runs, a line each."""
+    """Points of a sweep that are no runs, or none of their own, a line each."""
 
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this."""
@@ -60,6 +60,9 @@ class Planned:
             ).spec
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
+            return
+        if spec in self.specs:
+            self.left_out.append(f"{spec.model} {spec.mode} {spec.run_id}: asked for more than once, trained once")
             return
         self.specs.append(spec)
         there = finished(Path(spec.output), spec.model, spec.mode, spec.run_id)

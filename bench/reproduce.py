@@ -87,7 +87,7 @@ def _policy(name: Any) -> dict[str, Any]:
 def _preset(mode: str) -> dict[str, Any]:
     """What choosing a mode says beside its engine, policy and backend: group -> settings."""
     file = MODES / f"{mode}.yaml"
-    body = OmegaConf.to_container(OmegaConf.load(file)) if re.fullmatch(r"\w+", mode) and file.is_file() else {}
+    body = OmegaConf.to_container(OmegaConf.load(file)) if re.fullmatch(r"\w{1,99}", mode) and file.is_file() else {}
     return {str(key): value for key, value in body.items() if key != "defaults"} if isinstance(body, dict) else {}
 
 

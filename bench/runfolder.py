@@ -7,6 +7,7 @@ names and atomicity; knows nothing of what the numbers mean.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,8 @@ from ddp.runtime.codec import Record, decode
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
+_BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
+_ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FAILED = ".failed"
 """Suffix of a failed rerun that lies beside the finished run it must not destroy."""
 
@@ -220,12 +223,23 @@ def _read_metrics(folder: Path) -> Metrics:
             f"{path}: schema_version is {version!r}, this version reads {' and '.join(map(str, READABLE))}"
         )
     try:
-        return Metrics.model_validate(body)
+        return Metrics.model_validate(_on_one_line(body))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         raise ValueError(f"{path}: {where}: {first['msg']}{more}") from None
+
+
+def _on_one_line(value: Any) -> Any:
+    """The same with nothing in its texts that a terminal or a log would obey: they are shown in both."""
+    if isinstance(value, str):
+        return value if value.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", value))
+    if isinstance(value, list):
+        return [_on_one_line(inner) for inner in value]
+    return (
+        {_on_one_line(key): _on_one_line(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
 from PIL import Image
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ _MARKERS = "osD^vPXd<>*p"
 
 COLOURS = 128
 """Of a picture: enough for smooth edges of all lines."""
+
+LABEL, LINE = 44, 100
+"""Signs of a label, and of any other line, in a picture: longer ones would leave no room for what is drawn."""
 
 SETTINGS: Any = {
     "figure.dpi": 130,
@@ -81,11 +85,27 @@ def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
     return styles
 
 
+def brief(text: str, longest: int = LABEL) -> str:
+    """With the middle of its lines left out where they are longer than that."""
+    tail = longest // 3
+    lines = text.split("\n")
+    return "\n".join(x if len(x) <= longest else f"{x[: longest - tail - 1]}…{x[-tail:]}" for x in lines)
+
+
+def _leave_room(figure: Figure) -> None:
+    """Cut texts that come from runs, which may be of any length; those of ticks are made anew when they are drawn."""
+    labels = {text for legend in figure.legends for text in legend.get_texts()}
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        text.set_text(brief(text.get_text(), LABEL if text in labels else LINE))
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG without date or version, so that equal figures are equal bytes.
 
     With a palette: a quarter of the size, and figures have few colours.
     """
+    _leave_room(figure)
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(SETTINGS["savefig.dpi"])
     canvas.draw()  # type: ignore[no-untyped-call]

@@ -76,7 +76,7 @@ class Chart {
     }
     const room = { left: 54, right: 10, top: 8, bottom: 22 };
     let [x0, x1] = extent([...points.map((p) => p[0]), ...series.map((line) => line.until).filter((x) => x !== undefined)]), [y0, y1] = extent(points.map((p) => p[1]));
-    if (x1 === x0) { x0 -= 0.5; x1 += 0.5; }
+    if (x1 === x0) { const pad = Math.min(0.5, x0 / 2); x0 -= pad; x1 += pad || 0.5; } // there is nothing before the launch
     if (zero) y0 = Math.min(0, y0);
     if (y1 === y0) { const pad = Math.abs(y1) * 0.1 || 1; y0 -= zero ? 0 : pad; y1 += pad; }
     else if (!log) { const pad = (y1 - y0) * 0.05; y1 += pad; if (y0 !== 0) y0 -= pad; }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.cells import Cell, measured
 from bench.report.page import Page
@@ -58,11 +58,14 @@ class Quality:
 def difference(
     base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
 ) -> Difference | None:
-    """Of the values that are there; None where a side has none. An interval needs two seeds on the base's side, and some
-    spread or a resolution."""
+    """Of the values that are there; None where a side has none. An interval needs two seeds on one side, and some spread or
+    a resolution."""
     theirs, mine = measured(base), measured(values)
     if not theirs or not mine:
         return None
+    if len(theirs) == 1 < len(mine):
+        turned = difference(mine, theirs, not higher_is_better, resolution)
+        return turned and replace(turned, n=len(mine), n_base=1)
     sign = 1.0 if higher_is_better else -1.0
     worse = Moments.of([-sign * value for value in theirs]), Moments.of([-sign * value for value in mine])
     gain = float(worse[0].mean - worse[1].mean) + 0.0

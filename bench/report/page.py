@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
-from bench.figures import decimals
+from bench.figures import decimals, grouped
 from bench.report.blocks import Picture, Table, Text
 from bench.report.idleness import Idle, idle
 from bench.report.planned import Planned
@@ -30,6 +30,8 @@ SERIES = 16
 """A figure shows so many cells; of more it says so. Its data file has all."""
 LINES = 40
 """A list has so many items; of more it says so."""
+LONGEST = 80
+"""Signs of a model's name in the name of a file."""
 
 T = TypeVar("T")
 
@@ -81,12 +83,13 @@ class Page:
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
-        return f"{workload.title} ({workload.epochs} epochs, batch {workload.batch_size}, lr {workload.lr:g})"
+        metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
+        return f"{workload.title} ({workload.epochs} epochs, batch {workload.batch_size}, lr {workload.lr:g}{metric})"
 
     def slug(self, name: str, workload: Workload) -> str:
         """A file name for a figure over a workload."""
         number = [w for w in self.workloads if w.model == workload.model].index(workload)
-        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model)
+        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model[:LONGEST])
         return f"{name}-{model}" + (f"-{number + 1}" if number else "")
 
     def figure(self, figure: Figure, name: str, data: pd.DataFrame, alt: str) -> Picture:
@@ -96,8 +99,8 @@ class Page:
         return Picture(f"{name}.png", alt, f"{name}.csv")
 
     def data(self, name: str, data: pd.DataFrame) -> None:
-        """Write a data file."""
-        data.to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
+        """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""
+        data.map(_no_formula).to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
 
     def cores(self, cell: Cell) -> int | None:
         """Processor cores that its ranks had, where they are processes on them; None: devices of their own."""
@@ -109,6 +112,10 @@ class Page:
         """The path of a file as seen from the report."""
         relative = Path(os.path.relpath(target, self.out)).as_posix()
         return quote(os.fsencode(relative), safe="/")  # a name may hold what ends a link, or a part of an address
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
 
 @dataclass
@@ -149,17 +156,22 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None:
         return NONE
     if value and abs(value) >= 10**digits:
-        return f"{value:,.0f}"
+        return grouped(value)
     text = f"{value:.{digits}g}"
     return f"{value:.{digits}f}" if "e" in text else text
+
+
+def count(mean: float | None) -> str:
+    """A mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
+    return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
     """`mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
         return NONE
-    spread = f" ± {factor * sample.sd:,.{places}f}" if sample.sd is not None else ""
-    return f"{factor * sample.mean:,.{places}f}{spread}{unit}"
+    spread = f" ± {grouped(factor * sample.sd, places)}" if sample.sd is not None else ""
+    return f"{grouped(factor * sample.mean, places)}{spread}{unit}"
 
 
 def levels(sample: Sample) -> str:

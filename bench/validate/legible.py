@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from bench.cells import LARGEST, measured
+from bench.cells import LARGEST
 from bench.runfolder import CONFIG, EVENTS, METRICS, Run
 from bench.schema import Metrics
 from bench.validate.records import Records, records
@@ -80,20 +80,42 @@ def _result(m: Metrics) -> str:
     for row in m.ledger.epochs if m.ledger is not None else ():
         if len(row.by_rank) != m.world_size:
             return f"ledger: {len(row.by_rank)} ranks in epoch {row.epoch}, but world_size is {m.world_size}"
+    for name, values in _by_rank(m):
+        if len(values) != m.world_size:
+            return f"{name}: {len(values)} ranks, but world_size is {m.world_size}"
     if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
         return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} are no training"
-    for name, value in _values(m):
-        if value is not None and not measured([value]):
-            return f"{name} is {value:g}, which is no measurement (above {LARGEST:g})"
+    for name, value in _numbers(m.model_dump()):
+        if not abs(value) <= LARGEST:
+            return f"{name} is beyond {LARGEST:g}, which is no measurement"
+    speed = m.throughput.samples_per_s
+    if speed is not None and speed < 0:
+        return f"throughput.samples_per_s is {speed:g}, which is no speed"
     return ""
 
 
-def _values(m: Metrics) -> Iterator[tuple[str, float | None]]:
-    """What is compared with baselines, by name."""
-    yield from (("final.eval", m.final.eval), ("target.value", m.target.value))
-    yield "throughput.samples_per_s", m.throughput.samples_per_s
-    for row in m.epochs:
-        yield from ((f"epochs[{row.epoch}].eval", row.eval), (f"epochs[{row.epoch}].train_loss", row.train_loss))
+def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
+    """What has a value for each rank, by name, where it is there at all."""
+    if m.breakdown:
+        yield "breakdown", m.breakdown
+    if m.elche is not None:
+        yield "elche.counts", m.elche.counts
+        yield from ((f"elche.plans[{n}].counts", plan.counts) for n, plan in enumerate(m.elche.plans))
+        for n, window in enumerate(m.elche.windows):
+            yield f"elche.windows[{n}].steps", window.steps
+            yield f"elche.windows[{n}].ms_per_batch", window.ms_per_batch
+
+
+def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers in it, by name."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _numbers(inner, f"{name}[{index}]")
+    elif isinstance(value, int | float):
+        yield name, value
 
 
 def _events(m: Metrics, known: Records) -> str:

@@ -57,8 +57,7 @@ class Library:
 
 def _workload(reference: Reference, cell: Cell) -> list[Difference]:
     """Fields in which training differs. A solo cell that is not the reference's own differs somewhere: it is said where."""
-    theirs = {**reference.workload._asdict(), "metric": reference.metric}
-    mine = {**cell.workload._asdict(), "metric": cell.about.final.eval_metric}
+    theirs, mine = reference.workload._asdict(), cell.workload._asdict()
     config = cell_config(cell.runs[0].config)
     found = [*differences(theirs, mine, prefix=""), *_training(reference.config, config)]
     if found or not cell.is_solo or cell.about.emulated_speeds:

@@ -146,7 +146,9 @@ class Reference(Strict):
     @property
     def workload(self) -> Workload:
         """What it is the reference for."""
-        return Workload(self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth)
+        return Workload(
+            self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric
+        )
 
     @property
     def name(self) -> str:

@@ -173,3 +173,17 @@ def test_a_damaged_baseline_is_said_once(tmp_path: Path) -> None:
     put(runs, make_spec("cpu_async"), 0.97)
     code, said = judged(runs, tmp_path / "base", [own])
     assert (code, said.count("REFUSED"), "others" in said) == (Exit.OK, 2, False)
+
+
+def test_what_is_measured_otherwise_is_another_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    for mode in ("solo", "nccl_sync"):
+        spec = make_spec(mode)
+        metrics = make_metrics(spec)
+        loss = metrics.final.model_copy(update={"eval_metric": "perplexity", "eval": 12.0, "higher_is_better": False})
+        write_run(tmp_path / "runs", spec, metrics if mode == "solo" else metrics.model_copy(update={"final": loss}))
+    found = cells(find_runs(tmp_path / "runs")[0])
+    assert len({one.workload for one in found}) == len({one.name for one in found}) == 2
+    text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
+    assert re.search(r"^### .*, accuracy\)$", text, re.M)
+    assert re.search(r"^### .*, perplexity\)$", text, re.M)

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from bench.cells import Sample
 from bench.figures import metric
+from bench.report.page import count, fixed, number
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,8 @@ from bench.figures import metric
         (0.002, 0.98, "0.0020"),
         (0.0, None, "0.0000"),
         (1e-300, None, "0.000000000000"),
+        (8.1234567e30, None, "8.123e+30"),
+        (-8.1234567e30, 0.5, "-8.123e+30"),
         (math.nan, None, "nan"),
         (math.inf, None, "inf"),
         (None, None, "-"),
@@ -28,3 +32,8 @@ from bench.figures import metric
 )
 def test_metric(value: float | None, beside: float | None, text: str) -> None:
     assert metric(value, beside) == text
+
+
+def test_immense_numbers_of_a_report_are_short() -> None:
+    assert fixed(Sample(2, 12_345.0, 2.5e30), 0) == "12,345 ± 2.5e+30"
+    assert [number(7e30), number(2e9), count(3e15), count(5.25)] == ["7e+30", "2,000,000,000", "3e+15", "5.2"]

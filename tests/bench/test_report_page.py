@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from playwright.sync_api import Page as Tab
 
+from bench import style
 from bench.report import html, markdown, write_report
 from bench.report.blocks import Bullets, Code, Heading, Picture, Table, Text, Verdicts, plain, told
 from bench.report.page import Page
@@ -127,6 +128,35 @@ def test_evil_runs_make_a_harmless_page(evil: Path) -> None:
     text = re.sub(r"^```sh\n.*?^```$", "", evil.read_text(), flags=re.M | re.S)
     assert "script" in text
     assert re.search(r"(?<!\\)<script", text) is None
+
+
+def test_names_longer_than_those_of_files_are_reported(tmp_path: Path) -> None:
+    spec = make_spec("solo")
+    write_run(tmp_path, spec, make_metrics(spec).model_copy(update={"model": "m" * 3000, "mode": "s" * 3000}))
+    text = write_report(tmp_path, tmp_path / "out").read_text()
+    assert "m" * 3000 in text
+    assert max(len(file.name) for file in (tmp_path / "out").iterdir()) < 256
+
+
+def test_data_files_hold_no_formulas(tmp_path: Path) -> None:
+    for mode in ("solo", "nccl_cadence"):
+        spec = make_spec(mode)
+        write_run(tmp_path, spec, make_metrics(spec).model_copy(update={"mode": "=1+cmd|calc"}))
+    write_report(tmp_path, tmp_path / "out")
+    texts = [file.read_text() for file in (tmp_path / "out").glob("*.csv")]
+    assert any("'=1+cmd" in text for text in texts)
+    assert not any(re.search(r"(^|,)=", text, re.M) for text in texts)
+
+
+def test_long_labels_leave_room_for_what_is_drawn(tmp_path: Path) -> None:
+    """Many scripted faults are a label that is wider than a figure; warnings are errors here."""
+    script = [f"1@{step}:slow:2.5" for step in range(9)]
+    for mode in ("solo", "nccl_cadence"):
+        spec = make_spec(mode)
+        write_run(tmp_path, spec, make_metrics(spec).model_copy(update={"scripted_faults": script}))
+    assert ", ".join(script) in write_report(tmp_path, tmp_path / "out").read_text()
+    assert style.brief("a" * 99, 9) == "aaaaa…aaa"
+    assert style.brief("short\nand short", 9) == "short\nand short"
 
 
 def test_markdown_and_page_say_the_same(evil: Path) -> None:

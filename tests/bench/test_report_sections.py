@@ -14,7 +14,7 @@ import pytest
 from bench import report
 from bench.cells import cells
 from bench.report import write_report
-from bench.report.differences import difference, ratio
+from bench.report.differences import Difference, difference, ratio
 from bench.report.planned import Point, planned
 from bench.report.reaching import reach
 from bench.report.sections.profile import score
@@ -65,6 +65,13 @@ def test_differences_have_intervals_where_seeds_allow() -> None:
     assert one.low is None
     assert not one.decided
     assert difference([None], [0.8], True) is None
+    for better in (True, False):
+        alone, several = (difference(*sides, better) for sides in (([0.9], [0.8, 0.84]), ([0.8, 0.84], [0.9])))
+        assert alone is not None
+        assert several is not None
+        assert (alone.low, alone.value, alone.high) == (-(several.high or 0), -several.value, -(several.low or 0))
+        assert (alone.n, alone.n_base) == (several.n_base, several.n) == (2, 1)
+    assert difference([0.9], [0.8, 0.8], True) == Difference(pytest.approx(-0.1), None, None, 2, 1)
     assert difference([0.9, 0.9], [0.9, 0.9], True) is not None, "no spread, no interval, no division by zero"
     twice = ratio([10.0, 10.1, 9.9], [20.0, 20.2, 19.8])
     assert twice is not None
@@ -164,6 +171,30 @@ def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_one_other_cell_is_no_range(tmp_path: Path, undrawn: None) -> None:
+    for mode in ("solo", "nccl_cadence"):
+        put(tmp_path / "runs", make_spec(mode), 0.9)
+    said = part(write_report(tmp_path / "runs", tmp_path / "out"), "In two minutes")
+    assert "1 other cell: +0.00 pt (nccl_cadence ×2, n=1). The target" in said
+    assert "times solo's samples/s" in said
+    assert "the least is" not in said
+    assert "1 without a margin, for no baseline is of their workload" in said
+
+
+def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: None) -> None:
+    for seed, meetings in enumerate((5, 5, 6)):
+        spec = make_spec("nccl_cadence", seed=seed)
+        metrics = make_metrics(spec)
+        write_run(
+            tmp_path / "runs",
+            spec,
+            metrics.model_copy(update={"sync": metrics.sync.model_copy(update={"count": meetings})}),
+        )
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    for name in ("Comparison", "Communication"):
+        assert re.search(r"\| +5\.3 \|", part(path, name)), name
+
+
 def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     values = (0.970, 0.972, 0.974)

@@ -121,6 +121,18 @@ def test_metrics_with_a_number_out_of_range_are_refused(tmp_path: Path) -> None:
     assert "lr: Input should be a valid number" in find_runs(folder)[1][0]
 
 
+def test_texts_of_a_result_order_no_terminal_and_begin_no_line(tmp_path: Path) -> None:
+    spec = make_spec()
+    said = "\x1b[31mred\x1b[0m\r\n::error::owned \u202etxt\x9b2J, größer → 日本"
+    folder = write_run(
+        tmp_path, spec, make_metrics(spec, status="failed", error=said).model_copy(update={"mode": said})
+    )
+    before = (folder / METRICS).read_bytes()
+    (run,) = find_runs(tmp_path)[0]
+    assert run.metrics.error == run.metrics.mode == "�[31mred�[0m ::error::owned �txt�2J, größer → 日本"
+    assert (folder / METRICS).read_bytes() == before
+
+
 def test_a_single_run_folder_or_a_tree(tmp_path: Path) -> None:
     folder = write_run(tmp_path, make_spec())
     assert [run.path for run in find_runs(folder)[0]] == [folder]

@@ -41,6 +41,18 @@ def test_the_plan_leaves_out_the_same(bench: Bench, capsys: pytest.CaptureFixtur
     assert "cannot be" not in said
 
 
+def test_a_run_that_is_asked_for_twice_is_planned_and_trained_once(
+    quiet: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = ("-m", "model=mlp", "mode=solo", "train.epochs=1", "seed=0,0", "force=true")
+    assert quiet("plan", *twice) == 0
+    said = capsys.readouterr().out
+    assert "planned: 1 runs of 1 cells, 0 finished, 1 to train" in said
+    assert said.count("asked for more than once, trained once") == 1
+    assert quiet(*twice) == 0
+    assert capsys.readouterr().out.count("epoch 1/1") == 1
+
+
 def test_a_run_that_is_gone_on_with_is_not_planned(quiet: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     """It planned another run, of the defaults."""
     assert quiet("plan", "resume=runs/mlp/solo/w1-s0-12345678") == 2

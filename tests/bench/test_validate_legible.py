@@ -72,9 +72,13 @@ def ranks(count: int) -> Damage:
 
 def alone(folder: Path) -> None:
     """One rank in the result, by all that it says."""
-    edited(
-        METRICS, lambda body: (body.update(world_size=1), [row.update(by_rank=[1]) for row in body["ledger"]["epochs"]])
-    )(folder)
+
+    def change(body: dict[str, Any]) -> None:
+        body.update(world_size=1, breakdown=body["breakdown"][:1], elche=None)
+        for row in body["ledger"]["epochs"]:
+            row.update(by_rank=[1])
+
+    edited(METRICS, change)(folder)
 
 
 DAMAGES: dict[str, tuple[str, Damage, str]] = {
@@ -126,7 +130,27 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "an immense result": (
         "nccl_cadence",
         edited(METRICS, lambda body: body["final"].update(eval=1e308)),
-        "final.eval is 1e+308, which is no measurement",
+        "final.eval is beyond 1e+100, which is no measurement",
+    ),
+    "an immense count": (
+        "nccl_cadence",
+        edited(METRICS, lambda body: body["elche"]["plans"][0].update(counts=[1, 10**400])),
+        "elche.plans[0].counts[1] is beyond 1e+100, which is no measurement",
+    ),
+    "a speed below zero": (
+        "nccl_cadence",
+        edited(METRICS, lambda body: body["throughput"].update(samples_per_s=-1.0)),
+        "throughput.samples_per_s is -1, which is no speed",
+    ),
+    "a breakdown of one rank of two": (
+        "nccl_cadence",
+        edited(METRICS, lambda body: body["breakdown"].pop()),
+        "breakdown: 1 ranks, but world_size is 2",
+    ),
+    "a window of more ranks than there are": (
+        "nccl_cadence",
+        edited(METRICS, lambda body: body["elche"]["windows"][0]["steps"].append(1)),
+        "elche.windows[0].steps: 3 ranks, but world_size is 2",
     ),
     "no rate": ("nccl_cadence", edited(METRICS, lambda body: body.update(lr_scale=0.0)), "are no training"),
     "a weight that overflows": (
@@ -157,7 +181,9 @@ def test_what_contradicts_itself_is_refused_and_the_others_are_judged(tmp_path: 
     assert summary.judge(console, tmp_path, base, own) is Exit.OK
 
 
-@pytest.mark.parametrize("damage", ["a rank more", "no training settings", "an immense result"])
+@pytest.mark.parametrize(
+    "damage", ["a rank more", "no training settings", "an immense result", "a breakdown of one rank of two"]
+)
 def test_the_report_names_them_as_well(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report.page, "FIGURES", 0)
     mode, spoil, reason = DAMAGES[damage]

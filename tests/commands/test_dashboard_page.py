@@ -13,7 +13,7 @@ from bench.dashboard import page as pages
 from bench.dashboard.board import whole
 from bench.runfolder import CONFIG, EVENTS
 from tests.bench.dashboards import HOSTILE, begin, serving, until
-from tests.bench.streams import make_spec, write_run
+from tests.bench.streams import lines, make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
 from tests.warm import PICTURES, Warm
@@ -111,3 +111,18 @@ def test_an_exported_page_compares_runs_without_a_server(tab: Page, tmp_path: Pa
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert (wrong, dialogs) == ([], [])
     assert asked == [out.as_uri()]
+
+
+def test_an_axis_of_time_begins_at_the_launch(tab: Page, tmp_path: Path) -> None:  # noqa: F811
+    """A run that is over at once has one point in each chart."""
+    spec = make_spec(epochs=1)
+    write_run(tmp_path / "runs", spec, make_metrics(spec, records := make_records(spec, windows=1, steps=1)))
+    (path,) = (tmp_path / "runs").rglob(EVENTS)
+    path.write_bytes(b"".join(line + b"\n" for line in lines(records)))
+    out = tmp_path / "it.html"
+    out.write_text(pages.exported(whole(tmp_path / "runs"), tmp_path / "runs"), encoding="utf-8")
+    tab.goto(out.as_uri())
+    tab.wait_for_selector("#detail .chart svg", timeout=5000)
+    marks = tab.evaluate("[...document.querySelectorAll('#detail .chart svg text')].map((text) => text.textContent)")
+    assert marks
+    assert not [mark for mark in marks if mark.startswith(("-", "−"))]

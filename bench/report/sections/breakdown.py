@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.page import SERIES, Page, more, table
-from bench.style import CATEGORIES
+from bench.style import CATEGORIES, brief
 
 LABEL_FROM = 0.06
 """Shares from here on carry their number."""
@@ -80,7 +80,8 @@ def _figure(page: Page, workload: Workload, whole: pd.DataFrame) -> Picture:
                 axes.text(start + value / 2, place, text, ha="center", va="center", fontsize=7.5, color=colour_of_text)
         left = left + share
     names = [
-        f"{cell}   rank {rank}" if rank == 0 else f"rank {rank}" for cell, rank in zip(cells, rows["rank"], strict=True)
+        f"{brief(cell)}   rank {rank}" if rank == 0 else f"rank {rank}"
+        for cell, rank in zip(cells, rows["rank"], strict=True)
     ]
     axes.set_yticks(places, names)
     axes.set_ylim(places[-1] + 0.7, -0.7)

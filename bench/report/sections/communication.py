@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bench.cells import Cell, Sample
 from bench.report.blocks import Block, Heading, Text, plain, told
-from bench.report.page import NONE, Page, number, percent, table
+from bench.report.page import NONE, Page, count, number, percent, table
 from bench.runfolder import Run
 from bench.validate.checks.volume import formula
 
@@ -40,7 +40,7 @@ def _row(cell: Cell) -> dict[str, str]:
         "mode": plain(cell.marked),
         "n": str(len(cell.one_each)),
         "what": "/".join(kinds),
-        "meetings": number(mean(lambda run: float(run.metrics.sync.count)).mean, 6) if seen else NONE,
+        "meetings": count(mean(lambda run: float(run.metrics.sync.count)).mean),
         "bytes": _bytes(mean(lambda run: float(run.metrics.sync.bytes)).mean) if seen else NONE,
         "bytes of one": _bytes(mean(_each).mean),
         "of formula": percent(mean(_of_formula), 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.compare import Rival, dagger, gap, rivals
-from bench.report.page import NONE, Page, fixed, levels, number, percent, table
+from bench.report.page import NONE, Page, count, fixed, levels, number, percent, table
 from bench.schema import Metrics
 
 
@@ -46,7 +46,7 @@ def _row(rival: Rival) -> dict[str, str]:
         "× solo": f"{rival.speedup:.2f}" if rival.speedup is not None else NONE,
         "efficiency": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
-        "syncs": number(round(syncs.mean, 1), 6) if syncs.mean else NONE,
+        "syncs": count(syncs.mean),
         "sync ms p50": number(sync_ms.mean),
         "waiting": percent(cell.sample(_waiting)),
         "train s": number(cell.sample(lambda m: m.time_s.train).mean),

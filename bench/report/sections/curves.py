@@ -128,7 +128,7 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
     sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
     handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
-    names = [cell.label.replace(" at speeds", "\nat speeds") for cell in ranked]
+    names = [cell.label.replace(" at speeds", "\nat speeds").replace(" with ", "\nwith ") for cell in ranked]
     labels = [f"{name}\n{figures.metric(c.eval.mean)} (n={c.eval.n})" for name, c in zip(names, ranked, strict=True)]
     figure.legend(
         handles, labels, loc="outside right upper", title=f"final {metric}", alignment="left", labelspacing=0.7

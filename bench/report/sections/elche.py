@@ -13,8 +13,11 @@ from bench.cells import Cell, Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.page import NONE, Page, more, table
 from bench.schema import Elche, Metrics, WindowRow
+from bench.style import brief
 
 COLUMNS, PANELS = 3, 9
+HEAD = 34
+"""Signs of the head of a panel."""
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
 
 
@@ -105,7 +108,7 @@ def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:
         axes.step(times, [*counts, counts[-1]], where="post", color=colour, lw=width, label=f"rank {rank}")
     anchors = [p.anchor for p in plan.plans]
     axes.step(times, [*anchors, anchors[-1]], where="post", label="anchor", color="#333333", lw=1.0, ls=(0, (2, 1.5)))
-    axes.set_title(cell.label)
+    axes.set_title(brief(cell.label, HEAD))
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     axes.set_xlabel("seconds since launch")

@@ -11,6 +11,7 @@ from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.idleness import KINDS, Idle
 from bench.report.page import NONE, SERIES, Page, more, number, table
+from bench.style import brief
 
 COLOURS = {
     "late rank": "#cc3311",
@@ -84,7 +85,7 @@ def _figure(page: Page, workload: Workload, whole: list[Idle]) -> Picture:
     for place, total in zip(places, left, strict=True):
         axes.text(total, place, f" {total:.0f}", va="center", fontsize=7.5)
     axes.set_yticks(
-        places, [f"{row.cell.label}   rank {row.rank}" if row.rank == 0 else f"rank {row.rank}" for row in rows]
+        places, [f"{brief(row.cell.label)}   rank {row.rank}" if row.rank == 0 else f"rank {row.rank}" for row in rows]
     )
     axes.set_ylim(places[-1] + 0.7, -0.7)
     axes.set_xlim(0, min(100.0, 1.12 * float(left.max())) or 1)

@@ -54,7 +54,9 @@ def _all_qualities(page: Page) -> str:
         f"**{counts['worse']} worse** by more than the margin",
         f"{counts['open']} open, for want of seeds",
     ]
-    said += [f"{counts['no margin']} without a margin, for there is no baseline"] if counts["no margin"] else []
+    said += (
+        [f"{counts['no margin']} without a margin, for no baseline is of their workload"] if counts["no margin"] else []
+    )
     return f"Of {plural(len(rows), 'cell')} that can be held against solo: {listed(said)}."
 
 
@@ -70,8 +72,8 @@ def _converges(page: Page, workload: Workload, found: list[Cell]) -> str:
     rows = sorted(qualities(page, found, solo), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."
-    text += f"; {plural(len(rows), 'other cell')} from {_end(rows[0], metric)}"
-    text += f" to {_end(rows[-1], metric)}." if len(rows) > 1 else "."
+    low, high = _end(rows[0], metric), _end(rows[-1], metric)
+    text += f"; {len(rows)} other cells from {low} to {high}." if len(rows) > 1 else f"; 1 other cell: {low}."
     bad = [plain(row.cell.label) for row in rows if row.verdict == "worse"]
     if bad:
         text += f" Worse by more than the margin: {listed(bad)}."
@@ -94,7 +96,10 @@ def _worth(page: Page, workload: Workload, found: list[Cell]) -> str:
         best, least = group[-1], group[0]
         text = f"{size} ranks make {_speedup(best):.2f} times solo's samples/s with {plain(best.cell.label)} "
         text += f"(n={best.cell.speed.n}), {_speedup(best) / size:.0%} of the ideal"
-        text += f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={least.cell.speed.n})"
+        if least is not best:
+            text += (
+                f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={least.cell.speed.n})"
+            )
         cores = page.cores(best.cell)
         text += f"; they are more than the {cores} cores" if cores is not None and cores < size else ""
         arrives = (_speedup(best) - 1) / (size - 1)

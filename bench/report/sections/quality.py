@@ -11,6 +11,7 @@ from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, tol
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, Page, levels, more, table
+from bench.style import brief
 
 VERDICTS = {
     "within": "as good: the interval is above −margin",
@@ -85,7 +86,7 @@ def _figure(page: Page, workload: Workload, whole: list[Quality]) -> Picture:
         axes.axvspan(axes.get_xlim()[0], -scale * margin, color="#cc3311", alpha=0.07, lw=0)
         axes.set_xlim(min(axes.get_xlim()[0], -1.15 * scale * margin))
         axes.text(-scale * margin, -0.75, "−margin ", color="#cc3311", fontsize=8, ha="right", va="center")
-    axes.set_yticks(range(len(rows)), [f"{row.cell.label}  n={row.difference.n}" for row in rows])
+    axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
     n = rows[0].difference.n_base

@@ -11,6 +11,7 @@ from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.report.reaching import Axis, Reach, reach
+from bench.style import brief
 
 NEVER = "not reached"
 
@@ -96,7 +97,7 @@ def _figure(page: Page, workload: Workload, whole: list[Reach]) -> Picture:
         axes.set_xlim(0, 1.25 * edge)
         axes.set_xlabel("samples trained" if axis == "samples" else "training seconds")
         axes.grid(False, axis="y")
-    axes.set_yticks(range(len(rows)), [f"{row.cell.label}  n={row.n}" for row in rows])
+    axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     figure.suptitle(f"Until the target: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Samples and seconds to the target by mode, one point a run, bars are medians, of {page.title(workload)}"
