@@ -18,6 +18,7 @@ from ddp.core.events import Probe
 from ddp.core.spans import Batch
 from ddp.data.feed import feed
 from ddp.data.order import derive
+from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
 from ddp.data.visits import Visits
 from ddp.runtime.clock import now
@@ -39,6 +40,7 @@ class Replica:
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
+        seed_others(derive(job.seed, "init"))  # all ranks make the same model
         self._job, self._meter, self._slowdown = job, meter, slowdown
         self.task = job.task()
         self.model = _module(self.task.model()).to(device)
