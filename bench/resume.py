@@ -92,12 +92,8 @@ def _none(folder: Path) -> str:
     return f"it has no checkpoint: it ended before the first one ({how}: see checkpoint.spacing_s)"
 
 
-def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config:
-    """The configuration of the run that is gone on with. `said`: what the command line says, by key, in `asked`.
-
-    Raises ValueError for what contradicts the run.
-    """
-    saved = source.config
+def agree(said: Mapping[str, Any], saved: dict[str, Any]) -> None:
+    """Raise ValueError for what the command line has `said`, by key, against the configuration of the run."""
     for key, value in said.items():
         if key in FREE or key.startswith("checkpoint."):
             continue
@@ -107,6 +103,15 @@ def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config
                 f"{key}={value} contradicts the run, which has {was}: it goes on as it was begun; leave {key} out, or "
                 "begin a run of its own without resume"
             )
+
+
+def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config:
+    """The configuration of the run that is gone on with. `said`: what the command line says, by key, in `asked`.
+
+    Raises ValueError for what contradicts the run.
+    """
+    saved = source.config
+    agree(said, saved)
     own = _config(saved, source.folder)
     own = replace(own, output=source.output or own.output, resume=asked.resume)
     own = replace(own, report=asked.report, validate=asked.validate, force=asked.force)

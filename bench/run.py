@@ -27,7 +27,7 @@ from bench.exitcodes import STATUS, Exit, gravest
 from bench.loggers import Said, chosen
 from bench.loggers.beside import Beside as Loggers
 from bench.plan import RunPlan, plan
-from bench.runfolder import find_runs, finished, making, place
+from bench.runfolder import CONFIG, find_runs, finished, making, place, read_object
 from bench.summary import Cell
 from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError
@@ -147,16 +147,15 @@ class Session:
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         source: Source | None = None
         if config.resume is not None:
-            from bench.resume import locate
+            from bench.resume import configured
 
-            with usage():
-                found = locate(Path(config.resume))
-            if isinstance(found, Path):
-                self.console.print(f"{found}: finished before, there is nothing to go on with", soft_wrap=True)
-                run = find_runs(found)[0][0]
-                return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
+            words = _said(composed)
+            found = self._source(Path(config.resume), words)
+            if isinstance(found, Cell):
+                return found
             source = found
-            config = self.config = _resumed(config, composed, source)
+            with usage():
+                config = self.config = configured(config, words, source)
         if config.dashboard and self.beside is None:
             self._open_dashboard(Path(config.output))
         with usage():
@@ -185,6 +184,19 @@ class Session:
         for problem in problems:
             self.console.print(f"note: {problem}", style="yellow", markup=False, soft_wrap=True)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+
+    def _source(self, path: Path, said: dict[str, Any]) -> Source | Cell:
+        """What to go on from; the cell of a run that is finished."""
+        from bench.resume import agree, locate
+
+        with usage():
+            found = locate(path)
+            if not isinstance(found, Path):
+                return found
+            agree(said, read_object(found / CONFIG))
+        self.console.print(f"{found}: finished before, there is nothing to go on with", soft_wrap=True)
+        run = find_runs(found)[0][0]
+        return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
     def _open_dashboard(self, output: Path) -> None:
         from bench.dashboard.beside import Beside
@@ -228,10 +240,8 @@ class Session:
         return gravest(codes)
 
 
-def _resumed(config: Config, composed: DictConfig, source: Source) -> Config:
-    """The configuration of the run that is gone on with."""
-    from bench.resume import configured
-
+def _said(composed: DictConfig) -> dict[str, Any]:
+    """What the command line says, by key, as it was composed."""
     said: dict[str, Any] = {}
     for word in HydraConfig.get().overrides.task:
         key, _, value = word.partition("=")
@@ -240,8 +250,7 @@ def _resumed(config: Config, composed: DictConfig, source: Source) -> Config:
         if OmegaConf.is_config(chosen):
             chosen = OmegaConf.to_container(chosen)
         said[key] = value if isinstance(chosen, dict) else chosen
-    with usage():
-        return configured(config, said, source)
+    return said
 
 
 def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> RunPlan:

@@ -31,6 +31,20 @@ def seed_others(seed: int) -> None:
     np.random.seed(seed & 0xFFFF_FFFF)
 
 
+def others() -> tuple[Any, Any]:
+    """The state of Python's and NumPy's own generators, in plain containers."""
+    state: dict[str, Any] = np.random.get_state(legacy=False)
+    plain = {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in state["state"].items()}
+    return random.getstate(), {**state, "state": plain}
+
+
+def set_others(held: tuple[Any, Any]) -> None:
+    """Put them back to what `others` gave. Raises ValueError, TypeError or KeyError for what cannot have been."""
+    python, numpy = held
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
 class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
 

@@ -86,7 +86,7 @@ class Counters:
 
     def _changes(self) -> list[Tensor]:
         pairs = zip(self._state.counters, self._before, strict=True)
-        return [_signed(counter) - _signed(before) for counter, before in pairs]
+        return [signed(counter) - signed(before) for counter, before in pairs]
 
     def unusual(self) -> Tensor:
         """Above zero if the step changed one of them in another way than usual; a scalar on their device."""
@@ -104,5 +104,6 @@ class Counters:
         self._usual = self._changes()
 
 
-def _signed(values: Tensor) -> Tensor:
+def signed(values: Tensor) -> Tensor:
+    """The same memory as a type that has a difference; it wraps around, as that of unsigned numbers does."""
     return values.view(SIGNED[values.dtype]) if values.dtype in SIGNED else values

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
 from ddp.runtime.task import Job
 
-VERSION = 1
+VERSION = 2
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. Ours are a few thousand."""
@@ -39,8 +40,16 @@ File = tuple[str, int, str]
 """(name, bytes, sha256)."""
 
 
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
+"""What is read back as it is, beside tensors and containers."""
+
+
 class Torn(ValueError):
     """A checkpoint that is not whole, or not one of ours."""
+
+
+class NotPlain(ValueError):
+    """What is to be kept holds something that would not be read back."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +62,16 @@ class Identity:
     seed: int
     epochs: int
     batch_size: int
+    lr_scale: float
+    max_grad_norm: float | None
 
     @staticmethod
     def of(job: Job) -> Identity:
         """Of a job. With one rank, policy and backend mean nothing."""
         paired = job.world_size > 1
         policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
-        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size)
+        rates = job.lr_scale, job.max_grad_norm
+        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates)
 
 
 @dataclass(frozen=True)
@@ -88,8 +100,11 @@ class Checkpoint:
 
     def part(self, rank: int) -> Path:
         """What `rank` goes on with: its own state; that of another rank if it was lost before."""
-        members = self.manifest.members
-        return self.path / rank_file(rank if rank in members else members[0])
+        return self.path / rank_file(rank if self.is_own(rank) else self.manifest.members[0])
+
+    def is_own(self, rank: int) -> bool:
+        """Whether that is its own state."""
+        return rank in self.manifest.members
 
 
 def rank_file(rank: int) -> str:
@@ -108,16 +123,23 @@ def place(folder: Path, index: int) -> Path:
 
 
 def _plain(held: Any) -> Any:
-    """With Python's numbers for NumPy's, which are not read back."""
-    if type(held) is dict:
-        return {key: _plain(value) for key, value in held.items()}
-    if type(held) in (list, tuple):
+    """With Python's numbers for NumPy's, which are not read back. Raises NotPlain for what has no such form."""
+    if type(held) in (dict, OrderedDict):
+        return type(held)((key, _plain(value)) for key, value in held.items())
+    if type(held) in (list, tuple, set):
         return type(held)(_plain(value) for value in held)
-    return held.item() if isinstance(held, np.generic) else held
+    if isinstance(held, np.generic):
+        return held.item()
+    if isinstance(held, torch.Tensor) or type(held) in PLAIN:
+        return held
+    raise NotPlain(
+        f"the state of the optimizer holds a {type(held).__name__}, and checkpoints hold tensors, numbers, texts, and "
+        "lists, tuples, sets and dictionaries of these"
+    )
 
 
 def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
-    """Write one part. Raises OSError."""
+    """Write one part. Raises OSError, NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -250,6 +272,15 @@ def take(name: str, into: Any, values: Any) -> None:
     with torch.no_grad():
         for own, other in zip(into, values, strict=True):
             own.copy_(other)
+
+
+def load_into(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """`load_state_dict`, which takes another kind of optimizer's without a word. Raises ValueError for that, and others."""
+    before = [set(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    lost = {key for own, group in zip(before, optimizer.param_groups, strict=True) for key in own - set(group)}
+    if lost:
+        raise ValueError(f"it has no {', '.join(sorted(lost))}")
 
 
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:

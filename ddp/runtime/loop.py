@@ -17,6 +17,8 @@ from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
+from ddp.data.order import derive
+from ddp.data.seeded import others, seed_others, set_others
 from ddp.runtime import checkpoint
 from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
@@ -66,6 +68,7 @@ class Loop:
         self.slowdown = Slowdown(speed)
         self.heart = Heart(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
+        seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0
         """Steps since the last contribution to an average."""
         self.samples = 0
@@ -207,6 +210,8 @@ class Loop:
                     files = (*files, checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(kept)))
             except OSError as problem:
                 files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
+            except checkpoint.NotPlain as problem:
+                files, error = (), str(problem)
         self.meter.add("checkpoint", began)
         saved = Saved(now(), self.rank, order.index, files, error)
         self._send(saved)
@@ -214,7 +219,8 @@ class Loop:
 
     def _state(self) -> dict[str, Any]:
         counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
-        return {"optimizer": self.replica.optimizer.state_dict(), "rates": self.replica.rates.capture(), **counters}
+        held = {"optimizer": self.replica.optimizer.state_dict(), "rates": self.replica.rates.capture()}
+        return {**held, "others": others(), **counters}
 
     def _model(self, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
@@ -230,7 +236,9 @@ class Loop:
         )
         checkpoint.take("averages", kept, model.get("kept"))
         try:
-            self.replica.optimizer.load_state_dict(held["optimizer"])
+            checkpoint.load_into(self.replica.optimizer, held["optimizer"])
+            if self._held.is_own(self.rank):
+                set_others(held["others"])
             self.replica.rates.restore(held["rates"])
             counters = [held[name] for name in ("begun", "steps", "version")]
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:

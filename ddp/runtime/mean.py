@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ddp.runtime.buffers import signed
 from ddp.runtime.outer import Outer, precise
 
 PIECE = 1 << 18
@@ -71,7 +72,7 @@ def average(
             continue
         for k, replica in enumerate(own):
             same = None if finite else replica == part
-            replica.sub_(part)
+            signed(replica).sub_(signed(part))
             if same is not None:
                 replica.masked_fill_(same, 0.0)
             if measure:

@@ -16,8 +16,6 @@ from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.data.order import derive
-from ddp.data.seeded import seed_others
 from ddp.runtime import clock
 from ddp.runtime.backends.base import Backend, Change, load
 from ddp.runtime.channel import PeerGone
@@ -36,10 +34,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     clock.shift(job.clock_shift)
     channel = LossyChannel(connection)
     try:
-        seed_others(derive(job.seed, "init"))  # all make the same model
-        trained = Rank(job, rank, channel)
-        seed_others(derive(job.seed, "others", rank))  # a fork has its parent's numbers, and so has every other rank
-        trained.run()
+        Rank(job, rank, channel).run()
     except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
     except Torn as error:  # nobody's defect: said without a traceback

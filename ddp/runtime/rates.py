@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 Schedule = Callable[[float], float]
 """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
+ROUNDING = 1e-9
+"""A factor that is below zero by no more than this is zero."""
 
 
 class Rates:
@@ -21,7 +24,7 @@ class Rates:
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
         self._optimizer = optimizer  # not its groups: they are other ones after `load_state_dict`
-        self._own = [float(group["lr"]) for group in optimizer.param_groups]
+        self._own = [_sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
         self._schedule, self._scale = schedule, scale
         self._fixed: float | None = None
         self._factor = 1.0
@@ -43,10 +46,14 @@ class Rates:
 
     def _all(self, fraction: float) -> list[float]:
         if self._fixed is None:
-            factor = float(self._schedule(fraction)) * self._scale * self._factor
+            factor = self._scheduled(fraction) * self._scale * self._factor
             return [rate * factor for rate in self._own]
         first = self._own[0]
         return [self._fixed * self._factor * (rate / first if first else 1.0) for rate in self._own]
+
+    def _scheduled(self, fraction: float) -> float:
+        given = self._schedule(fraction)
+        return _sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
     def capture(self) -> tuple[float | None, float, float]:
         """What callbacks have set: (fixed rate, factor, scale). A schedule is code, and not among it."""
@@ -78,7 +85,11 @@ class Rates:
         self._schedule, self._fixed, self._factor = schedule, None, 1.0
 
 
-def _sound(what: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{what} must be finite and 0 or more, not {value}")
-    return float(value)
+def _sound(what: str, value: Any, below: float = 0.0) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor of several elements
+        number = math.nan
+    if not (math.isfinite(number) and number >= -below):
+        raise ValueError(f"{what} must be a finite number of 0 or more, not {value!r:.60}")
+    return max(number, 0.0)

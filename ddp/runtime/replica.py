@@ -6,17 +6,19 @@ inside a step comes in as a function.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp.core.events import Probe
 from ddp.core.spans import Batch
 from ddp.data.feed import feed
 from ddp.data.order import derive
+from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
 from ddp.data.visits import Visits
 from ddp.runtime.clock import now
@@ -38,11 +40,12 @@ class Replica:
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
+        seed_others(derive(job.seed, "init"))  # all ranks make the same model
         self._job, self._meter, self._slowdown = job, meter, slowdown
         self.task = job.task()
-        self.model = self.task.model().to(device)
+        self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
-        self.optimizer = self.task.optimizer(self.model.parameters())
+        self.optimizer = _usable(self.task.optimizer(self.model.parameters()), self.state)
         held = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
@@ -180,6 +183,33 @@ class Replica:
         for module in training:
             module.training = True
         return last - first, loss_sum, metric_sum, content
+
+
+def _module(made: Any) -> nn.Module:
+    """What the model's factory has made. Raises ValueError if it is no model."""
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
+    return made
+
+
+def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
+    """What the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    if not isinstance(getattr(made, "param_groups", None), list):
+        raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
+            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
+        )
+    held = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    if state.named and not any(id(parameter) in held for _, parameter in state.named):
+        raise ValueError(
+            "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
+            "factory is given"
+        )
+    optimizer: torch.optim.Optimizer = made
+    return optimizer
 
 
 def _content(batch: Any) -> float:

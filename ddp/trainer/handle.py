@@ -22,7 +22,8 @@ import torch
 
 from ddp.core.commands import Publish
 from ddp.core.errors import Aborted, RankFailed
-from ddp.core.events import Finished
+from ddp.core.events import Finished, Saved
+from ddp.data.seeded import others, set_others
 from ddp.runtime.checkpoint import place
 from ddp.runtime.engines import elche
 from ddp.runtime.scratch import scratch
@@ -185,6 +186,8 @@ class RunHandle:
             raise _Stop
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
+        if isinstance(record, Saved) and record.error:
+            warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish) and self._saved is not None:
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)
@@ -198,11 +201,14 @@ def _put_back(in_place: bool) -> Iterator[None]:
     """What a run changes for all of this process is put back at its end: threads, and the random generators if in place."""
     threads = torch.get_num_threads()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    before = others()
     try:
         with torch.random.fork_rng(devices=gpus, enabled=in_place):
             yield
     finally:
         torch.set_num_threads(threads)
+        if in_place:
+            set_others(before)
 
 
 @atexit.register

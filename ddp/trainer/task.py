@@ -85,7 +85,7 @@ def _constant(fraction: float) -> float:
 
 def _loss(step: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -> Tensor:
     loss = step(model, batch)
-    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad:
+    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex():
         return loss.reshape(())
     raise ValueError(
         f"train_step must return the batch's mean loss, one number that the gradient is taken of, not {_told(loss)}"
@@ -117,7 +117,10 @@ def _number(value: Any) -> Tensor | None:
 
 
 def _told(value: Any) -> str:
-    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
+    if not isinstance(value, Tensor):
+        return repr(value)[:60]
+    lacks = "" if value.requires_grad else " without gradient"
+    return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
 
 
 def _samples(batch: Any) -> int:

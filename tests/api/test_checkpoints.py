@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +209,40 @@ def test_an_empty_or_missing_folder_is_refused(make: Make, tmp_path: Path) -> No
             make(resume=place)
     with pytest.raises(ValueError, match="say where checkpoints are to be laid down"):
         make(checkpoint_callback=print)
+
+
+class Recalling(torch.optim.SGD):
+    """One that keeps what no checkpoint can hold."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["past"] = deque([1.0])
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_told_of_and_the_run_goes_on(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("ddp.trainer.handle.warnings.warn", lambda text, *more, **named: said.append(text))
+    settings: dict[str, Any] = {"optimizer_factory": lambda parameters: Recalling(parameters, lr=0.1), "world_size": 1}
+    make(**settings, epochs=2, checkpoint_folder=tmp_path).run().join()
+    assert len(said) == 1
+    assert said[0].startswith(
+        "a checkpoint could not be made: the state of the optimizer holds a deque, and checkpoints"
+    )
+    assert find(tmp_path) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lr_scale_ratio": 1.0}, "of a run with lr_scale=1.0, this one has 2.0"),
+        ({"max_grad_norm": 1.0}, "of a run with max_grad_norm=None, this one has 1.0"),
+        ({"optimizer_factory": torch.optim.Adam}, "not the state of this optimizer (it has no betas, eps)"),
+    ],
+)
+def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    make(checkpoint_folder=tmp_path, policy="sync").run().join()
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make(**change, resume=tmp_path, policy="sync").run().join()

@@ -84,6 +84,29 @@ def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"model_factory": lambda: None}, "the model's factory must return a torch.nn.Module, not None"),
+        ({"optimizer_factory": lambda parameters: None}, "must return an optimizer of PyTorch, not None"),
+        (
+            {"optimizer_factory": lambda parameters: [torch.optim.SGD(parameters)]},
+            "must return an optimizer of PyTorch",
+        ),
+        ({"optimizer_factory": torch.optim.LBFGS}, "take an optimizer whose step needs no closure"),
+        (
+            {"optimizer_factory": lambda parameters: torch.optim.SGD(toy.net(norm=False).parameters())},
+            "make it of those that its factory is given",
+        ),
+        ({"train_step": lambda model, batch: model(batch[0]).sum() * 1j}, "not a tensor of shape (), complex64"),
+        ({"train_step": lambda model, batch: model(batch[0]).sum().detach()}, "float32 without gradient"),
+    ],
+)
+def test_what_cannot_train_is_refused_with_the_remedy(make: Make, change: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(RankFailed, match=re.escape(remedy)):
+        make(**change, world_size=1).run().join()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused(make: Make) -> None:
     with pytest.raises(ValueError, match="use device='auto' or 'cpu'"):

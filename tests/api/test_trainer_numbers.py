@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,12 @@ def test_gradients_that_a_step_takes_itself_are_averaged(make: Make, add: bool) 
 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_numbers_of_numpy_go_into_checkpoints_and_out_of_them(make: Make, world_size: int, tmp_path: Path) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        noise = float(np.random.randn()) + random.gauss(0.0, 1.0)
+        return nn.functional.cross_entropy(model(batch[0] + 0.1 * noise), batch[1])
+
     settings: dict[str, Any] = {
+        "train_step": step,
         "schedule": lambda fraction: np.cos(fraction),
         "optimizer_factory": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=np.float64(1e-4)),
         "world_size": world_size,
@@ -72,6 +78,20 @@ def test_numbers_of_numpy_go_into_checkpoints_and_out_of_them(make: Make, world_
     first.run().join()
     resumed = make(**settings, epochs=3, resume=sorted(tmp_path.glob("0*"))[0]).run().join()
     assert all(torch.equal(whole.params[name], value) for name, value in resumed.params.items())
+
+
+def test_a_run_in_place_draws_numbers_of_its_seed_and_puts_the_generators_back(make: Make) -> None:
+    def model() -> nn.Module:
+        net = toy.net(norm=True)
+        nn.init.constant_(net.get_submodule("0").weight, np.random.rand() + random.random())  # type: ignore[arg-type]
+        return net
+
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    state = make(model_factory=model, world_size=1).run().join()
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
+    random.random(), np.random.rand()
+    again = make(model_factory=model, world_size=1).run().join()
+    assert all(torch.equal(again.params[name], value) for name, value in state.params.items())
 
 
 class Words(Dataset[Any]):

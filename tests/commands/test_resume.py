@@ -216,6 +216,9 @@ def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
     assert code == 0
     assert "nothing to go on with" in out
     assert json.loads((cut.path / METRICS).read_text())["resumed"]["times"] == 2
+    code, _, err = command(warm, tmp_path, f"resume={cut.path}", "model=lenet", *QUIET)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "model=lenet contradicts the run, which has mlp" in err
 
 
 @pytest.mark.parametrize("engine", ["solo", "cpu_cadence"])

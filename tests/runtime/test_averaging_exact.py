@@ -15,6 +15,7 @@ from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.backends.base import load
+from ddp.runtime.buffers import signed
 from ddp.runtime.loop import Loop
 from ddp.runtime.mean import average
 from ddp.runtime.task import Job
@@ -104,6 +105,17 @@ def test_what_is_equal_keeps_its_bits(dtype: torch.dtype) -> None:
         assert torch.equal(mean.view(bits), values.view(bits))
         for excess in replicas:
             assert torch.equal((values - excess).view(bits), values.view(bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int64])
+def test_integers_take_the_maximum_and_get_there_by_their_excess(dtype: torch.dtype) -> None:
+    first, second = torch.tensor([1, 7, 255]).to(dtype), torch.tensor([5, 7, 0]).to(dtype)
+    highest, replicas = torch.empty_like(first), [first.clone(), second.clone()]
+    average(highest, replicas, (1, 1), blend=1.0)
+    assert highest.tolist() == [5, 7, 255]
+    for replica, excess in zip((first, second), replicas, strict=True):
+        signed(replica).sub_(signed(excess))
+        assert torch.equal(replica, highest)
 
 
 def test_the_mean_is_good_to_a_few_units_in_the_last_place() -> None:

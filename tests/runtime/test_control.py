@@ -298,7 +298,26 @@ def test_groups_keep_their_proportion_to_the_first() -> None:
 def test_rates_that_cannot_be_are_refused(value: float) -> None:
     rates = Rates(two_groups(0.1, 0.1), lambda fraction: 1.0, 1.0)
     for change in (rates.fix, rates.multiply, rates.rescale):
-        with pytest.raises(ValueError, match="must be finite and 0 or more"):
+        with pytest.raises(ValueError, match="must be a finite number of 0 or more"):
             change(value)
     with pytest.raises(ValueError, match="a schedule is a function"):
         rates.follow(0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [-0.1, float("nan"), float("inf"), None, "high", torch.zeros(2)])
+def test_what_a_schedule_gives_is_a_factor(given: Any) -> None:
+    """A negative one would train uphill."""
+    rates = Rates(two_groups(0.1, 0.1), lambda fraction: given if fraction else 1.0, 1.0)
+    assert rates.apply(0.0) == 0.1
+    with pytest.raises(ValueError, match=r"the schedule gives for the fraction 0\.25 .* must be a finite number"):
+        rates.apply(0.25)
+
+
+def test_a_schedule_may_end_at_zero_but_for_rounding() -> None:
+    rates = Rates(two_groups(0.1, 0.1), lambda fraction: 1.0 - 1.2 * fraction - 0.6 * fraction, 1.0)
+    assert rates.apply(1 / 1.8 + 1e-12) == 0.0
+
+
+def test_an_optimizer_without_a_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="the learning rate of the optimizer must be"):
+        Rates(two_groups(0.1, float("nan")), lambda fraction: 1.0, 1.0)

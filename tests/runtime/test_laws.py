@@ -147,7 +147,7 @@ def test_what_a_model_may_also_hold(play: Play, policy: str, backend: str) -> No
     assert len(played.digests) == 1
     for rank in range(2):
         state = played.state(rank)
-        for name in ("mask", "table", "flag", "idle.weight"):
+        for name in ("mask", "table", "places", "flag", "idle.weight"):
             assert torch.equal(state[name], alone.state()[name]), name
         assert float(state["ema"]) == float(played.state(0)["ema"]) != 0.0
 

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,9 +23,11 @@ CPU = [name for name in TRANSPORTS if name != "nccl"]
 SMALL, STAGE = SMALL_BYTES // 4, STAGE_BYTES // 4
 SIZES = (1, 15, 17, SMALL, SMALL + 1, 2 * PIECE + 7, STAGE + 33)
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64)
+RARE = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
 CASES = [
     *((size, torch.float32, SUM, own) for size in SIZES for own in (True, False)),
     *((33, dtype, op, False) for dtype in TYPES for op in (SUM, MAX)),
+    *((33, dtype, MAX, False) for dtype in RARE),
     *((SMALL + 5, dtype, SUM, True) for dtype in TYPES),
     *((size, dtype, MEAN, True) for dtype in TYPES[:3] for size in (33, SMALL + 5)),
 ]
@@ -32,7 +35,8 @@ CASES = [
 
 def value(case: int, rank: int, size: int, dtype: torch.dtype) -> Tensor:
     draw = torch.Generator().manual_seed(1000 * case + rank)
-    return (torch.randn(size, generator=draw) * 100).to(dtype)
+    drawn = torch.randn(size, generator=draw) * 100
+    return drawn.to(torch.int64).to(dtype) if dtype in RARE else drawn.to(dtype)
 
 
 def stand(folder: Path, name: str, rank: int, world_size: int, timeout_s: float = 10.0) -> Transport:
@@ -60,7 +64,7 @@ def reduce_all(folder: Path, name: str, rank: int, world_size: int, delay_s: flo
 def in_order(parts: list[Tensor], op: str) -> Tensor:
     """What one process makes of them."""
     if op == MAX:
-        return torch.stack(parts).amax(dim=0)
+        return reduce(torch.maximum, parts)
     wide = [part.float() if part.dtype is torch.bfloat16 else part for part in parts]
     if op == MEAN and len(parts) not in (1, 2, 4) and parts[0].dtype is torch.float32:
         wide = [part.double() for part in parts]

@@ -89,13 +89,14 @@ def rising_schedule(fraction: float) -> float:
 
 
 class Odd(nn.Module):
-    """What a model may also hold: a mask of infinities, a constant table, a boolean, a layer that no step uses."""
+    """What a model may also hold: a mask of infinities, constant tables, a boolean, a layer that no step uses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.idle = net(True), nn.Linear(3, 3)
         self.register_buffer("mask", torch.tensor([0.0, float("-inf")]))
         self.register_buffer("table", torch.linspace(0.1, 0.9, 101))
+        self.register_buffer("places", torch.arange(5).to(torch.uint16))
         self.register_buffer("flag", torch.tensor([True, False]))
         self.register_buffer("ema", torch.zeros(1))
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends.base import BackendFacts, Change
+from ddp.runtime.buffers import signed
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
 from ddp.runtime.inner import InnerOptimizer
@@ -129,7 +130,7 @@ class Backend:
             elif own.dtype is torch.bool:
                 own.logical_or_(mean.to(own.device))
             else:
-                own.sub_(excess.to(own.device))  # what did not change keeps its bits
+                signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
         divergence, became = float(self._divergence), sums(self._sections) if told else ()

@@ -70,7 +70,7 @@ def run(job: Job, emit: Emit) -> None:
 
 def _raise(abort: Abort, failure: Failed | None) -> None:
     if abort.status == "diverged":
-        raise Diverged(abort.reason)
+        raise Diverged(f"{abort.reason}; lower the learning rate")
     if failure is not None and not failure.traceback:
         raise checkpoint.Torn(failure.error)
     if failure is not None:

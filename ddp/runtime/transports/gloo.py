@@ -23,6 +23,9 @@ DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
 """A collective moves at most so much at once: the field's default."""
 OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
+UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
+"""Types that neither gloo nor NCCL has."""
+LEAST = torch.iinfo(torch.int64).min
 
 
 def limit_collectives(limit: timedelta) -> None:
@@ -76,7 +79,12 @@ class Transport:
         limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """In buckets."""
+        """In buckets; integers of a type that the library lacks, whose maximum is asked for, as int64."""
+        if op == MAX and tensor.dtype in UNKNOWN:
+            wide = _widened(tensor)
+            self.all_reduce(wide, op)
+            tensor.copy_(_narrowed(wide, tensor.dtype))
+            return
         try:
             for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
                 dist.all_reduce(bucket, op=OPS[op])
@@ -128,3 +136,13 @@ class Transport:
     def close(self) -> None:
         """The same."""
         self.leave()
+
+
+def _widened(values: Tensor) -> Tensor:
+    """As int64, in the same order."""
+    return values.view(torch.int64) ^ LEAST if values.dtype is torch.uint64 else values.to(torch.int64)
+
+
+def _narrowed(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """What `_widened` has widened."""
+    return (wide ^ LEAST).view(dtype) if dtype is torch.uint64 else wide.to(dtype)
