@@ -6,7 +6,6 @@ call does what plain PyTorch would do, to the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from ddp.graph.loader import DataLoader, GraphBatch, check
 from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
 from ddp.graph.windows import Windows
+from ddp.runtime.rates import sound
 from ddp.runtime.scalars import Scalars
 from ddp.settings import emulated
 
@@ -115,7 +115,10 @@ class Training:
         self._factory = factory
         models = self.replicas.models if self.replicas is not None else (self.graph,)
         self._optimizers = [factory(list(model.parameters())) for model in models]
-        self._own = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
+        self._own = [
+            [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
+            for optimizer in self._optimizers
+        ]
 
     def forward(self, inputs: tuple[Any, ...]) -> Flown:
         """A forward pass on whatever there is."""
@@ -173,7 +176,7 @@ class Training:
         schedule = self._schedule
         if schedule is not None:
             rate = schedule(self.steps) if callable(schedule) else schedule.lr(self.steps)
-            self._set(_sound("the scheduler's learning rate", rate) * self._scale)
+            self._set(sound("the scheduler's learning rate", rate) * self._scale)
 
     def _set(self, rate: float) -> None:
         for optimizer, own in zip(self._optimizers, self._own, strict=True):
@@ -185,7 +188,7 @@ class Training:
         if not self._optimizers:
             raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
         self._schedule = None
-        self._set(_sound("the learning rate", lr))
+        self._set(sound("the learning rate", lr))
 
     def set_scheduler(self, schedule: Schedule) -> None:
         """See `Graph.set_scheduler`."""
@@ -197,7 +200,7 @@ class Training:
 
     def set_lr_scale(self, scale: float) -> None:
         """See `Graph.set_lr_scale`."""
-        self._scale = _sound("the scale of the learning rate", scale)
+        self._scale = sound("the scale of the learning rate", scale)
 
     def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
         """See `Graph.set_data_loader`."""
@@ -232,9 +235,3 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
-
-
-def _sound(what: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{what} must be finite and 0 or more, not {value}")
-    return float(value)

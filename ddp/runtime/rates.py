@@ -24,7 +24,7 @@ class Rates:
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, scale: float) -> None:
         self._optimizer = optimizer  # not its groups: they are other ones after `load_state_dict`
-        self._own = [_sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
+        self._own = [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
         self._schedule, self._scale = schedule, scale
         self._fixed: float | None = None
         self._factor = 1.0
@@ -53,7 +53,7 @@ class Rates:
 
     def _scheduled(self, fraction: float) -> float:
         given = self._schedule(fraction)
-        return _sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
+        return sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
     def capture(self) -> tuple[float | None, float, float]:
         """What callbacks have set: (fixed rate, factor, scale). A schedule is code, and not among it."""
@@ -62,21 +62,21 @@ class Rates:
     def restore(self, held: tuple[float | None, float, float]) -> None:
         """Take over what was captured. Raises ValueError or TypeError for what cannot have been."""
         fixed, factor, scale = held
-        self._fixed = None if fixed is None else _sound("a learning rate", fixed)
-        self._factor = _sound("a factor on the learning rate", factor)
-        self._scale = _sound("the scale of the learning rate", scale)
+        self._fixed = None if fixed is None else sound("a learning rate", fixed)
+        self._factor = sound("a factor on the learning rate", factor)
+        self._scale = sound("the scale of the learning rate", scale)
 
     def fix(self, rate: float) -> None:
         """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""
-        self._fixed, self._factor = _sound("a learning rate", rate), 1.0
+        self._fixed, self._factor = sound("a learning rate", rate), 1.0
 
     def multiply(self, factor: float) -> None:
         """Multiply all rates from now on, on top of the schedule or of a fixed rate."""
-        self._factor *= _sound("a factor on the learning rate", factor)
+        self._factor *= sound("a factor on the learning rate", factor)
 
     def rescale(self, scale: float) -> None:
         """Replace the scale that came with the number of ranks."""
-        self._scale = _sound("the scale of the learning rate", scale)
+        self._scale = sound("the scale of the learning rate", scale)
 
     def follow(self, schedule: Schedule) -> None:
         """Follow another schedule; what `fix` and `multiply` did before ends."""
@@ -85,7 +85,8 @@ class Rates:
         self._schedule, self._fixed, self._factor = schedule, None, 1.0
 
 
-def _sound(what: str, value: Any, below: float = 0.0) -> float:
+def sound(what: str, value: Any, below: float = 0.0) -> float:
+    """`value`, a rate or a factor on one; 0 if it is less by no more than `below`. ValueError for what is none."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor of several elements

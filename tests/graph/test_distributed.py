@@ -147,7 +147,7 @@ def test_learning_rates() -> None:
     assert rates() == [0.5, 0.5]
     graph.set_lr(0.01)
     assert rates() == [0.01, 0.01]
-    with pytest.raises(ValueError, match="finite and 0 or more"):
+    with pytest.raises(ValueError, match="finite number of 0 or more"):
         graph.set_lr(float("nan"))
     with pytest.raises(ValueError, match="is neither"):
         graph.set_scheduler(3)  # type: ignore[arg-type]
