@@ -1,6 +1,6 @@
 """Steps of one rank alone, with what ranks inherit from the fork server about memory, and as the system does it:
 
-python -m benchmarks.allocation [MODEL...]
+    python -m benchmarks.allocation [MODEL[:BATCH] ...]
 
 Fresh processes in turn, `PAIRS` of each; the ratio of their medians by pair, with its quartiles.
 """
@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -32,9 +33,11 @@ MEMORY = {name: value for name, value in ENVIRONMENT.items() if "ALLOC" in name}
 
 
 def step(name: str) -> tuple[float, float]:
-    """(median seconds of a step, page faults in one) of a model under its quick recipe."""
+    """(median seconds of a step, page faults in one) of a model under its quick recipe, perhaps with another batch size."""
     torch.set_num_threads(1)
+    name, _, batch = name.partition(":")
     recipe = models.load(name).recipes["quick"]
+    recipe = replace(recipe, batch_size=int(batch or recipe.batch_size))
     with scratch() as folder:
         job = Job(partial(models.make_task, name, recipe, ""), 1, recipe.batch_size, 0, 1, Sync(), "nccl", folder)
         meter = Meter(0, folder, torch.device("cpu"))
