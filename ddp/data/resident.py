@@ -15,7 +15,7 @@ from ddp.core.values import replace
 from ddp.data.gather import Gather
 from ddp.data.granted import kept, same
 
-AT_ONCE, BLOCK_BYTES = 64, 1 << 20
+AT_ONCE, BLOCK_BYTES = 64, 1 << 22
 """Small batches are gathered several at once: at most so many, and so much. A call to torch costs more than they do."""
 ALIGNED = 64
 """Batches of a block begin at multiples of this, bytes, as tensors of their own would: kernels go by it, and so do bits."""
