@@ -28,7 +28,7 @@ from ddp.runtime.scratch import scratch
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
 
-PAIRS, MEASURED_S = 7, 1.5
+PAIRS, MEASURED_S, LEAST = 7, 1.5, 5
 MEMORY = {name: value for name, value in ENVIRONMENT.items() if "ALLOC" in name}
 
 
@@ -42,16 +42,21 @@ def step(name: str) -> tuple[float, float]:
         job = Job(partial(models.make_task, name, recipe, ""), 1, recipe.batch_size, 0, 1, Sync(), "nccl", folder)
         meter = Meter(0, folder, torch.device("cpu"))
         replica = Replica(job, torch.device("cpu"), meter, Slowdown(1.0))
-        seconds: list[float] = []
-        warm, before, until = 5, 0, time.perf_counter() + 60
-        while len(seconds) < warm + 5 or time.perf_counter() < until:
-            if len(seconds) == warm:
-                before, until = _faults(), time.perf_counter() + MEASURED_S
-            start = len(seconds) % (replica.samples // recipe.batch_size) * recipe.batch_size
-            began = time.perf_counter()
-            replica.step(Batch(0, start, start + recipe.batch_size, recipe.batch_size), 0.0)
-            seconds.append(time.perf_counter() - began)
-    return statistics.median(seconds[warm:]), (_faults() - before) / (len(seconds) - warm)
+        _train(replica, recipe.batch_size, 0.0)  # the first steps are not like the others
+        before = _faults()
+        seconds = _train(replica, recipe.batch_size, MEASURED_S)
+    return statistics.median(seconds), (_faults() - before) / len(seconds)
+
+
+def _train(replica: Replica, size: int, limit_s: float) -> list[float]:
+    """Seconds of each step from the beginning of an epoch on: `LEAST` of them, and more until the limit."""
+    seconds: list[float] = []
+    while len(seconds) < LEAST or sum(seconds) < limit_s:
+        start = len(seconds) % (replica.samples // size) * size
+        began = time.perf_counter()
+        replica.step(Batch(0, start, start + size, size), 0.0)
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _faults() -> int:

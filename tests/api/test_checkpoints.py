@@ -214,7 +214,7 @@ def test_an_empty_or_missing_folder_is_refused(make: Make, tmp_path: Path) -> No
 class Recalling(torch.optim.SGD):
     """One that keeps what no checkpoint can hold."""
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         super().step(closure)
         for parameter in self.param_groups[0]["params"]:
             self.state[parameter]["past"] = deque([1.0])

@@ -83,12 +83,12 @@ def test_numbers_of_numpy_go_into_checkpoints_and_out_of_them(make: Make, world_
 def test_a_run_in_place_draws_numbers_of_its_seed_and_puts_the_generators_back(make: Make) -> None:
     def model() -> nn.Module:
         net = toy.net(norm=True)
-        nn.init.constant_(net.get_submodule("0").weight, np.random.rand() + random.random())  # type: ignore[arg-type]
+        nn.init.constant_(net.get_submodule("0").weight, np.random.rand() + random.random())
         return net
 
-    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index, union-attr]
+    before = random.getstate(), np.random.get_state()[1].tolist()
     state = make(model_factory=model, world_size=1).run().join()
-    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # type: ignore[index, union-attr]
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())
     random.random(), np.random.rand()
     again = make(model_factory=model, world_size=1).run().join()
     assert all(torch.equal(again.params[name], value) for name, value in state.params.items())

@@ -72,7 +72,7 @@ def test_who_comes_while_there_are_no_descriptors_is_met_later(
             raise refusals.pop()
         return listener.accept()
 
-    company._listener = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)  # type: ignore[assignment]
+    company._listener = SimpleNamespace(accept=accept, shutdown=listener.shutdown, close=listener.close)
     first, _ = arrive(post(company), 5.0)
     second, _ = arrive(post(company, 2), 5.0)
     assert not refusals
@@ -202,7 +202,7 @@ def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: Muster) -> N
         wire.close()
         return told.wait(10.0)
 
-    peer._posted = SimpleNamespace(wait=broken, end=lambda why: told.set())  # type: ignore[assignment]
+    peer._posted = SimpleNamespace(wait=broken, end=lambda why: told.set())
     with pytest.raises(RankLost, match="rank 1: its host is gone"):
         peer.lend(Posted(company, None, 1), 5.0)
 
@@ -249,7 +249,7 @@ def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Muster) -
     wire, clock = arrive(post(company), 5.0)
     there = Outpost(post(company), wire, clock)
     folder = there._held.enter_context(scratch())
-    there._run = SimpleNamespace(end=again)  # type: ignore[assignment]
+    there._run = SimpleNamespace(end=again)
     with pytest.raises(KeyboardInterrupt), there:
         raise KeyboardInterrupt
     assert not folder.exists()
