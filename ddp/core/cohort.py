@@ -93,7 +93,7 @@ class Round:
     divergence: tuple[tuple[int, float], ...] = ()
     """(rank, how far it was from the average)."""
     starved: tuple[int, ...] = ()
-    """Ranks that stood still for lack of work when the round opened."""
+    """Ranks that had run short of work when the round opened."""
     failed: tuple[int, ...] = ()
     """Ranks on which the collective broke: they miss what came out of it."""
     since: float = 0.0

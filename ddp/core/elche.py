@@ -128,6 +128,11 @@ class ElChe:
         return self.phase in ("stable", "mature")
 
     @property
+    def fewest(self) -> int:
+        """Steps of the slowest of the ranks that work, in a window."""
+        return min(n for n in self.counts if n)
+
+    @property
     def live(self) -> tuple[int, ...]:
         """Ranks that are not lost."""
         return tuple(rank for rank in range(len(self.speeds)) if rank not in self.gone)

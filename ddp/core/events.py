@@ -274,7 +274,7 @@ class RoundClosed:
     divergence: tuple[float, ...]
     """||own - average|| / ||average||."""
     starved: tuple[bool, ...]
-    """Whether the rank stood still for lack of work when the round opened."""
+    """Whether the rank had run short of work when the round opened, or stood still for lack of it."""
     lost: tuple[int, ...] = ()
     """Ranks that the run goes on without; for them there is nothing more to plan."""
 

@@ -22,6 +22,8 @@ IN_STEP = -1
 """The round that a failed gradient exchange inside a step is reported under."""
 SLIVER = 4
 """A quarter of a window is not worth a round of its own."""
+SHORT = 2
+"""With so many steps left to do, or fewer, a rank runs short of work."""
 RETRIES = 1
 """How often in a row a collective may break though no rank is lost."""
 
@@ -66,8 +68,8 @@ def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[C
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
     closes = cohort.first_epochs(lambda ledger: ledger.free == 0 if turn else cohort.fully_trained(ledger.epoch))
-    idle = tuple(rank for rank in members if not cohort.ranks[rank].queue)
-    current = Round(index, members, "collect", members, closes, starved=idle)
+    short = tuple(rank for rank in members if cohort.ranks[rank].queued <= SHORT)
+    current = Round(index, members, "collect", members, closes, starved=short)
     cohort = replace(cohort, round=current, rounds=index + 1)
     for rank in members if turn else ():
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], before=cohort.ranks[rank].queued))

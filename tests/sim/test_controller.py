@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -147,6 +148,23 @@ def test_nobody_waits_for_the_last_steps_of_an_epoch(speeds: tuple[float, ...], 
     world = World(len(speeds), 90, 1, epochs=30, blocking=False, in_step=False)
     costs = Costs(step_s, latency_s=0.0003, wire_s=0.001, reduce_s=0.0007, report_s=0.02)
     assert starving(simulate(Cadence(guard="none"), world, costs=costs), len(speeds)) < 0.001
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 0.4), (1.0, 0.25, 0.25)])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_that_runs_short_of_work_is_given_more_before_it_stands_still(
+    speeds: tuple[float, ...], seed: int
+) -> None:
+    """Two steps ahead are a quarter of a slow rank's step for a fast one, and each doubling took a gap: 2 % in a short run.
+    One step in fifty takes three times as long here."""
+
+    def step_s(rank: int, step: int) -> float:
+        dice = random.Random(f"{seed}.{rank}.{step}")
+        return 0.03 / speeds[rank] * dice.uniform(0.7, 1.3) * (3 if dice.random() < 0.02 else 1)
+
+    world = World(len(speeds), 45, 1, epochs=16, blocking=False, in_step=False)
+    costs = Costs(step_s, latency_s=0.0002, wire_s=0.002, reduce_s=0.003, report_s=0.06)
+    assert starving(simulate(Async(), world, costs=costs), len(speeds)) < 0.002
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 0.4), (1.0, 0.25, 0.25), (1.0, 1.0), (1.0, 0.5, 0.5, 0.25)])

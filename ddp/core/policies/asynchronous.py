@@ -30,7 +30,8 @@ class Async(WindowSettings):
         return True, 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """The overshoot, fixed or tuned; a tuned one is no longer than a window.
+        """The overshoot, fixed or tuned; a tuned one is in steps of the slowest rank, for the others as many as they do
+        meanwhile, and no longer than a window.
 
         Where ranks block, all would wait for whoever is in the middle of a step beyond its count, which costs more than
         the step brings at any jitter: there a tuned one is zero.
@@ -39,7 +40,8 @@ class Async(WindowSettings):
             return state.overshoot
         if state.world.blocking:
             return (0,) * state.world.size
-        return tuple(map(min, state.overshoot, state.elche.counts))
+        counts, slowest = state.elche.counts, state.elche.fewest
+        return tuple(min(-(-more * n // slowest), n) for more, n in zip(state.overshoot, counts, strict=True))
 
     def initial_overshoot(self, world: World) -> tuple[int, ...]:
         """The same for all."""
@@ -47,10 +49,11 @@ class Async(WindowSettings):
         return (one,) * world.size
 
     def grown_overshoot(self, state: WindowState, event: RoundClosed) -> tuple[int, ...]:
-        """Twice as much for a rank that stood still for lack of work, up to a window."""
+        """Twice as much for a rank that ran short of work, up to a window."""
         if self.max_overshoot is not None:
             return state.overshoot
+        most = state.elche.fewest
         return tuple(
-            max(more, min(2 * more, count)) if starved else more
-            for more, count, starved in zip(state.overshoot, state.elche.counts, event.starved, strict=True)
+            max(more, min(2 * more, most)) if starved else more
+            for more, starved in zip(state.overshoot, event.starved, strict=True)
         )

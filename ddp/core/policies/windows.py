@@ -142,7 +142,7 @@ class WindowSettings(ElCheSettings):
         few steps there is nothing to take."""
         bound = self.user_set or self.dispatch != "progressive"
         waits = state.world.blocking and not any(ahead)
-        return waits and not bound and state.elche.settled and min(n for n in counts if n) >= FEWEST
+        return waits and not bound and state.elche.settled and state.elche.fewest >= FEWEST
 
     def _said(self, event: RoundClosed, report: Report, verdict: Verdict) -> tuple[GuardVerdict, ...]:
         if verdict.kind == "stable":
