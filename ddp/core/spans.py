@@ -7,6 +7,7 @@ ranks' speeds, of processes or of tensors.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
@@ -34,8 +35,7 @@ def measure(spans: Spans) -> int:
     return sum([stop - start for start, stop in spans])
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
 
     `total` exceeds `stop - start` only where the gradients of several ranks are averaged inside the step. A batch may be

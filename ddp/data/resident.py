@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.core.values import replace
 from ddp.data.gather import Gather
 from ddp.data.granted import kept, same
 
@@ -61,9 +60,7 @@ class Resident:
         if len(run) == 1:
             return self._gather.read(batch, self._gather.indices(batch))
         read: tuple[Tensor, ...] = self._gather.read(batch, self._indices(run))
-        pieces = list(
-            zip(*[tensor.view(len(run), batch.samples, *tensor.shape[1:]).unbind() for tensor in read], strict=True)
-        )
+        pieces = list(zip(*[tensor.chunk(len(run)) for tensor in read], strict=True))
         self._cut.extend(zip(run[1:], pieces[1:], strict=True))
         return pieces[0]
 
@@ -85,8 +82,8 @@ class Resident:
         apart = run[1].start - first.start
         if any(after.start - one.start != apart for one, after in pairwise(run)) or apart < 1:
             return torch.cat([self._gather.indices(one) for one in run])
-        spanned = self._gather.indices(replace(first, stop=last.stop))
-        return spanned.unfold(0, first.samples, apart).reshape(-1)
+        spanned = self._gather.indices(first._replace(stop=last.stop))
+        return spanned if apart == first.samples else spanned.unfold(0, first.samples, apart).reshape(-1)
 
     def _fit(self, batch: Batch) -> int:
         """Batches of a block."""
