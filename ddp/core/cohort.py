@@ -29,6 +29,8 @@ class RankState:
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False
     last_seen: float = 0.0
+    told: float = 0.0
+    """When it last said what it had done: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
     trained: Trained = ()

@@ -193,9 +193,11 @@ def _heard(cohort: Cohort, event: Event) -> Cohort:
     """Note who spoke, and when something last moved."""
     if isinstance(event, Tick):
         return cohort
+    if isinstance(event, Alive):
+        return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
     if not isinstance(event, Reduced):
-        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
-    return cohort if isinstance(event, Alive) else replace(cohort, moved=event.at)
+        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at, told=event.at))
+    return replace(cohort, moved=event.at)
 
 
 def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]:

@@ -68,22 +68,25 @@ def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
 def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """How many steps each rank will have behind it in this window with what it was given, and what it weighs for more.
 
-    What it has done counts by the time that it took, at the speed that is expected of it: half-way between what it did in
-    this window and what it was known for, as some of a change is jitter. A rank that has said nothing is as fast as it was
-    known for, at most so fast that it is short of telling now. If no rank has told, all are as they were.
+    What it has done counts by the clock, from when the first of them told last: all are to end together, though one began
+    the window later than others, after its part of an evaluation. It counts at the speed that is expected of the rank:
+    half-way between what it did in this window and what it was known for, as some of a change is jitter. A rank that has
+    said nothing is as fast as it was known for, at most so fast that it is short of telling now. If no rank has told, all are
+    as they were.
     """
     states = cohort.ranks
-    elapsed = max(state.busy_s for state in states)
+    times = [cohort.ranks[rank].told for rank in cohort.live]
+    first, latest = min(times), max(times)
     told = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
     if not any(told):
         return tuple(float(state.queued) for state in states), weights
     measured = [state.steps / state.busy_s if said else 0.0 for state, said in zip(states, told, strict=True)]
     scale = sum(measured) / sum(w for w, said in zip(weights, told, strict=True) if said)
     expected = tuple(
-        math.sqrt(v * w * scale) if said else min(w * scale, tells / elapsed)
-        for v, w, said, tells in zip(measured, weights, told, cohort.tells, strict=True)
+        math.sqrt(v * w * scale) if said else min(w * scale, tells / max(latest - state.told, 1e-9))
+        for v, w, said, tells, state in zip(measured, weights, told, cohort.tells, states, strict=True)
     )
-    return tuple(v * state.busy_s + state.queued for v, state in zip(expected, states, strict=True)), expected
+    return tuple(v * (state.told - first) + state.queued for v, state in zip(expected, states, strict=True)), expected
 
 
 def _living(cohort: Cohort, values: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,6 +14,10 @@ def _one(rank: int, step: int) -> float:
     return 1.0
 
 
+def _nothing(rank: int) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Costs:
     """What things cost, in virtual seconds."""
@@ -27,7 +31,8 @@ class Costs:
     """Averaging the snapshots."""
     copy_s: float = 0.0
     """Laying down a snapshot, or applying an update."""
-    evaluate_s: float = 0.0
+    evaluate_s: Callable[[int], float] = _nothing
+    """rank -> seconds of its part of an evaluation."""
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
 

@@ -118,8 +118,9 @@ class Ranks:
             case Apply():
                 self._spend(index, costs.copy_s, self._applied, action.round)
             case Evaluate():
-                told = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, costs.evaluate_s, action.part)
-                self._spend(index, costs.evaluate_s, self._say, told)
+                took = costs.evaluate_s(index)
+                told = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, took, action.part)
+                self._spend(index, took, self._say, told)
             case Join():
                 self._meetings.join(index, action)
             case Share():

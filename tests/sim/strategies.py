@@ -63,7 +63,7 @@ TIMES = {
     "wire_s": (0.0, 0.002, 0.1, 0.3),
     "reduce_s": (0.0, 0.02, 0.1, 0.3),
     "copy_s": (0.0, 0.001),
-    "evaluate_s": (0.0, 0.05),
+    "evaluate_s": (lambda rank: 0.0, lambda rank: 0.05, lambda rank: 0.03 * rank),
     "report_s": (0.0, 0.02, 1.0),
 }
 
