@@ -192,11 +192,8 @@ def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs))
 
 
-def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together: bool = True) -> ElChe:
-    """Follow the speeds and costs measured in a window, and elect the anchor rank.
-
-    `together` says that every rank stood still from the end of its count to the average.
-    """
+def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
+    """Follow the speeds and costs measured in a window, and elect the anchor rank."""
     speeds = tuple(
         Speed() if rank in event.lost else follow(speed, steps, busy, settings.smoothing)
         for rank, (speed, steps, busy) in enumerate(zip(state.speeds, event.steps, event.busy_s, strict=True))
@@ -204,11 +201,11 @@ def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed, together:
     counts = tuple(0 if rank in event.lost else n for rank, n in enumerate(state.counts))
     calibrated = state.calibrations + any(event.steps)
     state = replace(state, speeds=speeds, counts=counts, calibrations=calibrated, gone=event.lost)
-    state = replace(state, costs=(*state.costs, _lost(state, event, together))[-MEMORY[state.phase] :])
+    state = replace(state, costs=(*state.costs, _lost(state, event))[-MEMORY[state.phase] :])
     return replace(state, rank=_elect(state))
 
 
-def _lost(state: ElChe, event: RoundClosed, together: bool) -> float:
+def _lost(state: ElChe, event: RoundClosed) -> float:
     """Seconds of the whole cohort's work that an average cost: its own time and, weighted by speed, waiting before it.
 
     Of a rank's waiting, a step of its own at most: so much stems from whole steps and jitter and weighs less in a longer
@@ -217,10 +214,9 @@ def _lost(state: ElChe, event: RoundClosed, together: bool) -> float:
     """
     if state.calibrations <= LAG:
         return event.sync_s
-    waits = tuple(max(event.busy_s) - busy for busy in event.busy_s) if together else event.wait_s
     speeds = [
         (1 / speed.step_s, wait)
-        for speed, wait, steps in zip(state.speeds, waits, event.steps, strict=True)
+        for speed, wait, steps in zip(state.speeds, event.wait_s, event.steps, strict=True)
         if steps and speed.step_s
     ]
     if not speeds:

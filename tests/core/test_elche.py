@@ -19,7 +19,8 @@ from ddp.core.speeds import Speed, follow
 def window(counts: tuple[int, ...], step_s: list[float], sync_s: float = 0.0) -> RoundClosed:
     busy = tuple(n * s for n, s in zip(counts, step_s, strict=True))
     nothing = (0.0,) * len(counts)
-    return RoundClosed(0.0, 0, counts, busy, sync_s, nothing, nothing, (False,) * len(counts))
+    waits = tuple(max(busy) - each for each in busy)
+    return RoundClosed(0.0, 0, counts, busy, sync_s, waits, nothing, (False,) * len(counts))
 
 
 def turn(settings: ElCheSettings, state: ElChe, step_s: list[float], sync_s: float = 0.0) -> ElChe:

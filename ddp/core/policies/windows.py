@@ -83,7 +83,7 @@ class WindowSettings(ElCheSettings):
         report = Report(max(event.divergence), sum(event.steps), max(event.steps))
         guard, verdict = self._guard.update(state.guard, report)
         content = state.content + 1 if verdict.kind == "stable" else 0
-        measured = elche.measure(self, state.elche, event, together=not state.plan.overlap)
+        measured = elche.measure(self, state.elche, event)
         if verdict.kind == "nudge":
             now, overshoot = elche.nudge_down(measured, verdict.factor), self.initial_overshoot(state.world)
         else:
