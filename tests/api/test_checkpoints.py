@@ -240,6 +240,10 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_of_and_the_run_goes_on(
         ({"lr_scale_ratio": 1.0}, "of a run with lr_scale=1.0, this one has 2.0"),
         ({"max_grad_norm": 1.0}, "of a run with max_grad_norm=None, this one has 1.0"),
         ({"optimizer_factory": torch.optim.Adam}, "not the state of this optimizer (it has no betas, eps)"),
+        (
+            {"optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5)},
+            "not the state of this optimizer (it was begun with weight_decay=0, this one has 0.5); go on with what it was",
+        ),
     ],
 )
 def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:

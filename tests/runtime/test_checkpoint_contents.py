@@ -99,8 +99,8 @@ STATE, PLAN = ("books", "policy_state"), ("books", "plan")
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
-        (("version",), 1),
-        (("version",), "2"),
+        (("version",), 2),
+        (("version",), "3"),
         (("identity", "world_size"), "two"),
         (("identity",), KeyError),
         (("index",), -1),
