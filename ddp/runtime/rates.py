@@ -85,6 +85,20 @@ class Rates:
         self._schedule, self._fixed, self._factor = schedule, None, 1.0
 
 
+def a_schedule(given: Any) -> Schedule:
+    """`given`, if it is one to begin with, which calling it shows. ValueError for others, such as a scheduler of PyTorch."""
+    try:
+        sound("its factor", given(0.0), ROUNDING)
+    except Exception as error:  # whatever it does with a fraction
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            "schedule must be a function of the fraction of all training samples seen, from 0 to 1, that gives a factor on "
+            f"the learning rate, such as lambda seen: 0.5 ** (seen // 0.25); {given!r:.80} is none ({why:.160})"
+        ) from error
+    schedule: Schedule = given
+    return schedule
+
+
 def sound(what: str, value: Any, below: float = 0.0) -> float:
     """`value`, a rate or a factor on one; 0 if it is less by no more than `below`. ValueError for what is none."""
     try:
