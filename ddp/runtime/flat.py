@@ -125,6 +125,16 @@ class FlatState:
                     "unfreeze it where the model is made (what is frozen later is left alone), or use policy cadence"
                 )
 
+    def check_added(self, model: nn.Module) -> None:
+        """Raises ValueError for a parameter to train that the model did not have when this was made: nothing knows of it."""
+        known, places = {name for name, _ in self.named}, self._shapes.keys()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and name not in known and id(parameter) not in places:
+                raise ValueError(
+                    f"parameter {name} was added to the model after training began, when the optimizer was made and what "
+                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted"
+                )
+
     def digest(self) -> str:
         """sha256 of all bits."""
         self.gather()

@@ -140,6 +140,7 @@ class Loop:
         if (callback := self.replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, step.batch.epoch + 1):
                 callback(epoch, WorkerHandle(self, epoch, step.seen))
+            self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, step.batch.epoch)
 
     def report(self) -> None:
@@ -148,22 +149,9 @@ class Loop:
         pending = self._pending
         if not pending.steps:
             return
-        self._send(
-            Progress(
-                now(),
-                self.rank,
-                pending.epoch,
-                pending.steps,
-                pending.samples,
-                pending.busy_s,
-                pending.loss_sum(),
-                self.replica.lr,
-                self.replica.scalars.drain(),
-                self.after,
-                self._visited(),
-                self.replica.probes(),
-            )
-        )
+        done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        self._send(Progress(*done, *about))
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
 
