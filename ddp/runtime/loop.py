@@ -37,6 +37,7 @@ REPORT_S = 0.02
 """Progress is reported at most this often, seconds, unless the rank runs out of work."""
 ALIVE_S = 1.0
 """A sign of life in a long evaluation, seconds."""
+LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 
 
 def place(job: Job, rank: int) -> torch.device:
@@ -225,7 +226,8 @@ class Loop:
             parts.load_into(self.replica.optimizer, self.replica.settings, held)
             if self._held.is_own(self.rank):
                 set_others(held["others"])
-            self.replica.rates.restore(held["rates"])
+            if self.replica.rates.restore(held["rates"]):
+                self.replica.note = "; ".join(filter(None, (self.replica.note, LACKS)))
             counters = [held[name] for name in ("begun", "steps", "version")]
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
                 raise ValueError(f"counters {counters}")

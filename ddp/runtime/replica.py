@@ -63,7 +63,7 @@ class Replica:
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
-        """What a reader of the results must know of how the data is read."""
+        """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.in_step: InStep | None = None
