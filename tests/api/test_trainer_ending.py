@@ -22,7 +22,7 @@ WITHIN_S = 10.0
 """Bound on what must take seconds; a loaded machine is slow."""
 
 
-def fail_at(count: int, error: Exception, model: nn.Module, batch: Any) -> Tensor:
+def fail_at(count: int, error: BaseException, model: nn.Module, batch: Any) -> Tensor:
     calls = getattr(model, "calls", 0) + 1
     model.calls = calls  # type: ignore[assignment]
     if calls == count:
@@ -44,6 +44,12 @@ def test_an_error_of_a_step_is_raised_by_join_with_its_traceback(make: Make, wor
     assert len(getattr(caught.value, "__notes__", [])) == (world_size > 1), (
         "an uncaught error shows the rank's own words"
     )
+
+
+def test_an_interrupt_that_a_rank_raises_itself_is_its_error(make: Make) -> None:
+    """It was printed, and the rank taken for lost."""
+    with pytest.raises(RankFailed, match=r"rank [01] failed: KeyboardInterrupt: enough"):
+        make(train_step=partial(fail_at, 5, KeyboardInterrupt("enough"))).run().join()
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
