@@ -188,3 +188,20 @@ def test_complex_parameters_are_refused_by_name(make: Make) -> None:
 
     with pytest.raises(RankFailed, match="parameter phase is complex64: complex parameters cannot be trained here"):
         make(world_size=1, model_factory=model).run().join()
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_what_torch_does_not_add_up_is_refused_by_name(make: Make, kind: str) -> None:
+    """It failed at the first average, in words of torch."""
+
+    def model() -> nn.Module:
+        net = toy.net(norm=False)
+        scale = torch.ones(2).to(torch.float8_e4m3fn)
+        if kind == "buffer":
+            net.register_buffer("scale", scale)
+        else:
+            net.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+        return net
+
+    with pytest.raises(RankFailed, match="scale is float8_e4m3fn, which cannot be averaged: hold it as bfloat16"):
+        make(world_size=1, model_factory=model).run().join()
