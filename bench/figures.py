@@ -1,4 +1,5 @@
-"""How a metric is written: with four decimals, or as many more as a small one needs to say anything. Pure."""
+"""How figures are written: a metric with four decimals, or as many more as a small one needs to say anything; a count with
+its noun. Pure."""
 
 from __future__ import annotations
 
@@ -31,3 +32,8 @@ def metric(value: float | None, beside: float | None = None) -> str:
 def grouped(value: float, places: int = 0) -> str:
     """With so many decimals, thousands separated."""
     return f"{value:,.{places}f}" if abs(value) < LARGE else f"{value:.{DECIMALS}g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
