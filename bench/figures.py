@@ -23,15 +23,18 @@ def metric(value: float | None, beside: float | None = None) -> str:
     """`value` as text, `-` where there is none; with the decimals that `beside` has, if it is to be held against that."""
     if value is None:
         return "-"
-    if abs(value) >= LARGE:
-        return f"{value:.{DECIMALS}g}"
-    text = f"{value:.{decimals(value if beside is None else beside)}f}"
+    text = _fixed(value, f".{decimals(value if beside is None else beside)}f")
     return text.removeprefix("-") if float(text) == 0 else text
 
 
 def grouped(value: float, places: int = 0) -> str:
     """With so many decimals, thousands separated."""
-    return f"{value:,.{places}f}" if abs(value) < LARGE else f"{value:.{DECIMALS}g}"
+    return _fixed(value, f",.{places}f")
+
+
+def _fixed(value: float, form: str) -> str:
+    """In this form, unless it is immense."""
+    return format(value, form if abs(value) < LARGE else f".{DECIMALS}g")
 
 
 def plural(count: int, noun: str) -> str:
