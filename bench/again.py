@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.exitcodes import STATUS, Exit
+from bench.figures import plural
 from bench.runfolder import CONFIG, Run, find_runs, read_object
 from bench.usage import UsageError, usage
 from bench.validate.checks.determinism import promised, unlike
@@ -51,9 +52,8 @@ def told(folder: Path, before: Metrics, after: Metrics) -> Exit:
     """Print how two runs of one cell and seed compare; the exit code."""
     found = unlike(before, after)
     if not found:
-        print(
-            f"EQUAL      {folder}: the same bits: parameters {str(before.params_sha256)[:16]}, {len(before.epochs)} epochs"
-        )
+        digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
+        print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
         return Exit.OK
     print(f"DIFFERENT  {folder}: {len(found)} of the digest, losses and evaluations differ; {found[0]}")
     if promised(before):

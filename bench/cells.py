@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from bench.figures import plural
 from bench.runfolder import Run
 from bench.schema import Metrics
 
@@ -45,7 +46,7 @@ class Workload(NamedTuple):
     def detail(self) -> str:
         """What tells workloads of one model apart."""
         depth = f"depth {self.depth}, " if self.depth else ""
-        return f"{depth}{self.data}, {self.recipe}, {self.epochs} epochs, batch {self.batch_size}, lr {self.lr:g}"
+        return f"{depth}{self.data}, {self.recipe}, {plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}"
 
     @property
     def title(self) -> str:

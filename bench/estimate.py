@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from bench.figures import plural
 from bench.schema import Metrics
 from bench.spec import RunSpec
 
@@ -38,7 +39,7 @@ def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
     for source, alike in SOURCES.items():
         known = [m for m in ok if alike(m, spec)]
         if known:
-            return Estimate(fmean(_scaled(m, spec) for m in known), f"{source}, {len(known)} runs")
+            return Estimate(fmean(_scaled(m, spec) for m in known), f"{source}, {plural(len(known), 'run')}")
     return Estimate(USUAL_S.get(spec.recipe, OTHERWISE_S), "a usual run")
 
 

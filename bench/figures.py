@@ -1,4 +1,5 @@
-"""How a metric is written: with four decimals, or as many more as a small one needs to say anything. Pure."""
+"""How figures are written: a metric with four decimals, or as many more as a small one needs to say anything; a count with
+its noun. Pure."""
 
 from __future__ import annotations
 
@@ -22,12 +23,20 @@ def metric(value: float | None, beside: float | None = None) -> str:
     """`value` as text, `-` where there is none; with the decimals that `beside` has, if it is to be held against that."""
     if value is None:
         return "-"
-    if abs(value) >= LARGE:
-        return f"{value:.{DECIMALS}g}"
-    text = f"{value:.{decimals(value if beside is None else beside)}f}"
+    text = _fixed(value, f".{decimals(value if beside is None else beside)}f")
     return text.removeprefix("-") if float(text) == 0 else text
 
 
 def grouped(value: float, places: int = 0) -> str:
     """With so many decimals, thousands separated."""
-    return f"{value:,.{places}f}" if abs(value) < LARGE else f"{value:.{DECIMALS}g}"
+    return _fixed(value, f",.{places}f")
+
+
+def _fixed(value: float, form: str) -> str:
+    """In this form, unless it is immense."""
+    return format(value, form if abs(value) < LARGE else f".{DECIMALS}g")
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench import environment, interrupts
 from bench.analyze import analyze
+from bench.figures import plural
 from bench.journal import Journal
 from bench.modelgraph import described
 from bench.plan import RunPlan
@@ -157,12 +158,14 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
 
 def _announce(spec: RunSpec, monitor: Monitor, source: Source | None) -> None:
     monitor.say(
-        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {spec.epochs} epochs of batches of "
+        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {plural(spec.epochs, 'epoch')} of batches of "
         f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
     )
     if source is not None:
         books = source.checkpoint.books
-        monitor.say(f"goes on from {source.checkpoint.path}: {books.epochs} epochs, {books.samples} samples")
+        monitor.say(
+            f"goes on from {source.checkpoint.path}: {plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        )
     for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")
 

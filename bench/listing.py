@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from bench.figures import plural
 from bench.loggers import LOGGERS
 from ddp.core.policies import POLICIES
 from ddp.registered import Unusable, blamed, origin
@@ -79,7 +80,7 @@ def _recipes() -> dict[str, str]:
             continue
         for name, recipe in setup.recipes.items():
             found[f"{model}: {name}"] = (
-                f"{recipe.data}, {recipe.epochs} epochs of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
+                f"{recipe.data}, {plural(recipe.epochs, 'epoch')} of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
                 f"{setup.metric} {recipe.target:g} expected"
             )
     return found

@@ -41,8 +41,8 @@ STORE_S = 60.0
 """How long torchrun's store may take to answer."""
 AGENT_S = 15.0
 """What torchrun gets to end, where the link to its store is cut."""
-READY_S = 900.0
-"""How long outposts wait for rank 0 to read its configuration and make its data ready, which may be a download."""
+READY_S = 300.0
+"""How long outposts wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
 LOOK_S = 0.05
 REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: openssl rand -hex 32 > key; chmod 600 key"
 
@@ -213,7 +213,9 @@ def _told(place: Seat) -> dict[str, Any]:
         store = _open_store(place)
         while not store.check([place.attempt]):
             if time.monotonic() > until:
-                raise RankLost(f"rank 0 said nothing for {READY_S:g} s")
+                raise RankLost(
+                    f"rank 0 did not say within {READY_S:g} s where it listens: was it killed? See what it printed"
+                )
             time.sleep(LOOK_S)
         said: dict[str, Any] = json.loads(store.get(place.attempt))
     except RuntimeError as error:  # the store is gone

@@ -18,6 +18,7 @@ from bench.compose import compose
 from bench.config import typed
 from bench.estimate import Estimate, estimate
 from bench.exitcodes import Exit
+from bench.figures import plural
 from bench.plan import plan
 from bench.runfolder import find_runs, finished
 from bench.schema import Metrics
@@ -125,9 +126,9 @@ def total(planned: Planned, history: Sequence[Metrics]) -> str:
         if spec.config_hash not in known:
             known[spec.config_hash] = estimate(spec, history)
     seconds = sum(known[spec.config_hash].seconds for spec in left)
-    cells = len({spec.config_hash for spec in planned.specs})
-    counts = f"{len(planned.specs)} runs of {cells} cells, {sum(planned.done)} finished, {len(left)} to train"
-    return f"planned: {counts}: about {_time(seconds)}"
+    cells = plural(len({spec.config_hash for spec in planned.specs}), "cell")
+    counts = f"{sum(planned.done)} finished, {len(left)} to train"
+    return f"planned: {plural(len(planned.specs), 'run')} of {cells}, {counts}: about {_time(seconds)}"
 
 
 def _time(seconds: float) -> str:

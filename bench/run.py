@@ -114,17 +114,11 @@ class Session:
         name = " ".join(hydra.overrides.task)
         try:
             cell = self._cell(composed)
-        except UsageError as error:
+        except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
             interrupts.check()  # an import that was interrupted may fail in its own way
-            print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
-            cell = Cell(name, Exit.USAGE, note=str(error))
-        except EngineError as error:  # before the run began
-            interrupts.check()
-            print(f"bench: {f'{name}: ' if self.sweep else ''}{error}", file=sys.stderr)
-            cell = Cell(name, Exit.FAILED, note=str(error))
-        except OSError as error:
-            print(f"bench: {name}: cannot write the results: {error}", file=sys.stderr)
-            cell = Cell(name, Exit.FAILED, note=str(error))
+            said = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
+            print(f"bench: {f'{name}: ' if self.sweep else ''}{said}", file=sys.stderr)
+            cell = Cell(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=said)
         except Exception as error:  # Hydra would add words of its own
             interrupts.check()
             self.defect = self.defect or error

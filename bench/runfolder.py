@@ -7,7 +7,6 @@ names and atomicity; knows nothing of what the numbers mean.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,15 +19,13 @@ import psutil
 from pydantic import ValidationError
 
 from bench.schema import READABLE, Metrics
-from bench.usage import reason
+from bench.usage import reason, tame
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
-_BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
-_ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 FAILED = ".failed"
 """Suffix of a failed rerun that lies beside the finished run it must not destroy."""
 
@@ -232,9 +229,9 @@ def _read_metrics(folder: Path) -> Metrics:
 
 
 def _on_one_line(value: Any) -> Any:
-    """The same with nothing in its texts that a terminal or a log would obey: they are shown in both."""
+    """The same with its texts tame."""
     if isinstance(value, str):
-        return value if value.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", value))
+        return tame(value)
     if isinstance(value, list):
         return [_on_one_line(inner) for inner in value]
     return (
@@ -243,7 +240,8 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    return read_object(folder / CONFIG) if (folder / CONFIG).exists() else {}
+    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if (folder / CONFIG).exists() else {}
+    return found
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -146,7 +146,7 @@ def _beside(verdicts: Sequence[Verdict]) -> str:
     counts = Counter(one.name for one in wrong)
     places = len({one.cell for one in wrong})
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{told} in {places} {'place' if places == 1 else 'places'}" if wrong else ""
+    return f"{told} in {figures.plural(places, 'place')}" if wrong else ""
 
 
 def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_BREAKS = re.compile(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]+")
+_ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def tame(text: str) -> str:
+    """The same with nothing in it that a terminal or a log would obey, on one line."""
+    return text if text.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text))
+
 
 class UsageError(Exception):
-    """What the user asked for cannot be. One line with the remedy; exit code 2."""
+    """What the user asked for cannot be. One line with the remedy, tame: it may tell what a file says; exit code 2."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(tame(text))
 
 
 @contextmanager

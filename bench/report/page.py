@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
-from bench.figures import decimals, grouped
+from bench.figures import decimals, grouped, plural
 from bench.report.blocks import Picture, Table, Text
 from bench.report.idleness import Idle, idle
 from bench.report.planned import Planned
@@ -84,7 +84,8 @@ class Page:
         if len(alike) == 1:
             return workload.title
         metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
-        return f"{workload.title} ({workload.epochs} epochs, batch {workload.batch_size}, lr {workload.lr:g}{metric})"
+        epochs = plural(workload.epochs, "epoch")
+        return f"{workload.title} ({epochs}, batch {workload.batch_size}, lr {workload.lr:g}{metric})"
 
     def slug(self, name: str, workload: Workload) -> str:
         """A file name for a figure over a workload."""
@@ -188,8 +189,3 @@ def listed(items: Iterable[str]) -> str:
     """`a, b and c`."""
     *most, last = items
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

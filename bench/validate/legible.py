@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from bench.cells import LARGEST
+from bench.figures import plural
 from bench.runfolder import CONFIG, EVENTS, METRICS, Run
 from bench.schema import Metrics
 from bench.validate.records import Records, records
@@ -77,12 +78,9 @@ def sound(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
 def _result(m: Metrics) -> str:
     """What is wrong with a result alone."""
-    for row in m.ledger.epochs if m.ledger is not None else ():
-        if len(row.by_rank) != m.world_size:
-            return f"ledger: {len(row.by_rank)} ranks in epoch {row.epoch}, but world_size is {m.world_size}"
     for name, values in _by_rank(m):
         if len(values) != m.world_size:
-            return f"{name}: {len(values)} ranks, but world_size is {m.world_size}"
+            return f"{name}: {plural(len(values), 'rank')}, but world_size is {m.world_size}"
     if min(m.epochs_planned, m.batch_size) < 1 or m.lr * m.lr_scale <= 0:
         return f"{m.epochs_planned} epochs of batches of {m.batch_size} at lr {m.lr:g} x {m.lr_scale:g} are no training"
     for name, value in _numbers(m.model_dump()):
@@ -96,6 +94,8 @@ def _result(m: Metrics) -> str:
 
 def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
     """What has a value for each rank, by name, where it is there at all."""
+    if m.ledger is not None:
+        yield from ((f"ledger.epochs[{n}].by_rank", row.by_rank) for n, row in enumerate(m.ledger.epochs))
     if m.breakdown:
         yield "breakdown", m.breakdown
     if m.elche is not None:

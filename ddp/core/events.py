@@ -31,7 +31,7 @@ class Ready:
     loader: str = ""
     """How the rank gets at its data: `resident` or `streaming`; nothing where it does not say."""
     note: str = ""
-    """What a reader of the results must know about that."""
+    """What a reader of the results must know about that, or about what the run goes on from."""
     host: int = 0
     """Place of its host; that of the coordinator is 0."""
     clock_error_s: float = 0.0

@@ -31,7 +31,7 @@ from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
 from ddp.runtime.task import Job
 
-VERSION = 2
+VERSION = 3
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. Ours are a few thousand."""
@@ -248,43 +248,6 @@ def resume(job: Job) -> Checkpoint | None:
     except ValueError as error:
         raise Torn(f"{job.resume}: {error}") from error
     return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
-
-
-def load(path: Path) -> dict[str, Any]:
-    """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers."""
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # an unpickler raises anything
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise Torn(f"{path}: not a part of a checkpoint ({said})") from error
-    if not isinstance(held, dict):
-        raise Torn(f"{path}: not a part of a checkpoint")
-    return held
-
-
-def take(name: str, into: Any, values: Any) -> None:
-    """Copy tensors into others of the same sizes and types. Raises Torn."""
-    fits = isinstance(values, list) and len(values) == len(into)
-    for own, other in zip(into, values, strict=True) if fits else ():
-        fits &= isinstance(other, torch.Tensor) and _form(own) == _form(other)
-    if not fits:
-        raise Torn(f"the checkpoint's {name} are not those of this model; go on with its own model, or begin anew")
-    with torch.no_grad():
-        for own, other in zip(into, values, strict=True):
-            own.copy_(other)
-
-
-def load_into(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """`load_state_dict`, which takes another kind of optimizer's without a word. Raises ValueError for that, and others."""
-    before = [set(group) for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
-    lost = {key for own, group in zip(before, optimizer.param_groups, strict=True) for key in own - set(group)}
-    if lost:
-        raise ValueError(f"it has no {', '.join(sorted(lost))}")
-
-
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.layout
 
 
 def _sha256(path: Path) -> str:

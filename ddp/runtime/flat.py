@@ -18,6 +18,9 @@ Empty = Callable[[str, int, torch.dtype], Tensor]
 """Gives flat memory by name, elements and type."""
 KINDS = ("parameters", "buffers", "optimizer")
 """What an average tells apart."""
+_WHOLE = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64)
+TYPES = frozenset((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.bool, *_WHOLE))
+"""Data types that torch adds up and compares, without which there is no average. Complex numbers are pairs of these."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class FlatState:
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
     `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
     another tensor is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of
-    real numbers. Raises ValueError for complex parameters.
+    real numbers. Raises ValueError for complex parameters, and for what is not of `TYPES`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -42,6 +45,7 @@ class FlatState:
         self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
         self.named = list(model.named_parameters())
         refuse_complex(self.named)
+        _refuse_narrow((*self.named, *model.named_buffers()))
         self.parameters = [p for _, p in self.named if p.requires_grad]
         self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
@@ -125,6 +129,16 @@ class FlatState:
                     "unfreeze it where the model is made (what is frozen later is left alone), or use policy cadence"
                 )
 
+    def check_added(self, model: nn.Module) -> None:
+        """Raises ValueError for a parameter to train that the model did not have when this was made: nothing knows of it."""
+        known, places = {name for name, _ in self.named}, self._shapes.keys()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and name not in known and id(parameter) not in places:
+                raise ValueError(
+                    f"parameter {name} was added to the model after training began, when the optimizer was made and what "
+                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted"
+                )
+
     def digest(self) -> str:
         """sha256 of all bits."""
         self.gather()
@@ -160,6 +174,16 @@ def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
             raise ValueError(
                 f"parameter {name} is {str(parameter.dtype)[6:]}: complex parameters cannot be trained here; hold the real "
                 "and the imaginary part as a real one (torch.view_as_complex in the forward pass)"
+            )
+
+
+def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a tensor of a type that torch stores and does not add up, such as float8."""
+    for name, tensor in named:
+        if not tensor.is_complex() and tensor.dtype not in TYPES:
+            raise ValueError(
+                f"{name} is {str(tensor.dtype)[6:]}, which cannot be averaged: hold it as bfloat16 and convert it in the "
+                "forward pass, or as a plain attribute if it is the same on all ranks and never changes"
             )
 
 

@@ -19,7 +19,7 @@ from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.data.order import derive
 from ddp.data.seeded import others, seed_others, set_others
-from ddp.runtime import checkpoint
+from ddp.runtime import checkpoint, parts
 from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
 from ddp.runtime.flat import savable
@@ -35,10 +35,9 @@ from ddp.tally import MODULUS
 
 REPORT_S = 0.02
 """Progress is reported at most this often, seconds, unless the rank runs out of work."""
-
-
 ALIVE_S = 1.0
 """A sign of life in a long evaluation, seconds."""
+LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 
 
 def place(job: Job, rank: int) -> torch.device:
@@ -89,8 +88,8 @@ class Loop:
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._held = checkpoint.resume(job)
         if self._held is not None:
-            held = checkpoint.load(self._held.path / checkpoint.MODEL)
-            checkpoint.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
+            held = parts.load(self._held.path / checkpoint.MODEL)
+            parts.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
             before, samples = self._held.books.epoch_samples, self.replica.samples
             if before != samples:
                 raise checkpoint.Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
@@ -142,6 +141,7 @@ class Loop:
         if (callback := self.replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, step.batch.epoch + 1):
                 callback(epoch, WorkerHandle(self, epoch, step.seen))
+            self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, step.batch.epoch)
 
     def report(self) -> None:
@@ -150,22 +150,9 @@ class Loop:
         pending = self._pending
         if not pending.steps:
             return
-        self._send(
-            Progress(
-                now(),
-                self.rank,
-                pending.epoch,
-                pending.steps,
-                pending.samples,
-                pending.busy_s,
-                pending.loss_sum(),
-                self.replica.lr,
-                self.replica.scalars.drain(),
-                self.after,
-                self._visited(),
-                self.replica.probes(),
-            )
-        )
+        done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        self._send(Progress(*done, *about))
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
 
@@ -219,7 +206,8 @@ class Loop:
 
     def _state(self) -> dict[str, Any]:
         counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
-        held = {"optimizer": self.replica.optimizer.state_dict(), "rates": self.replica.rates.capture()}
+        own = self.replica
+        held = {"optimizer": own.optimizer.state_dict(), "settings": own.settings, "rates": own.rates.capture()}
         return {**held, "others": others(), **counters}
 
     def _model(self, kept: Sequence[Tensor]) -> dict[str, Any]:
@@ -231,22 +219,24 @@ class Loop:
         """Take over what this rank laid down for the checkpoint that the run goes on from. Raises Torn."""
         if self._held is None:
             return
-        model, held = (
-            checkpoint.load(path) for path in (self._held.path / checkpoint.MODEL, self._held.part(self.rank))
-        )
-        checkpoint.take("averages", kept, model.get("kept"))
+        part = self._held.part(self.rank)
+        model, held = map(parts.load, (self._held.path / checkpoint.MODEL, part))
+        parts.take("averages", kept, model.get("kept"))
         try:
-            checkpoint.load_into(self.replica.optimizer, held["optimizer"])
+            parts.load_into(self.replica.optimizer, self.replica.settings, held)
             if self._held.is_own(self.rank):
                 set_others(held["others"])
-            self.replica.rates.restore(held["rates"])
+            if self.replica.rates.restore(held["rates"]):
+                self.replica.note = "; ".join(filter(None, (self.replica.note, LACKS)))
             counters = [held[name] for name in ("begun", "steps", "version")]
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
                 raise ValueError(f"counters {counters}")
             self._begun, self.total_steps, self.version = counters
         except Exception as error:  # optimizers check what they load in their own ways, or not at all
             said = (str(error) or type(error).__name__).splitlines()[0]
-            raise checkpoint.Torn(f"{self._held.part(self.rank)}: not the state of this optimizer ({said})") from error
+            raise checkpoint.Torn(
+                f"{part}: not the state of this optimizer ({said}); go on with what it was begun with, or begin anew"
+            ) from error
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

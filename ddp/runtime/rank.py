@@ -41,7 +41,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
         with suppress(PeerGone):
             channel.send(Failed(now(), rank, _clean(str(error), 2_000), ""))
         channel.close()
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:  # which no signal brings here: the task raises it
         text = _clean(f"{type(error).__name__}: {error}", 2_000)
         with suppress(PeerGone):
             channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000)))

@@ -28,6 +28,8 @@ class Rates:
         self._schedule, self._scale = schedule, scale
         self._fixed: float | None = None
         self._factor = 1.0
+        self._follows = False
+        """Whether a callback has set the schedule."""
 
     def steer(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rates of another optimizer from now on, one with the same parameter groups."""
@@ -55,16 +57,17 @@ class Rates:
         given = self._schedule(fraction)
         return sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
-    def capture(self) -> tuple[float | None, float, float]:
-        """What callbacks have set: (fixed rate, factor, scale). A schedule is code, and not among it."""
-        return self._fixed, self._factor, self._scale
+    def capture(self) -> tuple[float | None, float, float, bool]:
+        """What callbacks have set: (fixed rate, factor, scale, whether a schedule). That is code, and not among it."""
+        return self._fixed, self._factor, self._scale, self._follows
 
-    def restore(self, held: tuple[float | None, float, float]) -> None:
-        """Take over what was captured. Raises ValueError or TypeError for what cannot have been."""
-        fixed, factor, scale = held
+    def restore(self, held: tuple[float | None, float, float, bool]) -> bool:
+        """Take over what was captured; whether a schedule is missing. ValueError or TypeError for what cannot have been."""
+        fixed, factor, scale, follows = held
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
         self._scale = sound("the scale of the learning rate", scale)
+        return follows
 
     def fix(self, rate: float) -> None:
         """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""
@@ -82,7 +85,21 @@ class Rates:
         """Follow another schedule; what `fix` and `multiply` did before ends."""
         if not callable(schedule):
             raise ValueError(f"a schedule is a function of the fraction of samples seen, not {schedule!r}")
-        self._schedule, self._fixed, self._factor = schedule, None, 1.0
+        self._schedule, self._fixed, self._factor, self._follows = schedule, None, 1.0, True
+
+
+def a_schedule(given: Any) -> Schedule:
+    """`given`, if it is one to begin with, which calling it shows. ValueError for others, such as a scheduler of PyTorch."""
+    try:
+        sound("its factor", given(0.0), ROUNDING)
+    except Exception as error:  # whatever it does with a fraction
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            "schedule must be a function of the fraction of all training samples seen, from 0 to 1, that gives a factor on "
+            f"the learning rate, such as lambda seen: 0.5 ** (seen // 0.25); {given!r:.80} is none ({why:.160})"
+        ) from error
+    schedule: Schedule = given
+    return schedule
 
 
 def sound(what: str, value: Any, below: float = 0.0) -> float:

@@ -25,6 +25,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
+from ddp.runtime.parts import settings
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
@@ -49,6 +50,8 @@ class Replica:
         held = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
+        self.settings = settings(self.optimizer)
+        """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
         self._device = device
@@ -60,7 +63,7 @@ class Replica:
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
-        """What a reader of the results must know of how the data is read."""
+        """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
         # The general call visits every kind of device, which costs a small model's step.
         self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
         self.in_step: InStep | None = None

@@ -22,7 +22,7 @@ import torch
 
 from ddp.core.commands import Publish
 from ddp.core.errors import Aborted, RankFailed
-from ddp.core.events import Finished, Saved
+from ddp.core.events import Finished, Ready, Saved
 from ddp.data.seeded import others, set_others
 from ddp.runtime.checkpoint import place
 from ddp.runtime.engines import elche
@@ -186,6 +186,8 @@ class RunHandle:
             raise _Stop
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
+        if isinstance(record, Ready) and record.note:
+            warnings.warn(record.note, RuntimeWarning, stacklevel=1)
         if isinstance(record, Saved) and record.error:
             warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish) and self._saved is not None:

@@ -21,6 +21,7 @@ from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
+from ddp.runtime.rates import a_schedule
 from ddp.runtime.task import Job, whole_batches
 from ddp.settings import (
     check_transport,
@@ -147,7 +148,7 @@ class Trainer:
             eval_step=eval_step,
             eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset),
             eval_batch_size=whole("eval_batch_size", eval_batch_size, 1),
-            schedule=schedule,
+            schedule=None if schedule is None else a_schedule(schedule),
             epoch_callback=epoch_callback,
             augment=augment,
             sampler=sampler,
@@ -214,7 +215,7 @@ def _world_size(asked: int | None, device: str) -> int:
 def _check_functions(parts: Parts) -> None:
     for name in ("model_factory", "optimizer_factory", "train_step"):
         function(name, getattr(parts, name))
-    for name in ("eval_step", "schedule", "epoch_callback", "augment"):
+    for name in ("eval_step", "epoch_callback", "augment"):
         if getattr(parts, name) is not None:
             function(name, getattr(parts, name))
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from ddp import RankLost
+from ddp import RankLost, WorkerHandle
 from ddp.runtime.checkpoint import find, read
+from ddp.runtime.loop import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
 from tests.runtime import toy
@@ -240,9 +241,33 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_of_and_the_run_goes_on(
         ({"lr_scale_ratio": 1.0}, "of a run with lr_scale=1.0, this one has 2.0"),
         ({"max_grad_norm": 1.0}, "of a run with max_grad_norm=None, this one has 1.0"),
         ({"optimizer_factory": torch.optim.Adam}, "not the state of this optimizer (it has no betas, eps)"),
+        (
+            {"optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5)},
+            "not the state of this optimizer (it was begun with weight_decay=0, this one has 0.5); go on with what it was",
+        ),
     ],
 )
 def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     make(checkpoint_folder=tmp_path, policy="sync").run().join()
     with pytest.raises(ValueError, match=re.escape(said)):
         make(**change, resume=tmp_path, policy="sync").run().join()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_schedule_that_a_callback_had_set_is_missed(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    said: set[str] = set()
+    monkeypatch.setattr("ddp.trainer.handle.warnings.warn", lambda text, *more, **named: said.add(text))
+
+    def callback(epoch: int, worker: WorkerHandle) -> None:
+        if epoch == 0:
+            worker.set_scheduler(lambda seen: 0.5)
+
+    settings: dict[str, Any] = {"world_size": world_size, "policy": "sync", "epoch_callback": callback}
+    make(**settings, checkpoint_folder=tmp_path).run().join()
+    assert not said
+    handle = make(**settings, resume=tmp_path).run()
+    handle.join()
+    assert [row.lr for row in handle.poll_metrics()] == [0.1]
+    assert said == {LACKS}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset
 
 from ddp import RankFailed, RoundRobinSampler
@@ -30,6 +32,10 @@ class Endless(IterableDataset[int]):
         ({"eval_step": right}, "give both, or neither"),
         ({"eval_dataset": toy.data()}, "give both, or neither"),
         ({"schedule": 0.1}, "schedule must be a function"),
+        ({"schedule": StepLR}, "must be a function of the fraction of all training samples seen, from 0 to 1"),
+        ({"schedule": partial(StepLR, step_size=3)}, "that gives a factor on the learning rate, such as"),
+        ({"schedule": lambda optimizer: StepLR(optimizer, 3)}, "(TypeError: float is not an Optimizer)"),
+        ({"schedule": lambda seen: "slow"}, "its factor must be a finite number of 0 or more, not 'slow'"),
         ({"epoch_callback": "x"}, "epoch_callback must be a function"),
         ({"dataset": ()}, "must hold tensors of equal length"),
         ({"dataset": [[1, 2], [3, 4]]}, "must hold tensors of equal length"),

@@ -22,7 +22,7 @@ WITHIN_S = 10.0
 """Bound on what must take seconds; a loaded machine is slow."""
 
 
-def fail_at(count: int, error: Exception, model: nn.Module, batch: Any) -> Tensor:
+def fail_at(count: int, error: BaseException, model: nn.Module, batch: Any) -> Tensor:
     calls = getattr(model, "calls", 0) + 1
     model.calls = calls  # type: ignore[assignment]
     if calls == count:
@@ -44,6 +44,12 @@ def test_an_error_of_a_step_is_raised_by_join_with_its_traceback(make: Make, wor
     assert len(getattr(caught.value, "__notes__", [])) == (world_size > 1), (
         "an uncaught error shows the rank's own words"
     )
+
+
+def test_an_interrupt_that_a_rank_raises_itself_is_its_error(make: Make) -> None:
+    """It was printed, and the rank taken for lost."""
+    with pytest.raises(RankFailed, match=r"rank [01] failed: KeyboardInterrupt: enough"):
+        make(train_step=partial(fail_at, 5, KeyboardInterrupt("enough"))).run().join()
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
@@ -181,4 +187,21 @@ def test_complex_parameters_are_refused_by_name(make: Make) -> None:
         return net
 
     with pytest.raises(RankFailed, match="parameter phase is complex64: complex parameters cannot be trained here"):
+        make(world_size=1, model_factory=model).run().join()
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_what_torch_does_not_add_up_is_refused_by_name(make: Make, kind: str) -> None:
+    """It failed at the first average, in words of torch."""
+
+    def model() -> nn.Module:
+        net = toy.net(norm=False)
+        scale = torch.ones(2).to(torch.float8_e4m3fn)
+        if kind == "buffer":
+            net.register_buffer("scale", scale)
+        else:
+            net.register_parameter("scale", nn.Parameter(scale, requires_grad=False))
+        return net
+
+    with pytest.raises(RankFailed, match="scale is float8_e4m3fn, which cannot be averaged: hold it as bfloat16"):
         make(world_size=1, model_factory=model).run().join()

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bench.cells import Sample
-from bench.figures import metric
+from bench.figures import metric, plural
 from bench.report.page import count, fixed, number
 
 
@@ -37,3 +37,7 @@ def test_metric(value: float | None, beside: float | None, text: str) -> None:
 def test_immense_numbers_of_a_report_are_short() -> None:
     assert fixed(Sample(2, 12_345.0, 2.5e30), 0) == "12,345 ± 2.5e+30"
     assert [number(7e30), number(2e9), count(3e15), count(5.25)] == ["7e+30", "2,000,000,000", "3e+15", "5.2"]
+
+
+def test_one_is_no_plural() -> None:
+    assert [plural(number, "run") for number in (0, 1, 2, 1000)] == ["0 runs", "1 run", "2 runs", "1,000 runs"]

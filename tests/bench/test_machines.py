@@ -158,3 +158,12 @@ def test_where_rank_0_listens_makes_no_other_cell() -> None:
     one, other = (planned(cluster=ClusterConfig(bind=bind)).spec for bind in ("127.0.0.1", "lo"))
     assert one.config_hash == other.config_hash
     assert other.config["cluster"]["bind"] == "lo"
+
+
+def test_a_rank_0_that_never_says_where_it_listens_is_not_waited_for_without_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machines, "READY_S", -1.0)
+    monkeypatch.setattr(machines, "_open_store", lambda place: SimpleNamespace(check=lambda keys: False))
+    with pytest.raises(RankLost, match="rank 0 did not say within -1 s where it listens: was it killed"):
+        machines._told(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"))

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.runfolder import METRICS, NotInPlace, RunWriter, alive, find_runs, finished, read_records, write_text
+from bench.resume import agree
+from bench.runfolder import CONFIG, METRICS, NotInPlace, RunWriter, alive, find_runs, finished, read_records, write_text
+from bench.usage import UsageError, usage
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 KEY = ("mlp", "nccl_cadence")
@@ -131,6 +133,17 @@ def test_texts_of_a_result_order_no_terminal_and_begin_no_line(tmp_path: Path) -
     (run,) = find_runs(tmp_path)[0]
     assert run.metrics.error == run.metrics.mode == "�[31mred�[0m ::error::owned �txt�2J, größer → 日本"
     assert (folder / METRICS).read_bytes() == before
+
+
+def test_texts_of_a_configuration_order_no_terminal_either(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, make_spec())
+    body = json.loads((folder / CONFIG).read_text())
+    body["model"] = "\x1b[31mred\nline"
+    (folder / CONFIG).write_text(json.dumps(body))
+    (run,) = find_runs(tmp_path)[0]
+    assert run.config["model"] == "\N{REPLACEMENT CHARACTER}[31mred line"
+    with pytest.raises(UsageError, match=r"which has \N{REPLACEMENT CHARACTER}\[31mred line: it goes on"), usage():
+        agree({"model": "mlp"}, body)
 
 
 def test_a_single_run_folder_or_a_tree(tmp_path: Path) -> None:

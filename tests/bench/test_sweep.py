@@ -47,7 +47,7 @@ def test_a_run_that_is_asked_for_twice_is_planned_and_trained_once(
     twice = ("-m", "model=mlp", "mode=solo", "train.epochs=1", "seed=0,0", "force=true")
     assert quiet("plan", *twice) == 0
     said = capsys.readouterr().out
-    assert "planned: 1 runs of 1 cells, 0 finished, 1 to train" in said
+    assert "planned: 1 run of 1 cell, 0 finished, 1 to train" in said
     assert said.count("asked for more than once, trained once") == 1
     assert quiet(*twice) == 0
     assert capsys.readouterr().out.count("epoch 1/1") == 1

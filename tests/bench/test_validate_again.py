@@ -162,7 +162,7 @@ def test_a_plan_trains_nothing_and_knows_what_is_there(
 ) -> None:
     assert bench("plan", "-m", *SOLO, "seed=0,1,2") == 0
     said = capsys.readouterr().out
-    assert "planned: 3 runs of 1 cells, 0 finished, 3 to train: about 60 s" in said
+    assert "planned: 3 runs of 1 cell, 0 finished, 3 to train: about 60 s" in said
     assert not Path("runs").exists()
     quiet("-m", *SOLO, "seed=0,1")
     capsys.readouterr()
@@ -186,8 +186,8 @@ def test_estimates_take_the_best_that_is_known() -> None:
     other = run.model_copy(update={"config_hash": "other", "mode": "solo"})
     assert estimate(spec, []).source == "a usual run"
     assert estimate(spec, [run.model_copy(update={"status": "failed"})]).source == "a usual run"
-    assert estimate(spec, [other]).source == "this model, 1 runs"
+    assert estimate(spec, [other]).source == "this model, 1 run"
     found = estimate(spec, [other, run])
-    assert (found.source, found.seconds) == ("this cell, 1 runs", pytest.approx(run.time_s.total))
+    assert (found.source, found.seconds) == ("this cell, 1 run", pytest.approx(run.time_s.total))
     longer = estimate(replace(spec, epochs=6), [run])
     assert run.time_s.total < longer.seconds < 2 * run.time_s.total

@@ -92,8 +92,8 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
         "samples are reported as trained",
     ),
     "empty epochs": ("nccl_sync", first("Ready", lambda one: one.update(samples=0)), "3 epochs of 0"),
-    "a rank more": ("nccl_cadence", ranks(3), "2 ranks in epoch 0, but world_size is 3"),
-    "a rank less": ("nccl_sync", ranks(1), "2 ranks in epoch 0, but world_size is 1"),
+    "a rank more": ("nccl_cadence", ranks(3), "2 ranks, but world_size is 3"),
+    "a rank less": ("nccl_sync", ranks(1), "2 ranks, but world_size is 1"),
     "a rank less everywhere": ("nccl_sync", alone, "tells of ranks 0, 1 that became ready, but world_size is 1"),
     "immensely many ranks": (
         "nccl_sync",
@@ -145,7 +145,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     "a breakdown of one rank of two": (
         "nccl_cadence",
         edited(METRICS, lambda body: body["breakdown"].pop()),
-        "breakdown: 1 ranks, but world_size is 2",
+        "breakdown: 1 rank, but world_size is 2",
     ),
     "a window of more ranks than there are": (
         "nccl_cadence",

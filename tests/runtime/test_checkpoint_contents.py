@@ -99,8 +99,8 @@ STATE, PLAN = ("books", "policy_state"), ("books", "plan")
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
-        (("version",), 1),
-        (("version",), "2"),
+        (("version",), 2),
+        (("version",), "3"),
         (("identity", "world_size"), "two"),
         (("identity",), KeyError),
         (("index",), -1),
@@ -256,7 +256,11 @@ def with_key(name: str, key: str, value: Any) -> Change:
         (MODEL, with_key(MODEL, "kept", [torch.zeros(3)]), "averages are not those of this model"),
         ("rank-1.pt", with_key("rank-1.pt", "optimizer", KeyError), "not the state of this optimizer"),
         ("rank-1.pt", with_key("rank-1.pt", "optimizer", {"state": {}, "param_groups": []}), "not the state of this"),
-        ("rank-1.pt", with_key("rank-1.pt", "rates", (None, float("nan"), 1.0)), "finite number of 0 or more, not nan"),
+        (
+            "rank-1.pt",
+            with_key("rank-1.pt", "rates", (None, float("nan"), 1.0, False)),
+            "finite number of 0 or more, not nan",
+        ),
         ("rank-1.pt", with_key("rank-1.pt", "rates", "abc"), "not the state of this optimizer"),
         ("rank-1.pt", with_key("rank-1.pt", "others", ((3, (1,), None), {})), "not the state of this optimizer"),
         ("rank-1.pt", with_key("rank-1.pt", "begun", 10**9), "not the state of this optimizer"),

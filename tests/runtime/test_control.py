@@ -252,6 +252,21 @@ def test_a_callback_that_raises_is_a_failure_of_its_rank(
     assert "controlled.py" in caught.value.traceback
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_parameters_that_a_callback_adds_are_refused_unless_nothing_trains_them(play: Play, frozen: bool) -> None:
+    """Nothing would train them, and nothing said so."""
+
+    def grow(epoch: int, worker: WorkerHandle) -> None:
+        worker.model.add_module("head", torch.nn.Linear(2, 2).requires_grad_(not frozen))
+
+    task = replace(toy.task(), epoch_callback=grow)
+    if frozen:
+        play("sync", "nccl", lambda: task, world_size=1)
+        return
+    with pytest.raises(RankFailed, match=r"parameter head\.weight was added .* make it where the model is made"):
+        play("sync", "nccl", lambda: task, world_size=1)
+
+
 def test_the_time_of_a_callback_is_nobodys_computing(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that ticks whenever it is read, and leaps in the callback."""
     time = 0.0

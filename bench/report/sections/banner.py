@@ -6,8 +6,9 @@ import re
 from collections import Counter, defaultdict
 
 from bench.analysis.faults import notes
+from bench.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, Verdicts, plain, told
-from bench.report.page import LINES, NONE, Page, more, plural
+from bench.report.page import LINES, NONE, Page, more
 from bench.schema import Fault, Metrics
 from bench.validate import Verdict
 

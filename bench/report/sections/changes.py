@@ -11,10 +11,11 @@ import pandas as pd
 
 from bench import figures
 from bench.cells import Cell
+from bench.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import gap
 from bench.report.differences import Difference, difference, ratio
-from bench.report.page import LINES, NONE, Page, more, plural, table
+from bench.report.page import LINES, NONE, Page, more, table
 from bench.schema import Metrics
 
 Value = Callable[[Metrics], float | None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.report.blocks import Block, Code, Heading, Text, told
-from bench.report.page import Page, more, plural
+from bench.report.page import Page, more
 from bench.reproduce import command
 
 COMMANDS = 200

@@ -13,9 +13,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from bench import figures
 from bench.cells import Cell, Workload
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, told
 from bench.report.compare import is_fraction
-from bench.report.page import SERIES, Page, more, plural
+from bench.report.page import SERIES, Page, more
 
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from bench.environment import BUSY
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain, told
-from bench.report.page import Page, plural, table
+from bench.report.page import Page, table
 from bench.schema import Metrics
 
 

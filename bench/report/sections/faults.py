@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain, told
-from bench.report.page import NONE, Page, plural, table
+from bench.report.page import NONE, Page, table
 from bench.schema import Fault, Metrics
 
 

@@ -9,10 +9,11 @@ from statistics import fmean
 
 from bench import figures
 from bench.cells import Cell, Workload, solo_of
+from bench.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import Rival, gap, ideal, rivals
 from bench.report.differences import Quality, qualities
-from bench.report.page import Page, listed, more, number, plural
+from bench.report.page import Page, listed, more, number
 from bench.report.reaching import reach
 from bench.report.sections.environment import crowding
 from bench.schema import Metrics, RankTime

@@ -10,8 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Cell
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.page import NONE, Page, listed, plural, table
+from bench.report.page import NONE, Page, listed, table
 from bench.report.reaching import Axis, reach
 
 LIMIT = 4.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from bench.cells import Cell, Workload
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, gap
 from bench.report.page import NONE, Page, fixed, table
@@ -34,7 +35,7 @@ def section(page: Page) -> list[Block]:
     pen = page.pen
     for number, (task, found) in enumerate(tasks(page.cells).items(), 1):
         rows = [Rival(cell, found[0]) for cell in found]
-        title = f"{task.model} on {task.data}, global batch {task.global_batch}, {task.epochs} epochs"
+        title = f"{task.model} on {task.data}, global batch {task.global_batch}, {plural(task.epochs, 'epoch')}"
         parts += told(
             Heading(plain(title), 3),
             pen.draw(lambda rows=rows, title=title, number=number: _figure(page, rows, title, number)),  # type: ignore[misc]

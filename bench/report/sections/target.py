@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Workload
+from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
 from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.report.reaching import Axis, Reach, reach
@@ -40,9 +41,8 @@ def _said(rows: list[Reach]) -> Text:
     about, runs = rows[0].cell.about, sum(row.n for row in rows)
     targets = sorted({run.metrics.target.value for row in rows for run in row.cell.counted})
     goal = " or ".join(f"{target:g}" for target in targets)
-    return Text(
-        f"Target: {plain(about.final.eval_metric)} {goal}, reached by {sum(row.reached for row in rows)} of {runs} runs."
-    )
+    reached = f"{sum(row.reached for row in rows)} of {plural(runs, 'run')}"
+    return Text(f"Target: {plain(about.final.eval_metric)} {goal}, reached by {reached}.")
 
 
 def _table(rows: list[Reach]) -> Table:

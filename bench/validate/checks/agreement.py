@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 
@@ -17,4 +18,4 @@ def check(case: Case) -> Verdict | None:
         return verdict(
             "FAIL", "agreement", cell, f"seed {different[0].seed}: the ranks ended with different parameters"
         )
-    return verdict("PASS", "agreement", cell, f"all ranks of {len(runs)} runs ended with the same bits")
+    return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from bench.figures import plural
 from bench.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
@@ -60,7 +61,7 @@ def check(case: Case) -> Verdict | None:
     count = len(pairs) + len(recorded)
     if not count:
         return None
-    line = f"{count - len(different)} of {count} pairs of runs of one seed have the same bits"
+    line = f"{count - len(different)} of {plural(count, 'pair')} of runs of one seed have the same bits"
     if different:
         return verdict("FAIL", "determinism", cell, f"{line}; {different[0]}")
     return verdict("PASS", "determinism", cell, line)

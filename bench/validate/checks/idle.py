@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
@@ -26,7 +27,7 @@ def check(case: Case) -> Verdict | None:
     for run, known in found:
         if wrong := _amiss(run, known):
             return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
-    return verdict("PASS", "idle", cell, f"every rank of {len(found)} runs trained")
+    return verdict("PASS", "idle", cell, f"every rank of {plural(len(found), 'run')} trained")
 
 
 def _scarce(run: Run) -> str:

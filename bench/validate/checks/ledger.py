@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.runfolder import Run
 from bench.schema import Ledger
 from bench.validate.findings import Case
@@ -18,7 +19,7 @@ def check(case: Case) -> Verdict | None:
     if wrong:
         return verdict("FAIL", "ledger", cell, _amiss(*wrong[0]))
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
-    return verdict("PASS", "ledger", cell, f"every sample of {epochs} epochs was trained exactly once")
+    return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
 
 
 def _amiss(run: Run, ledger: Ledger) -> str:
@@ -27,5 +28,7 @@ def _amiss(run: Run, ledger: Ledger) -> str:
     for row in ledger.epochs:
         missing = (ledger.samples or 0) - row.samples
         if missing or row.repeated:
-            return f"seed {m.seed}, epoch {row.epoch}: {missing} samples never trained, {row.repeated} repeated"
+            return (
+                f"seed {m.seed}, epoch {row.epoch}: {plural(missing, 'sample')} never trained, {row.repeated} repeated"
+            )
     return f"seed {m.seed}: {len(ledger.epochs)} of {m.epochs_planned} epochs trained"

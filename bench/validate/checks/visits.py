@@ -6,6 +6,7 @@ times epochs. So shards that overlap show, orders that differ between ranks and 
 
 from __future__ import annotations
 
+from bench.figures import plural
 from bench.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
@@ -25,7 +26,7 @@ def check(case: Case) -> Verdict | None:
         seen += run.metrics.epochs_planned
     if not seen:
         return None
-    return verdict("PASS", "visits", cell, f"every sample of {seen} epochs was read exactly once")
+    return verdict("PASS", "visits", cell, f"every sample of {plural(seen, 'epoch')} was read exactly once")
 
 
 def _amiss(case: Case, run: Run, known: Records) -> str:
@@ -36,4 +37,4 @@ def _amiss(case: Case, run: Run, known: Records) -> str:
     read = sum(event.visited or 0 for event in known.progress) % MODULUS
     if read == epochs * tally(range(samples)) % MODULUS:
         return ""
-    return f"the data set was asked for other samples than each of {samples} once in {epochs} epochs"
+    return f"the data set was asked for other samples than each of {samples} once in {plural(epochs, 'epoch')}"
