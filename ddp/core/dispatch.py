@@ -71,8 +71,8 @@ def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, .
     What it has done counts by the clock, from when the first of them told last: all are to end together, though one began
     the window later than others, after its part of an evaluation. It counts at the speed that is expected of the rank:
     half-way between what it did in this window and what it was known for, as some of a change is jitter. A rank that has
-    said nothing is as fast as it was known for, at most so fast that it is short of telling now. If no rank has told, all are
-    as they were.
+    said nothing is as fast as it was known for, at most so fast that it is short of telling now. If no rank has told, all
+    are as they were.
     """
     states = cohort.ranks
     times = [cohort.ranks[rank].told for rank in cohort.live]

@@ -179,6 +179,20 @@ def test_an_epoch_of_one_window_takes_one_round(speeds: tuple[float, ...], polic
     assert len(closed(played)) <= 40
 
 
+@pytest.mark.parametrize("speeds", [(1.0, 0.4), (1.0, 0.25, 0.25), (1.0, 1.0, 1.0, 0.5)])
+def test_who_begins_a_window_late_ends_it_with_the_others(speeds: tuple[float, ...]) -> None:
+    """Ranks were made busy for as long as each other, so who was through with its part of an evaluation first waited for
+    the others at the end of the window instead."""
+    slowest = 0.01 / min(speeds)
+    world = World(len(speeds), 600, 1, epochs=8, blocking=True, in_step=False)
+    costs = Costs(
+        lambda rank, step: 0.01 / speeds[rank], latency_s=0.0002, wire_s=0.001, report_s=0.02,
+        evaluate_s=lambda rank: 2 * slowest * bool(rank),
+    )  # fmt: skip
+    played = simulate(Cadence(guard="none"), world, costs=costs)
+    assert max(max(window.wait_s) for window in closed(played)[8:]) < 1.5 * slowest
+
+
 @pytest.mark.parametrize(("samples", "step_s", "longest"), [(2, (0.01, 0.04), 1.3), (4, (0.01,) * 4, 0.55)])
 @pytest.mark.parametrize("policy", [Cadence(), Async()])
 def test_who_is_through_with_a_short_epoch_goes_on_while_it_is_averaged(
