@@ -12,6 +12,8 @@ OUTER = {"none": (1.0, 0.0), "momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
 """Outer optimizer -> default (learning rate, momentum). Momentum: SlowMo, arXiv:1910.00643; Nesterov: DiLoCo,
 arXiv:2311.08105."""
 WIRES = ("float64", "float32", "bfloat16")
+STEEPEST = 16.0
+"""Of as many samples as there may be, the power that a double still holds, times any parameter and over all ranks."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Averaging:
     `cpu` sends nothing."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma >= 0):
-            raise ValueError(f"gamma={self.gamma} must be 0 or more: 1 weighs ranks by samples, 0 alike")
+        if not 0 <= self.gamma <= STEEPEST:
+            raise ValueError(
+                f"gamma={self.gamma} must be 0 or more, {STEEPEST:g} at most: 1 weighs ranks by samples, 0 alike"
+            )
         if self.elastic is not None and not 0 < self.elastic <= 1:
             raise ValueError(f"elastic={self.elastic} must be above 0 and at most 1, or null to take the average")
         if self.outer not in OUTER:

@@ -1,6 +1,7 @@
 """Signs of life from a rank that stands in a collective: its own thread cannot speak there.
 
-A rank that waits for a slow one is alive, one that was stopped is not; only so can the coordinator tell them apart.
+A rank that waits for a slow one is alive, one that was stopped is not; only so can the coordinator tell them apart. What
+came before the collective may have taken long too: then it begins with a sign.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
+
+from ddp.runtime.clock import now
 
 
 class Heart:
@@ -18,6 +21,8 @@ class Heart:
         self._every_s, self._beat, self._most = every_s, beat, most
         self._entered = 0
         """Collectives entered and left: odd while in one."""
+        self._left = now()
+        """When the last one was left."""
 
     def limited(self, most: int) -> Heart:
         """Another one with the same beat, for what nobody can tell from standing still: it beats so often and no more."""
@@ -27,11 +32,14 @@ class Heart:
         self._entered += 1
         if self._entered == 1:
             threading.Thread(target=self._watch, name="heart", daemon=True).start()
+        if self._most is None and now() - self._left > self._every_s:
+            self._beat()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered += 1
+        self._left = now()
 
     def _watch(self) -> None:
         rest, before, beats = threading.Event(), 0, 0

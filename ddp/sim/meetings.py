@@ -21,9 +21,8 @@ class Meetings:
 
     def __init__(self, ranks: Ranks, torn: Callable[[int], bool]) -> None:
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
-        self._collectives = Collectives(
-            self._timeline.after, ranks.costs.wire_s, self._deadline_s / 5, self._beat, torn
-        )
+        self._beat_s = self._deadline_s / 5
+        self._collectives = Collectives(self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn)
 
     def die(self, rank: int) -> None:
         """The process of `rank` is gone."""
@@ -101,13 +100,15 @@ class Meetings:
 
         def leave(next: Callable[[], None]) -> None:
             if rank.alive:
-                rank.busy = False
+                rank.busy, rank.left = False, self._timeline.now
                 next()
                 self._ranks.act(index)
 
         if rank.group is None:
             self._timeline.after(0.0, leave, broke)
             return
+        if self._timeline.now - rank.left > self._beat_s:
+            self._beat(index)
         generation, members = rank.group
         rank.met += 1
         left, torn = partial(leave, then), partial(leave, broke)

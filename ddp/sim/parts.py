@@ -87,3 +87,5 @@ class Rank:
     """Generation of the group that it waits to be complete."""
     met: int = 0
     """Collectives that it entered with its group."""
+    left: float = 0.0
+    """When it left the last one."""

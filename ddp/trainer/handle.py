@@ -40,6 +40,7 @@ DIFFERENT = (
 )
 
 _live: weakref.WeakSet[RunHandle] = weakref.WeakSet()
+_starting = threading.Lock()
 
 
 class _Stop(BaseException):
@@ -80,8 +81,11 @@ class RunHandle:
         self._error: BaseException | None = None
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
-        _live.add(self)
-        self._thread.start()
+        with _starting:
+            if job.world_size == 1:
+                _refuse_beside_another()
+            _live.add(self)
+            self._thread.start()
 
     @property
     def world_size(self) -> int:
@@ -196,6 +200,15 @@ class RunHandle:
             self._saved(CheckpointInfo(path, record.books.epochs, record.books.samples))
         for metrics in self._book.add(record):
             self._metrics.put(metrics)
+
+
+def _refuse_beside_another() -> None:
+    """Two runs in place would draw from the same random generators, and neither be what its seed says."""
+    if any(run.world_size == 1 and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
+        raise RuntimeError(
+            "a run on one rank is going on in this process, whose random generators it needs for itself: join or abort it "
+            "before the next one, or train that in a process of its own"
+        )
 
 
 @contextmanager

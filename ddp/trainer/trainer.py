@@ -190,7 +190,7 @@ class Trainer:
         """Start training and return at once. May be called again: every run begins anew.
 
         ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
-        start others, such as a rank.
+        start others, such as a rank; and on one rank, while another such run goes on in this process.
         """
         _refuse_in_a_rank(self._job.world_size)
         devices = [str(place(self._job, rank)) for rank in range(self._job.world_size)]

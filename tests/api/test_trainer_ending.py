@@ -120,6 +120,25 @@ def test_a_run_in_place_cannot_wait_for_itself(make: Make) -> None:
         handles[0].join()
 
 
+def test_a_second_run_in_place_is_refused_until_the_first_has_ended(make: Make) -> None:
+    """They shared the random generators: neither ended with the bits of its seed, and nobody said so."""
+    alone = make(world_size=1).run().join()
+    begun, on = threading.Event(), threading.Event()
+
+    def callback(epoch: int, worker: WorkerHandle) -> None:
+        begun.set()
+        on.wait(WITHIN_S)
+
+    first = make(world_size=1, epoch_callback=callback).run()
+    assert begun.wait(WITHIN_S)
+    with pytest.raises(RuntimeError, match="a run on one rank is going on in this process"):
+        make(world_size=1).run()
+    make(world_size=2).run().join()  # in processes of its own
+    on.set()
+    assert equal(first.join().state_dict(), alone.state_dict())
+    assert equal(make(world_size=1).run().join().state_dict(), alone.state_dict())
+
+
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_abort_after_the_end_changes_nothing(make: Make, world_size: int) -> None:
     with make(world_size=world_size).run() as handle:

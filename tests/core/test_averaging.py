@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ddp.core.averaging import Averaging
+from ddp.core.averaging import STEEPEST, Averaging
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,7 @@ from ddp.core.averaging import Averaging
     [
         ({"gamma": -1.0}, "gamma=-1.0 must be 0 or more"),
         ({"gamma": float("nan")}, "gamma=nan must be 0 or more"),
+        ({"gamma": 150.0}, "gamma=150.0 must be 0 or more, 16 at most"),  # 200 samples of it are beyond a double
         ({"elastic": 0.0}, "elastic=0.0 must be above 0 and at most 1"),
         ({"outer": "adam"}, "is not one of none, momentum, nesterov"),
         ({"outer_lr": 0.5}, "need an outer optimizer"),
@@ -54,3 +56,8 @@ def test_a_rank_weighs_its_samples_to_the_power_of_gamma(gamma: float) -> None:
     weights = np.array([Averaging(gamma=gamma).weight(int(n)) for n in samples])
     np.testing.assert_allclose(weights / weights.sum(), samples**gamma / (samples**gamma).sum(), rtol=1e-15)
     assert Averaging(gamma=gamma).weight(0) == 0.0, "an idle rank weighs nothing"
+
+
+def test_the_steepest_weights_are_still_numbers_whatever_the_samples_and_parameters() -> None:
+    heaviest = Averaging(gamma=STEEPEST).weight(2**40)
+    assert math.isfinite(64 * heaviest * 3.5e38)

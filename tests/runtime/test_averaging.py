@@ -18,7 +18,7 @@ from ddp.runtime.backends import BACKENDS
 from ddp.runtime.loop import Loop
 from ddp.runtime.task import Task, Tensors
 from tests.runtime import toy
-from tests.runtime.scripted_ranks import job, moved, play_rounds, start, wander
+from tests.runtime.scripted_ranks import Actor, job, moved, play_rounds, start, wander
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
@@ -70,6 +70,13 @@ def test_elastic_replicas_move_part_of_the_way(tmp_path: Path, backend: str) -> 
     assert not torch.equal(seen[0][-2]["own"], seen[1][-2]["own"])
     assert torch.equal(seen[0][-1]["own"], seen[1][-1]["own"])
     np.testing.assert_allclose(seen[0][-1]["own"].numpy(), mean, atol=2e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_before_the_first_average_the_replica_is_what_is_evaluated(tmp_path: Path, backend: str) -> None:
+    """So it is in a run that goes on from a checkpoint behind the last step of an epoch, where nothing was averaged yet."""
+    actor = Actor(job(tmp_path, backend, Averaging(elastic=0.5), world_size=1), 0, partial(wander, (3,)))
+    assert np.array_equal(actor.see(None)["mean"].double().numpy(), start(tmp_path))
 
 
 def train_some(rank: int, loop: Loop, index: int) -> int:

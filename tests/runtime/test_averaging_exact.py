@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 import torch
 
-from ddp.core.averaging import Averaging
+from ddp.core.averaging import WIRES, Averaging
 from ddp.core.commands import Average, Join
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
-from ddp.runtime.backends import BACKENDS
+from ddp.runtime.backends import BACKENDS, nccl
 from ddp.runtime.backends.base import load
 from ddp.runtime.buffers import signed
 from ddp.runtime.loop import Loop
 from ddp.runtime.mean import average
-from ddp.runtime.task import Job
+from ddp.runtime.task import Job, Task
+from ddp.runtime.transports.base import ExchangeBroken
 from tests.runtime import toy
-from tests.runtime.scripted_ranks import PLAIN_OUTER, in_processes, job, move, moved, play_rounds, start, wander
+from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
+from tests.runtime.test_averaging import quadratic
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -89,6 +95,41 @@ def test_averaging_right_after_a_synchronous_step_changes_nothing(tmp_path: Path
     before, after, divergence = said.pop().split()
     assert not said, "both ranks hold the same"
     assert (before, divergence) == (after, "0.0")
+
+
+def missed(job: Job, rank: int) -> None:
+    """Two rounds; the second one breaks on rank 1 behind its last collective, so it takes what rank 0 shares."""
+    actor = Actor(job, rank, partial(wander, (3, 1)))
+    backend = actor.backend
+    assert isinstance(backend, nccl.Backend)
+    backend.join(Join(rank, 0, (0, 1), False, ""))
+    backend.average(Average(rank, 0, (0, 1), True, ""), actor.train(0))
+    last = Average(rank, 1, (0, 1), True, "")
+    with patch.object(backend, "_take", Mock(side_effect=ExchangeBroken)) if rank else nullcontext():
+        try:
+            backend.average(last, actor.train(1))
+        except ExchangeBroken:
+            assert rank == 1
+    if rank == 0:
+        backend.share(1)
+    backend._collectives.all_reduce([torch.zeros(1)])  # it lies there
+    if rank == 1:
+        backend.adopt(1)
+    torch.save([actor.see(None)["mean"], *backend.kept()], job.scratch / f"missed-{rank}.pt")
+    backend.close()
+
+
+@pytest.mark.parametrize("task", [partial(toy.task, norm=True), quadratic], ids=["float32", "float64"])
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("more", [{}, {"elastic": 0.5}, {"outer": "nesterov"}], ids=["plain", "elastic", "outer"])
+def test_a_rank_that_missed_a_round_takes_the_average_of_the_others(
+    tmp_path: Path, task: Callable[[], Task], wire: str, more: dict[str, Any]
+) -> None:
+    """Bit for bit. Where the wire was of the parameters' own type it was no longer what had come over it."""
+    in_processes(missed, job(tmp_path, "nccl", Averaging(wire=wire, **more), task=task))
+    first, second = (torch.load(tmp_path / f"missed-{rank}.pt") for rank in range(2))
+    assert len(first) == len(second) == 1 + ("outer" in more)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -224,3 +224,13 @@ def test_a_settled_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any,
     (values, digest), (_, other) = sound(ranks(kind, act))
     assert digest == other
     assert all(bool(value.isfinite().all()) for value in values)
+
+
+def test_a_collective_after_a_long_time_begins_with_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((0.0, 1.0, 2.0, 20.0, 21.0))
+    monkeypatch.setattr("ddp.runtime.heart.now", lambda: next(times))
+    beats: list[int] = []
+    heart = Heart(10.0, lambda: beats.append(1))
+    for known in (0, 1):
+        with heart:
+            assert len(beats) == known

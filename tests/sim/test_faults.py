@@ -105,3 +105,12 @@ def test_faults_lose_no_sample_and_break_no_law(name: str, backend: str) -> None
 @given(policies(), worlds(tolerate_loss=True), costs(), st.data())
 def test_faults_in_long_runs(policy: Any, world: World, cost: Costs, data: st.DataObject) -> None:
     campaign(data, policy, world, cost)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.7, 0.95])
+def test_long_steps_are_not_taken_for_silence_where_another_stands_still(part: float) -> None:
+    """A rank came into the collective with its step behind it and said nothing for a while more: all were given up."""
+    world = World(3, 20, 1, 1, blocking=True, in_step=True, deadline_s=5.0, tolerate_loss=True)
+    long = Costs(lambda rank, step: part * world.deadline_s)
+    for step in range(3):
+        play(POLICIES["sync"](), world, long, (Fault(2, step, "stall"),), None, 0)

@@ -139,8 +139,10 @@ class Backend:
         return Change(seconds, 2 * self._bytes, known, brought, became, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Put the average in place of the replica for an evaluation."""
-        return nullcontext() if exact and not self._apart else swapped(self._pairs())
+        """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
+        checkpoint with an epoch that lacks its evaluation alone, the replica is what all share."""
+        own = not self._applied or (exact and not self._apart)
+        return nullcontext() if own else swapped(self._pairs())
 
     def kept(self) -> list[Tensor]:
         """The outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply` only."""

@@ -151,7 +151,9 @@ class Backend:
             trained = section.kind == "parameters"
             for piece in self._pieces(wire):
                 own, then = section.values[piece], None if last is None else last[piece]
-                mean = (wire[piece].div_(total) if self._exact else wire[piece]).to(own.dtype)
+                mean = wire[piece].div_(total) if self._exact else wire[piece]
+                # What came over the wire stays there as it is: who missed the round may ask for it.
+                mean = mean.to(own.dtype, copy=then is not None)
                 if then is not None and not self._exact:
                     mean.add_(then)
                 if step is not None and then is not None:
