@@ -65,6 +65,28 @@ class Seeded(TorchFunctionMode):
     ) -> Any:
         """Called by torch for each of its functions."""
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") is None:
+        if _draws(func, kwargs):
             kwargs = {**kwargs, "generator": self._generator}
         return func(*args, **kwargs)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, in this thread, ValueError for what would draw from torch's global generator: `message`, of the function."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self._message = message
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for each of its functions."""
+        kwargs = kwargs or {}
+        if _draws(func, kwargs):
+            raise ValueError(self._message.format(func.__name__))
+        return func(*args, **kwargs)
+
+
+def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a function of torch, called so, draws from the global generator."""
+    return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") is None
