@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.commands import Publish
+from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Saved
 from ddp.data.seeded import others, set_others
@@ -186,6 +186,9 @@ class RunHandle:
             raise _Stop
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
+        if isinstance(record, Drop):
+            gone = f"rank {record.rank} is lost: {record.reason}; the run goes on without it"
+            warnings.warn(f"{gone} (tolerate_loss=False ends it)", RuntimeWarning, stacklevel=1)
         if isinstance(record, Saved) and record.error:
             warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish) and self._saved is not None:
