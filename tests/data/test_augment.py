@@ -111,6 +111,7 @@ def test_what_cannot_be_augmented_is_refused() -> None:
         augmented(lambda batch, draws: None, (torch.zeros(3),), lambda: draws)
     for drawn in (
         torch.randn_like,
+        torch.nn.Dropout(),
         lambda one: one.uniform_(),
         lambda one: torch.distributions.Beta(one, one).sample(),
     ):

@@ -188,19 +188,6 @@ def test_samples_that_make_no_batch_are_named() -> None:
         source.batch(torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize("collated", [True, False])
-def test_samples_read_together_must_be_as_many_as_were_asked_for(collated: bool) -> None:
-    """Of a batch that is put together already, members of one shape would make a batch of two samples."""
-    values = torch.rand(6, 2)
-
-    class Together(list[int]):
-        def __getitems__(self, indices: list[int]) -> Any:
-            return (values[indices], values[indices]) if collated else [values[i] for i in indices if i != 1]
-
-    with pytest.raises(BadSample, match=r"samples \[0, 1, 2\]: __getitems__ gave 2 for 3 of them; it must give a list"):
-        MapSource(Together(range(6))).batch(torch.arange(3))
-
-
 def test_a_data_set_that_hangs_is_not_waited_for_beyond_the_deadline() -> None:
     samples = Samples(4)
     samples.free.clear()
