@@ -75,6 +75,8 @@ class RunHandle:
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._finished: dict[int, str] = {}
         """What each rank ended with, as a digest."""
+        self._lost: list[str] = []
+        """What became of ranks that the run went on without."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
@@ -166,6 +168,8 @@ class RunHandle:
                 job = replace(self._job, scratch=folder, task=self._deliver(folder))
                 elche.run(job, self._emit)
                 self._state = read_state(folder, self._finished)
+                for loss in self._lost:  # of a run that fails, the error says it
+                    warnings.warn(f"{loss} (tolerate_loss=False ends it)", RuntimeWarning, stacklevel=1)
                 if len(set(self._finished.values())) > 1:
                     warnings.warn(DIFFERENT, RuntimeWarning, stacklevel=1)
         except _Stop:
@@ -187,8 +191,7 @@ class RunHandle:
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
         if isinstance(record, Drop):
-            gone = f"rank {record.rank} is lost: {record.reason}; the run goes on without it"
-            warnings.warn(f"{gone} (tolerate_loss=False ends it)", RuntimeWarning, stacklevel=1)
+            self._lost.append(f"rank {record.rank} is lost: {record.reason}; the run went on without it")
         if isinstance(record, Saved) and record.error:
             warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish) and self._saved is not None:

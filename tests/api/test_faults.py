@@ -13,7 +13,7 @@ from tests.runtime import toy
 
 
 def test_a_run_goes_on_without_a_rank_and_hands_out_the_average_of_the_others(make: Make) -> None:
-    with pytest.warns(RuntimeWarning, match=r"rank 1 is lost: its process is gone .*; the run goes on without it"):
+    with pytest.warns(RuntimeWarning, match=r"rank 1 is lost: its process is gone .*; the run went on without it"):
         state = (handle := make(world_size=3, faults=["1@3:crash"], epochs=3, anchor=3, max_anchor=3).run()).join()
     epochs = handle.poll_metrics()
     assert [epoch.epoch for epoch in epochs] == [0, 1, 2]
@@ -31,7 +31,7 @@ def test_a_rank_that_its_last_few_samples_end_is_told_of(make: Make) -> None:
 
     inputs, targets = toy.data()
     few = (inputs[:43], targets[:43])
-    with pytest.warns(RuntimeWarning, match="rank 1 is lost: ValueError: one is too few; the run goes on without it"):
+    with pytest.warns(RuntimeWarning, match="rank 1 is lost: ValueError: one is too few; the run went on without it"):
         (handle := make(policy="sync", batch_size=4, dataset=few, train_step=step, epochs=2).run()).join()
     assert handle.poll_metrics()[-1].samples == 43
 
