@@ -135,7 +135,7 @@ class Session:
     def _cell(self, composed: DictConfig) -> Cell:
         try:
             config = self.config = typed(composed)
-        except OmegaConfBaseException as error:
+        except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")

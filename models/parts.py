@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.data import crop_and_flip
-from ddp.runtime.task import Task, Tensors
+from ddp.data import as_source, crop_and_flip
+from ddp.runtime.task import Source, Task, Tensors
 from models.data import DataSet, data_set
 from models.setup import Recipe
 
@@ -123,6 +124,19 @@ def images_of(recipe: Recipe, data_dir: str) -> DataSet:
     return data
 
 
+def _loaded(name: str, data: DataSet) -> tuple[Source, Source]:
+    """What is trained and evaluated on, whatever form of data set each is. ValueError, in one line, for what is none."""
+    found: Any = data.load()
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ValueError(
+            f"data set {name}: load must return two data sets, what is trained on and what is evaluated on"
+        )
+    try:
+        return as_source(found[0]), as_source(found[1])
+    except ValueError as error:
+        raise ValueError(f"data set {name}: {error}") from error
+
+
 def task_on(
     data: DataSet,
     model: Callable[[DataSet], nn.Module],
@@ -136,7 +150,7 @@ def task_on(
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
     if recipe.augment and data.is_text:
         raise ValueError(f"data set {recipe.data} is text: only images are augmented")
-    load = cache(data.load)
+    load = cache(partial(_loaded, recipe.data, data))
     return Task(
         model=lambda: model(data),
         optimizer=optimizer,

@@ -13,10 +13,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from ddp.data.draws import Draws
+from ddp.data.seeded import Undrawn
 
 Augment = Callable[[Any, Draws], Any]
 """(batch, streams of its samples) -> batch. Called with what the data set gives, on the rank's device, before the step. It
 must treat every sample by itself, and draw in the same order whatever the batch."""
+DRAWN = (
+    "augment draws from torch ({}), whose numbers belong to the training step: draw from its second argument, or from a "
+    "generator that is made from that, or put what draws into the data set's __getitem__"
+)
 
 
 def crop_and_flip(padding: int) -> Augment:
@@ -51,10 +56,15 @@ def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
 
 
 def augmented(augment: Augment | None, batch: Any, draws: Callable[[], Draws]) -> Any:
-    """`batch` as the model is to see it; `draws` makes the streams of its samples."""
+    """`batch` as the model is to see it; `draws` makes the streams of its samples.
+
+    ValueError for a function that gives nothing, or draws from torch: a thread that reads ahead would race with the step.
+    """
     if augment is None:
         return batch
-    changed = augment(batch, draws())
+    streams = draws()
+    with Undrawn(DRAWN):
+        changed = augment(batch, streams)
     if changed is None:
         raise ValueError("augment returned nothing; it must return the batch that the model is to see")
     return changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -86,9 +86,16 @@ class MapSource:
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
         try:
-            return several(wanted)  # type: ignore[no-any-return]
+            samples = several(wanted)
         except Exception as error:
             raise BadSample(f"samples {some(wanted)}: {type(error).__name__}: {error}") from error
+        # Of one that is put together already, members of one shape would be taken for samples.
+        if isinstance(samples, Sized) and len(samples) != len(wanted):
+            raise BadSample(
+                f"samples {some(wanted)}: __getitems__ gave {len(samples)} for {len(wanted)} of them; it must give a "
+                "list of samples, one for each, not a batch that is put together"
+            )
+        return samples  # type: ignore[no-any-return]
 
     def _one(self, index: int) -> Any:
         try:

@@ -19,10 +19,15 @@ _FUNCTIONS = frozenset(
         *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like"),
         *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
         *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
+        "kaiming_uniform_",
         *("_standard_gamma", "_sample_dirichlet", "rrelu"),  # what distributions are made of: Gamma, Beta, Dirichlet
     )
 )
 """Those that take a generator."""
+_CLOSED = frozenset(
+    ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "gumbel_softmax")
+)
+"""Those that draw, and take none."""
 
 
 def seed_others(seed: int) -> None:
@@ -48,8 +53,8 @@ def set_others(held: tuple[Any, Any]) -> None:
 class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
 
-    For functions of torch on the CPU that can be given a generator; one that is given stays. In this thread alone. What
-    other libraries draw (NumPy, `random`) is not covered.
+    For functions of torch on the CPU that can be given a generator; one that is given stays. ValueError for dropout and the
+    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered.
     """
 
     def __init__(self) -> None:
@@ -65,6 +70,39 @@ class Seeded(TorchFunctionMode):
     ) -> Any:
         """Called by torch for each of its functions."""
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") is None:
+        if _closed(func, args, kwargs):
+            raise ValueError(
+                f"{func.__name__} draws from torch's global generator, whose numbers belong to the training step: draw a "
+                "mask by torch.rand"
+            )
+        if _draws(func, kwargs):
             kwargs = {**kwargs, "generator": self._generator}
         return func(*args, **kwargs)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, in this thread, ValueError for what would draw from torch's global generator: `message`, of the function."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self._message = message
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for each of its functions."""
+        kwargs = kwargs or {}
+        if _draws(func, kwargs) or _closed(func, args, kwargs):
+            raise ValueError(self._message.format(func.__name__))
+        return func(*args, **kwargs)
+
+
+def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a function of torch, called so, draws from the global generator, and could from another."""
+    return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") in (None, torch.default_generator)
+
+
+def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it draws from the global generator and from no other: dropout does while it trains, which comes last."""
+    trains = kwargs.get("training", kwargs.get("train", args[-1] if args else True))
+    return getattr(func, "__name__", "") in _CLOSED and trains is not False

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import BatchSampler
 
 from ddp.data.order import derive, order
 from ddp.data.seeded import Seeded
@@ -36,8 +37,16 @@ def _seeded(own: object, epoch: int) -> Iterator[None]:
         own.set_state(before)
 
 
+def _within(sampler: Any) -> Any:
+    """What says the order: of batches of PyTorch's, the sampler that they are cut from."""
+    while isinstance(sampler, BatchSampler):
+        sampler = sampler.sampler
+    return sampler
+
+
 def refuse_part(sampler: object) -> None:
     """ValueError for a sampler that gives one rank's part of the samples: they are divided over ranks already."""
+    sampler = _within(sampler)
     ranks = getattr(sampler, "num_replicas", getattr(sampler, "world_size", 1))
     if ranks > 1 and hasattr(sampler, "rank"):
         raise ValueError(
@@ -92,11 +101,11 @@ class Visits:
         return (order(self.seed, epoch, self._size) if self._shuffle else torch.arange(self._size))[: self._length]
 
     def _sampled(self, epoch: int) -> Tensor:
-        sampler: Any = self._sampler
-        with Seeded() as mode, _seeded(getattr(sampler, "generator", None), epoch):
+        sampler, inner = self._sampler, _within(self._sampler)
+        with Seeded() as mode, _seeded(getattr(inner, "generator", None), epoch):
             mode.seed(derive(self.seed, "sampler", epoch))
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+            if hasattr(inner, "set_epoch"):
+                inner.set_epoch(epoch)
             given = sampler(epoch) if callable(sampler) else sampler
             indices = given if isinstance(given, Tensor) else list(given) if isinstance(given, Iterable) else []
         refused = f"the sampler must give indices of {self._size} samples; for epoch {epoch} it does not"

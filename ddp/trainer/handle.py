@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.commands import Publish
+from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
 from ddp.data.seeded import others, set_others
@@ -76,6 +76,8 @@ class RunHandle:
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._finished: dict[int, str] = {}
         """What each rank ended with, as a digest."""
+        self._notes: list[str] = []
+        """What is to be known of a run that did not fail: ranks that it went on without, how the data was read."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
@@ -170,6 +172,8 @@ class RunHandle:
                 job = replace(self._job, scratch=folder, task=self._deliver(folder))
                 elche.run(job, self._emit)
                 self._state = read_state(folder, self._finished)
+                for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
+                    warnings.warn(note, RuntimeWarning, stacklevel=1)
                 if len(set(self._finished.values())) > 1:
                     warnings.warn(DIFFERENT, RuntimeWarning, stacklevel=1)
         except _Stop:
@@ -191,7 +195,10 @@ class RunHandle:
         if isinstance(record, Finished):
             self._finished[record.rank] = record.digest
         if isinstance(record, Ready) and record.note:
-            warnings.warn(record.note, RuntimeWarning, stacklevel=1)
+            self._notes.append(record.note)
+        if isinstance(record, Drop):
+            lost = f"rank {record.rank} is lost: {record.reason}"
+            self._notes.append(f"{lost}; the run went on without it (tolerate_loss=False ends it)")
         if isinstance(record, Saved) and record.error:
             warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish) and self._saved is not None:

@@ -25,7 +25,8 @@ class DataSet:
     classes: int
     """Number of classes, or of different tokens. Labels and tokens are 0 to `classes` - 1."""
     load: Callable[[], tuple[Source, Source]]
-    """() -> (train, eval). Never downloads. ValueError, in one line, for files that are damaged or not there."""
+    """() -> (train, eval), each what `ddp.data.as_source` takes. Never downloads. ValueError, in one line, for
+    files that are damaged or not there."""
     std: tuple[float, ...] = (1.0,)
     """What images were divided by, of each channel or of all, on a scale of 0 to 1; 1 where that is not known."""
 

@@ -135,7 +135,8 @@ def test_a_callback_that_raises_ends_the_run_and_its_checkpoint_stays(make: Make
 
 def test_a_run_that_lost_a_rank_goes_on_with_all(make: Make, tmp_path: Path) -> None:
     same: dict[str, Any] = {"world_size": 3, "epochs": 8, "anchor": 3, "max_anchor": 3, "backend": "cpu"}
-    make(**same, faults=["1@3:crash"], checkpoint_folder=tmp_path / "kept", checkpoint_every=3).run().join()
+    with pytest.warns(RuntimeWarning, match="rank 1 is lost"):
+        make(**same, faults=["1@3:crash"], checkpoint_folder=tmp_path / "kept", checkpoint_every=3).run().join()
     place = tmp_path / "kept" / "000000"
     assert read(place).manifest.members == (0, 2)
     again = make(**same, resume=place).run()

@@ -1,4 +1,4 @@
-"""Data on the command line: what cannot be is one line and exit code 2, before anything is written."""
+"""Data and how it is loaded, on the command line: what cannot be is one line and exit code 2, before anything is written."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ def files(tmp_path: Path) -> None:
         ("data.name=synthetic data.samples=-1", "data.samples=-1 must be a whole number from 1"),
         ("data.name=synthetic data.samples=1e9999", "data.samples=1e9999: "),
         ("data.name=synthetic data.samples=many", "data.samples=many: "),
+        ("loader.prefetch=0", "loader prefetch=0 must be a whole number of 1 or more"),
+        ("loader.memory_max_usage=nan", "loader memory_max_usage=nan must be above 0 and at most 1"),
+        ("checkpoint.every=-1", "checkpoint every=-1 must be a whole number of 0 (none) or more"),
         ("data.name=synthetic data.samples=1000000000000", "GiB are free; make it smaller"),
         ("data.name=synthetic data.classes=1", "data.classes=1 must be a whole number from 2"),
         ("data.name=synthetic data.shape=[1,1,1,1]", "data.shape=[1,1,1,1] must be channels"),

@@ -109,6 +109,16 @@ def test_what_cannot_be_augmented_is_refused() -> None:
         crop_and_flip(1)((torch.zeros(3, 4), torch.zeros(3)), draws)
     with pytest.raises(ValueError, match="returned nothing"):
         augmented(lambda batch, draws: None, (torch.zeros(3),), lambda: draws)
+    for drawn in (
+        torch.randn_like,
+        torch.nn.Dropout(),
+        lambda one: one.uniform_(),
+        lambda one: torch.distributions.Beta(one, one).sample(),
+    ):
+        with pytest.raises(ValueError, match=r"augment draws from torch \(\w+\)"):
+            augmented(lambda batch, draws, drawn=drawn: (drawn(batch[0]),), (torch.ones(3),), lambda: draws)
+    own = torch.Generator().manual_seed(3)
+    assert augmented(lambda batch, draws: torch.rand(2, generator=own), (), lambda: draws).shape == (2,)
     for low, high in ((0, 0), (3, 1), (0, 2**31)):
         with pytest.raises(ValueError, match="no integer can be drawn"):
             draws.integers(low, high)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
 from ddp import DataLoader, RoundRobinSampler
 from ddp.data import TensorSource
@@ -119,7 +119,23 @@ def test_a_sampler_of_one_ranks_part_is_refused_where_samples_are_divided() -> N
     for part in (DistributedSampler(range(9), 2, 1), RoundRobinSampler(9, 2, 1)):
         with pytest.raises(ValueError, match=r"Sampler gives the samples of one of 2 ranks, and they are divided"):
             DataLoader(data(9), batch_size=4, sampler=part, rank=1, world_size=2)
+        cut = BatchSampler(part, 1, drop_last=False)
+        with pytest.raises(ValueError, match=r"Sampler gives the samples of one of 2 ranks, and they are divided"):
+            DataLoader(data(9), batch_size=4, sampler=cut, rank=1, world_size=2)
         assert len(DataLoader(data(9), batch_size=4, sampler=part)) in (4, 5)
+
+
+def test_batches_that_torch_cuts_from_a_sampler_come_in_its_order() -> None:
+    for inner in (
+        RandomSampler(range(8), generator=torch.Generator().manual_seed(5)),
+        DistributedSampler(range(8), 1, 0),
+    ):
+        alone, cut = (
+            DataLoader(data(8), batch_size=4, sampler=one) for one in (inner, BatchSampler(inner, 4, drop_last=True))
+        )
+        orders = [cut.order(epoch) for epoch in (0, 1)]
+        assert not torch.equal(*orders)
+        assert all(torch.equal(alone.order(epoch), found) for epoch, found in enumerate(orders))
 
 
 def test_what_cannot_be_loaded_is_refused() -> None:

@@ -1,15 +1,17 @@
-"""The resident source."""
+"""Sources: tensors in memory, and data sets of samples."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.utils.data import random_split
 
-from ddp.data import TensorSource, as_source
+from ddp.data import BadSample, Draws, MapSource, TensorSource, as_source
 from ddp.data.source import every
 
 
@@ -78,3 +80,44 @@ def test_batches_keep_the_types_that_collating_keeps() -> None:
     assert type(moved["inner"][0]) is Pair
     assert (type(ordered), type(proxy), word) == (OrderedDict, MappingProxyType, "word")
     assert torch.equal(row["image"], image), "what was given is as it was"
+
+
+def test_what_draws_the_training_steps_numbers_whatever_it_is_given_is_no_sample() -> None:
+    """Dropout and the like take no generator: they would race with the step for its numbers."""
+    functional, ones = torch.nn.functional, torch.ones(2, 4)
+
+    class Drawing(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)()
+
+    def read(draw: Any) -> torch.Tensor:
+        given: torch.Tensor = MapSource(Drawing([draw])).batch(torch.tensor([0]), Draws(0, 0, torch.tensor([0])))
+        return given
+
+    for draw in (
+        torch.nn.Dropout(),
+        torch.nn.Dropout2d(),
+        functional.gumbel_softmax,
+        lambda x: torch.dropout(x, 0.5, True),
+    ):
+        with pytest.raises(BadSample, match=r"sample 0: ValueError: \w+ draws from torch's global generator"):
+            read(partial(draw, ones))
+    for draw in (torch.nn.Dropout().eval(), lambda x: torch.dropout(x, 0.5, False)):
+        assert torch.equal(read(partial(draw, ones))[0], ones)
+    before = torch.get_rng_state()
+    split = partial(random_split, range(9), [4, 5])
+    assert torch.equal(*(read(lambda: torch.tensor(split()[0].indices)) for _ in range(2)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("collated", [True, False])
+def test_samples_read_together_must_be_as_many_as_were_asked_for(collated: bool) -> None:
+    """Of a batch that is put together already, members of one shape would make a batch of two samples."""
+    values = torch.rand(6, 2)
+
+    class Together(list[int]):
+        def __getitems__(self, indices: list[int]) -> Any:
+            return (values[indices], values[indices]) if collated else [values[i] for i in indices if i != 1]
+
+    with pytest.raises(BadSample, match=r"samples \[0, 1, 2\]: __getitems__ gave 2 for 3 of them; it must give a list"):
+        MapSource(Together(range(6))).batch(torch.arange(3))

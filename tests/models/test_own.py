@@ -10,10 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import StackDataset, TensorDataset
 
 import models
+from ddp.data import TensorSource
 from ddp.registered import Unusable
-from models.data import DATA, Entry, data_set, prepare
+from ddp.runtime.task import Task
+from models.data import DATA, DataSet, Entry, data_set, prepare
+from models.parts import accuracy, cross_entropy, task_on
+from models.setup import Recipe
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
 
@@ -47,6 +52,31 @@ def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: 
     with torch.no_grad():
         right = task.evaluate(model.eval(), held_out.batch(torch.arange(40)))[1]
     assert int(right) >= 38
+
+
+def task_of(loaded: object) -> Task:
+    """That of a model on a user's own data set, whose `load` gives this."""
+    data = DataSet((1, 2, 2), 2, lambda: loaded)  # type: ignore[arg-type, return-value]
+    recipe = Recipe("own", 1, 4, 0.1, 0.5)
+    return task_on(data, lambda data: torch.nn.Linear(4, 2), torch.optim.SGD, recipe, cross_entropy, accuracy)
+
+
+def test_a_users_own_data_set_may_be_of_any_form() -> None:
+    tensors = torch.rand(5, 1, 2, 2), torch.arange(5) % 2
+    for form in (tensors, TensorDataset(*tensors), TensorSource(*tensors), StackDataset(*tensors)):
+        task = task_of((form, form))
+        for source in (task.train_data(), task.eval_data()):
+            batch = source.to(torch.device("cpu")).batch(torch.tensor([3, 1]))
+            assert all(torch.equal(one, whole[[3, 1]]) for one, whole in zip(batch, tensors, strict=True))
+
+
+def test_what_is_no_pair_of_data_sets_is_said_with_its_name() -> None:
+    source = TensorSource(torch.rand(5))
+    for loaded in (source, (source,), None):
+        with pytest.raises(ValueError, match=r"^data set own: load must return two data sets, what is trained on and"):
+            task_of(loaded).train_data()
+    with pytest.raises(ValueError, match=r"^data set own: a tuple or list as data set must hold tensors"):
+        task_of((np.zeros(3), (np.zeros(3),))).train_data()
 
 
 RAISES = "raise RuntimeError('no way')"
