@@ -5,9 +5,12 @@ Knows neither Hydra nor policies, and says everything through the monitor. Impor
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -141,7 +144,8 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     try:
         with usage():
             run = member("engine", engine, ENGINES[engine], "run")
-        run(job, emit)
+        with _short_collections():
+            run(job, emit)
         interrupts.check()
     except KeyboardInterrupt:
         return _End("killed", "interrupted")
@@ -154,6 +158,17 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     except EngineError as error:
         return _End("failed", str(error))
     return _End("ok")
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """The garbage collector does not look at what is there already. 300,000 objects of packages take it 0.2 s, and all ranks
+    wait for this process."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _announce(spec: RunSpec, monitor: Monitor, source: Source | None) -> None:

@@ -26,6 +26,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
     monkeypatch.chdir(tmp_path)
     fake_engine.runs.clear()
+    fake_engine.watched.clear()
 
     return lambda *arguments: int(cli.dispatch(list(arguments)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -16,10 +17,13 @@ from ddp.runtime.task import Job
 SAMPLES = 64
 runs: list[Job] = []
 """What was asked of it, in this process."""
+watched: list[int] = []
+"""By run: objects that the garbage collector would look at."""
 
 
 def run(job: Job, emit: Callable[[Record, float], None]) -> None:
     runs.append(job)
+    watched.append(len(gc.get_objects()))
 
     def say(record: Ready | Progress | Merged | Evaluated | Finished) -> None:
         emit(record, record.at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shlex
@@ -74,6 +75,14 @@ def test_a_single_run_runs_again_and_a_sweep_does_not(quiet, capsys):
     assert "skipped" in capsys.readouterr().out
     assert quiet("-m", *SOLO, "seed=0,1", "force=true") == 0
     assert len(fake_engine.runs) == 5
+
+
+def test_while_ranks_wait_the_garbage_collector_looks_at_nothing_old(quiet):
+    """A full collection took 0.2 s, in which the process that all ranks talk to stood still."""
+    before = len(gc.get_objects())
+    assert quiet(*SOLO) == 0
+    assert fake_engine.watched[0] < before / 10
+    assert len(gc.get_objects()) >= before / 2, "and afterwards at all again"
 
 
 def test_a_sweep_is_a_cell_each(bench, capsys, tmp_path):
