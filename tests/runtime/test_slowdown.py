@@ -44,7 +44,7 @@ def slept(clock: Clock, slow: Slowdown, *steps: tuple[float, str]) -> float:
 
 def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
     """The mean over the last 64 steps had the start-up in it: a rank at 0.25 was at 0.06 for as long."""
-    slow = Slowdown(0.25)
+    slow = Slowdown(0.25, lambda: clock.at)
     assert slept(clock, slow, (0.1, "step")) == 0.0
     usual: Any = [(STEP_S, "step")] * 20
     assert slept(clock, slow, *usual) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
@@ -52,7 +52,7 @@ def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
 
 
 def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
-    slow = Slowdown(0.5)
+    slow = Slowdown(0.5, lambda: clock.at)
     parts: Any = [(STEP_S, "gradient"), (STEP_S / 4, "optimizer")]
     slept(clock, slow, *parts)
     assert slept(clock, slow, *parts * 15) == pytest.approx(15 * 1.25 * STEP_S, rel=0.01)
@@ -61,8 +61,22 @@ def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
 
 
 def test_a_device_at_full_speed_never_sleeps(clock: Clock) -> None:
-    slow = Slowdown(1.0)
+    slow = Slowdown(1.0, lambda: clock.at)
     usual: Any = [(STEP_S, "step")] * 5
     assert slept(clock, slow, *usual) == 0.0
     slow.slow_down(3.0)  # as a scripted fault does, from its very step on
     assert slept(clock, slow, usual[0]) == pytest.approx(2 * STEP_S, abs=STEP_S / 5)
+
+
+def test_waiting_for_a_core_is_not_multiplied(clock: Clock) -> None:
+    """Two slow ranks on one core took twice as long for a step, slept six steps each, and were at 0.13 instead of 0.25."""
+    worked = 0.0
+    slow = Slowdown(0.25, lambda: worked)
+    slept(clock, slow, (0.1, "step"))
+    began = clock.slept
+    for _ in range(20):
+        worked += STEP_S
+        slept(clock, slow, (2 * STEP_S, "step"))
+    assert clock.slept - began == pytest.approx(20 * 3 * STEP_S, rel=0.01)
+    worked += 0.1  # an evaluation between two steps
+    assert slept(clock, slow, (2 * STEP_S, "step")) == pytest.approx(3 * STEP_S, abs=STEP_S / 5)
