@@ -27,7 +27,8 @@ class EpochMetrics:
     lr: float
     """Learning rate of the last step."""
     samples: int
-    """Samples trained."""
+    """Samples trained, by the ranks' reports: after a loss, those trained again count again, and what the lost rank did not
+    report is missing. The model has each of them once."""
     seconds: float
     """Training time from the end of the epoch before to the end of this one, evaluation not counted."""
     scalars: Scalars
