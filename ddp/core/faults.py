@@ -13,7 +13,7 @@ KINDS = {
     "raise": "the step raises an exception",
     "stall": "the process stands still, without an end",
     "slow": "steps take `value` times as long from here on (2 if it is left out)",
-    "lose": "the next message to the coordinator is lost",
+    "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
 """Kind -> what happens, right before the step is done."""
 _FORM = re.compile(r"(\d+)@(\d+):([a-z]+)(?:\*(\d+(?:\.\d+)?))?")

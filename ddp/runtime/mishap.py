@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
+from ddp.core.events import Alive
 from ddp.core.faults import Fault
 from ddp.runtime.channel import Channel
 from ddp.runtime.codec import Record
@@ -24,12 +25,12 @@ class LossyChannel(Channel):
         self._losing = 0
 
     def lose(self) -> None:
-        """The next message that is sent will not arrive."""
+        """The next message that is sent will not arrive; of signs of life, others would follow."""
         self._losing += 1
 
     def send(self, message: Record) -> None:
         """Send one message, or lose it. Raises PeerGone."""
-        if self._losing:
+        if self._losing and not isinstance(message, Alive):
             self._losing -= 1
         else:
             super().send(message)

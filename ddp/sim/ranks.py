@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop
-from ddp.core.events import Averaged, Evaluated, Failed, Finished, Progress, RankEvent, Saved, Shared, Snapshot
+from ddp.core.events import Alive, Averaged, Evaluated, Failed, Finished, Progress, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.core.world import World
@@ -54,7 +54,7 @@ class Ranks:
     def tell(self, event: RankEvent) -> None:
         """Send an event, unless it is one of those that are lost."""
         rank = self.all[event.rank]
-        if rank.mute:
+        if rank.mute and not isinstance(event, Alive):
             rank.mute -= 1
         else:
             self._tell(event)
