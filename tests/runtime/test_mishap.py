@@ -10,7 +10,7 @@ import pytest
 
 from ddp.core.commands import Drop
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Failed, Finished, Merged
+from ddp.core.events import Alive, Failed, Finished, Merged, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
 from ddp.runtime.channel import Channel
