@@ -127,7 +127,7 @@ def images_of(recipe: Recipe, data_dir: str) -> DataSet:
 def _loaded(name: str, data: DataSet) -> tuple[Source, Source]:
     """What is trained and evaluated on, whatever form of data set each is. ValueError, in one line, for what is none."""
     found: Any = data.load()
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise ValueError(
             f"data set {name}: load must return two data sets, what is trained on and what is evaluated on"
         )

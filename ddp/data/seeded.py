@@ -20,12 +20,21 @@ _FUNCTIONS = frozenset(
         *("normal", "bernoulli", "multinomial", "poisson", "binomial"),
         *("random_", "uniform_", "normal_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"),
         "kaiming_uniform_",
-        *("_standard_gamma", "_sample_dirichlet", "rrelu"),  # what distributions are made of: Gamma, Beta, Dirichlet
+        *("_standard_gamma", "_sample_dirichlet"),  # what distributions are made of: Gamma, Beta, Dirichlet
     )
 )
 """Those that take a generator."""
 _CLOSED = frozenset(
-    ("dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "gumbel_softmax")
+    (
+        "dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "gumbel_softmax",
+        "rrelu",
+    )
 )
 """Those that draw, and take none."""
 
@@ -103,6 +112,8 @@ def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it draws from the global generator and from no other: dropout does while it trains, which comes last."""
-    trains = kwargs.get("training", kwargs.get("train", args[-1] if args else True))
-    return getattr(func, "__name__", "") in _CLOSED and trains is not False
+    """Whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
+    if getattr(func, "__name__", "") not in _CLOSED:
+        return False
+    given = {**dict(zip(("input", "p", "train"), args, strict=False)), **kwargs}
+    return given.get("training", given.get("train")) is not False and given.get("p") != 0

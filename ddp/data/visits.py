@@ -79,7 +79,6 @@ class Visits:
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
         self._at_once = min(max(AT_ONCE // max(size, 1), 1), MOST) if sampler is None else 1
         self._kept: dict[int, Tensor] = {}
-        self(0)  # now, when nobody waits for it
 
     def __len__(self) -> int:
         return self._length

@@ -41,7 +41,17 @@ def settings(optimizer: torch.optim.Optimizer) -> Settings:
     """Those of an optimizer that has just been made, but for its rates, which are no part of its state here (`Rates`).
 
     Not read off a state: there some optimizers keep what they have counted so far."""
-    return [{key: group[key] for key in group.keys() - {"params", "lr"}} for group in optimizer.param_groups]
+    return [{key: _chosen(group[key]) for key in group.keys() - {"params", "lr"}} for group in optimizer.param_groups]
+
+
+def _chosen(value: Any) -> Any:
+    """What a user may have chosen, in a form that nobody changes: numbers, texts, and these in a row. None for what else
+    optimizers keep in their groups, such as tensors to work in."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_chosen, value))
+    if isinstance(value, torch.Tensor):
+        return None if value.ndim else value.item()
+    return value if isinstance(value, (int, float, str)) else None
 
 
 def load_into(optimizer: torch.optim.Optimizer, made_with: Settings, held: dict[str, Any]) -> None:

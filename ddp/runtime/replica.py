@@ -57,6 +57,7 @@ class Replica:
         self._device = device
         self._source, evaluated = self.task.train_data(), self.task.eval_data()
         visits = Visits(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
+        visits(0)  # made now, when nobody waits for it
         patience = PATIENCE * job.deadline_s
         self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
         in_turn = Visits(0, len(evaluated), shuffle=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,32 @@ def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, cha
     make(checkpoint_folder=tmp_path, policy="sync").run().join()
     with pytest.raises(ValueError, match=re.escape(said)):
         make(**change, resume=tmp_path, policy="sync").run().join()
+
+
+class Counting(torch.optim.SGD):
+    """One that works in its groups, in memory that is never the same twice."""
+
+    def __init__(self, parameters: Any, lr: Any = 0.1, pair: Any = (0.9, 0.99)) -> None:
+        super().__init__(parameters, lr=lr)
+        own = {"pair": pair, "room": torch.rand(3), "views": [torch.rand(2)], "past": [], "sum": torch.zeros(())}
+        self.param_groups[0].update(own)
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for name in ("room", "sum"):
+            self.param_groups[0][name] += 1
+        self.param_groups[0]["past"].append(1)
+
+
+def test_what_an_optimizer_counts_in_its_groups_is_no_setting_of_it(make: Make, tmp_path: Path) -> None:
+    same: dict[str, Any] = {"world_size": 1, "epochs": 2}
+    make(**same, optimizer_factory=Counting, checkpoint_folder=tmp_path, checkpoint_every=1).run().join()
+    first = find(tmp_path)[0]
+    assert first is not None
+    again = partial(Counting, pair=[torch.tensor(0.9, dtype=torch.float64), 0.99])
+    make(**same, optimizer_factory=again, resume=first.path).run().join()
+    with pytest.raises(ValueError, match=re.escape("begun with pair=(0.9, 0.99), this one has (0.9, 0.5)")):
+        make(**same, optimizer_factory=partial(Counting, pair=(0.9, 0.5)), resume=first.path).run().join()
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

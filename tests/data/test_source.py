@@ -98,11 +98,18 @@ def test_what_draws_the_training_steps_numbers_whatever_it_is_given_is_no_sample
         torch.nn.Dropout(),
         torch.nn.Dropout2d(),
         functional.gumbel_softmax,
+        torch.nn.RReLU(),
         lambda x: torch.dropout(x, 0.5, True),
     ):
         with pytest.raises(BadSample, match=r"sample 0: ValueError: \w+ draws from torch's global generator"):
             read(partial(draw, ones))
-    for draw in (torch.nn.Dropout().eval(), lambda x: torch.dropout(x, 0.5, False)):
+    for draw in (
+        torch.nn.Dropout().eval(),
+        torch.nn.Dropout(0.0),
+        torch.nn.RReLU().eval(),
+        lambda x: torch.dropout(x, 0.5, False),
+        lambda x: torch.dropout(x, 0, True),
+    ):
         assert torch.equal(read(partial(draw, ones))[0], ones)
     before = torch.get_rng_state()
     split = partial(random_split, range(9), [4, 5])

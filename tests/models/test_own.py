@@ -64,7 +64,7 @@ def task_of(loaded: object) -> Task:
 def test_a_users_own_data_set_may_be_of_any_form() -> None:
     tensors = torch.rand(5, 1, 2, 2), torch.arange(5) % 2
     for form in (tensors, TensorDataset(*tensors), TensorSource(*tensors), StackDataset(*tensors)):
-        task = task_of((form, form))
+        task = task_of([form, form])
         for source in (task.train_data(), task.eval_data()):
             batch = source.to(torch.device("cpu")).batch(torch.tensor([3, 1]))
             assert all(torch.equal(one, whole[[3, 1]]) for one, whole in zip(batch, tensors, strict=True))
