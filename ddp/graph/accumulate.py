@@ -38,7 +38,7 @@ class Accumulating(Replica):
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Add the gradients of a batch, as its part of the mean over the replica's samples; (mean loss, busy seconds)."""
-        began = now()
+        began = self._slowdown.begin()
         self.spend(counted=False)
         meter, at = self._meter, now()
         part = batch.samples / self.own
@@ -86,7 +86,7 @@ class Accumulating(Replica):
         if not self._due:
             return
         assert self.gradients is not None
-        self._due, began = False, now()
+        self._due, began = False, self._slowdown.begin()
         with torch.no_grad():
             self.gradients.unpack()
         if self._job.max_grad_norm is not None:

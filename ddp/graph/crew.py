@@ -14,7 +14,6 @@ import torch
 
 from ddp.core.events import Slice
 from ddp.graph.team import ReplicaFailed, Team
-from ddp.runtime.clock import now
 from ddp.runtime.meter import Meter
 from ddp.runtime.slowdown import Slowdown
 
@@ -108,7 +107,7 @@ class Crew:
         def run() -> Any:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-            began = now()
+            began = self._slow[rank].begin()
             value = work()
             at = watch.add(kind if counted else "evaluate", began)
             if counted:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from time import thread_time
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ class Loop:
             torch.cuda.set_device(self.device)
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
-        self.slowdown = Slowdown(speed, thread_time if self.device.type == "cpu" else now)
+        self.slowdown = Slowdown(speed)
         self.heart = Heart(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own

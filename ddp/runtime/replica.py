@@ -21,7 +21,6 @@ from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
 from ddp.data.visits import Visits
-from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
@@ -109,7 +108,7 @@ class Replica:
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
-        meter, team, began = self._meter, self.in_step, now()
+        meter, team, began = self._meter, self.in_step, self._slowdown.begin()
         tensors: Tensors = self.feed.get(batch) if batch.samples else ()
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
@@ -135,7 +134,7 @@ class Replica:
             at = self._slowdown.pay(at - began, meter, "gradient")
             busy = at - began
             team.exchange(batch)
-            began = at = now()
+            began = at = self._slowdown.begin()
         self._clip(team)
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")

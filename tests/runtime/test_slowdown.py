@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from ddp.runtime import slowdown
-from ddp.runtime.slowdown import Slowdown
+from ddp.runtime.slowdown import Slowdown, core_wait
 
 STEP_S = 0.001
 
@@ -37,6 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def slept(clock: Clock, slow: Slowdown, *steps: tuple[float, str]) -> float:
     began = clock.slept
     for seconds, part in steps:
+        slow.begin()
         clock.at += seconds
         slow.pay(seconds, clock, part)
     return clock.slept - began
@@ -44,7 +46,7 @@ def slept(clock: Clock, slow: Slowdown, *steps: tuple[float, str]) -> float:
 
 def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
     """The mean over the last 64 steps had the start-up in it: a rank at 0.25 was at 0.06 for as long."""
-    slow = Slowdown(0.25, lambda: clock.at)
+    slow = Slowdown(0.25, lambda: 0.0)
     assert slept(clock, slow, (0.1, "step")) == 0.0
     usual: Any = [(STEP_S, "step")] * 20
     assert slept(clock, slow, *usual) == pytest.approx(20 * 3 * STEP_S, rel=0.01)
@@ -52,7 +54,7 @@ def test_neither_the_start_up_nor_a_hiccup_is_multiplied(clock: Clock) -> None:
 
 
 def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
-    slow = Slowdown(0.5, lambda: clock.at)
+    slow = Slowdown(0.5, lambda: 0.0)
     parts: Any = [(STEP_S, "gradient"), (STEP_S / 4, "optimizer")]
     slept(clock, slow, *parts)
     assert slept(clock, slow, *parts * 15) == pytest.approx(15 * 1.25 * STEP_S, rel=0.01)
@@ -61,7 +63,7 @@ def test_a_step_in_two_parts_is_slowed_down_by_both(clock: Clock) -> None:
 
 
 def test_a_device_at_full_speed_never_sleeps(clock: Clock) -> None:
-    slow = Slowdown(1.0, lambda: clock.at)
+    slow = Slowdown(1.0, lambda: 0.0)
     usual: Any = [(STEP_S, "step")] * 5
     assert slept(clock, slow, *usual) == 0.0
     slow.slow_down(3.0)  # as a scripted fault does, from its very step on
@@ -70,13 +72,23 @@ def test_a_device_at_full_speed_never_sleeps(clock: Clock) -> None:
 
 def test_waiting_for_a_core_is_not_multiplied(clock: Clock) -> None:
     """Two slow ranks on one core took twice as long for a step, slept six steps each, and were at 0.13 instead of 0.25."""
-    worked = 0.0
-    slow = Slowdown(0.25, lambda: worked)
+    waited = 0.0
+    slow = Slowdown(0.25, lambda: waited)
     slept(clock, slow, (0.1, "step"))
     began = clock.slept
     for _ in range(20):
-        worked += STEP_S
-        slept(clock, slow, (2 * STEP_S, "step"))
+        waited += 0.01  # between two steps
+        slow.begin()
+        clock.at += 2 * STEP_S
+        waited += STEP_S
+        slow.pay(2 * STEP_S, clock)
     assert clock.slept - began == pytest.approx(20 * 3 * STEP_S, rel=0.01)
-    worked += 0.1  # an evaluation between two steps
-    assert slept(clock, slow, (2 * STEP_S, "step")) == pytest.approx(3 * STEP_S, abs=STEP_S / 5)
+
+
+def test_what_a_thread_waits_for_a_core_is_not_what_it_sleeps_or_works() -> None:
+    before, began, worked = core_wait(), time.monotonic(), time.thread_time()
+    time.sleep(0.2)
+    while time.thread_time() - worked < 0.05:
+        pass
+    rest = time.monotonic() - began - 0.25
+    assert 0.0 <= core_wait() - before <= rest + 0.01
