@@ -24,19 +24,11 @@ _FUNCTIONS = frozenset(
     )
 )
 """Those that take a generator."""
-_CLOSED = frozenset(
-    (
-        "dropout",
-        "alpha_dropout",
-        "feature_alpha_dropout",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "gumbel_softmax",
-        "rrelu",
-    )
-)
-"""Those that draw, and take none."""
+_DROPOUT, _UNTRAINED = ("input", "p", "training"), frozenset(("alpha_dropout", "feature_alpha_dropout", "rrelu"))
+_CLOSED = dict.fromkeys(
+    ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"), _DROPOUT
+) | {"rrelu": ("input", "lower", "upper", "training"), "gumbel_softmax": ("logits",)}
+"""Those that draw, and take none -> their parameters, in order. `_UNTRAINED` draw only where they are told to train."""
 
 
 def seed_others(seed: int) -> None:
@@ -113,7 +105,9 @@ def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
-    if getattr(func, "__name__", "") not in _CLOSED:
+    name = getattr(func, "__name__", "")
+    if name not in _CLOSED:
         return False
-    given = {**dict(zip(("input", "p", "train"), args, strict=False)), **kwargs}
-    return given.get("training", given.get("train")) is not False and given.get("p") != 0
+    given = {**dict(zip(_CLOSED[name], args, strict=False)), **kwargs}
+    trains = given.get("training", given.get("train", name not in _UNTRAINED))
+    return bool(trains) and given.get("p") != 0

@@ -100,6 +100,9 @@ def test_what_draws_the_training_steps_numbers_whatever_it_is_given_is_no_sample
         functional.gumbel_softmax,
         torch.nn.RReLU(),
         lambda x: torch.dropout(x, 0.5, True),
+        lambda x: functional.gumbel_softmax(x, 1.0, False),
+        lambda x: functional.rrelu(x, 0, 0.3, True),
+        lambda x: functional.alpha_dropout(x, training=True),
     ):
         with pytest.raises(BadSample, match=r"sample 0: ValueError: \w+ draws from torch's global generator"):
             read(partial(draw, ones))
@@ -109,6 +112,8 @@ def test_what_draws_the_training_steps_numbers_whatever_it_is_given_is_no_sample
         torch.nn.RReLU().eval(),
         lambda x: torch.dropout(x, 0.5, False),
         lambda x: torch.dropout(x, 0, True),
+        functional.alpha_dropout,
+        functional.rrelu,
     ):
         assert torch.equal(read(partial(draw, ones))[0], ones)
     before = torch.get_rng_state()
