@@ -18,7 +18,7 @@ from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.core.summary import scalar_means, scalars_by_rank
 from ddp.data.order import order
-from ddp.runtime import loop, meter, replica, slowdown
+from ddp.runtime import loop, meter, slowdown
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import LONGEST, MOST_NAMES, Scalars
@@ -280,7 +280,7 @@ def test_the_time_of_a_callback_is_nobodys_computing(play: Play, monkeypatch: py
         nonlocal time
         time += 1000.0
 
-    for module in (loop, meter, replica, slowdown):
+    for module in (loop, meter, slowdown):
         monkeypatch.setattr(module, "now", tick)
     played = play("sync", "nccl", lambda: replace(toy.task(), epoch_callback=leap), world_size=1)
     slices = [line for line in (played.job.scratch / "slices-0.jsonl").read_text().splitlines() if '"Slice"' in line]
