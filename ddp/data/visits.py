@@ -65,7 +65,7 @@ class Visits:
         this. ValueError for a sampler that gives nothing, or another order when it is asked again, or nothing is left."""
         self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
-        self._given = size
+        self._given, first = size, None
         if sampler is not None:
             first = self._sampled(0)
             if not torch.equal(first, self._sampled(0)):  # ranks would train some samples twice and others not at all
@@ -78,7 +78,7 @@ class Visits:
         if not self._length and whole > 1:
             raise ValueError(f"{self._given} samples make no batch of {whole}: nothing is left with drop_last")
         self._at_once = min(max(AT_ONCE // max(size, 1), 1), MOST) if sampler is None else 1
-        self._kept: dict[int, Tensor] = {}
+        self._kept: dict[int, Tensor] = {} if first is None else {0: first[: self._length]}
 
     def __len__(self) -> int:
         return self._length
