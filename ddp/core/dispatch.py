@@ -75,7 +75,7 @@ def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, .
     are as they were.
     """
     states = cohort.ranks
-    times = [cohort.ranks[rank].told for rank in cohort.live]
+    times = [states[rank].told for rank in cohort.live]
     first, latest = min(times), max(times)
     told = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
     if not any(told):

@@ -24,9 +24,10 @@ _FUNCTIONS = frozenset(
     )
 )
 """Those that take a generator."""
-_DROPOUT, _UNTRAINED = ("input", "p", "training"), frozenset(("alpha_dropout", "feature_alpha_dropout", "rrelu"))
+_UNTRAINED = frozenset(("alpha_dropout", "feature_alpha_dropout", "rrelu"))
 _CLOSED = dict.fromkeys(
-    ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"), _DROPOUT
+    ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"),
+    ("input", "p", "training"),
 ) | {"rrelu": ("input", "lower", "upper", "training"), "gumbel_softmax": ("logits",)}
 """Those that draw, and take none -> their parameters, in order. `_UNTRAINED` draw only where they are told to train."""
 

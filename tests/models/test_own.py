@@ -56,7 +56,7 @@ def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: 
 
 def task_of(loaded: object) -> Task:
     """That of a model on a user's own data set, whose `load` gives this."""
-    data = DataSet((1, 2, 2), 2, lambda: loaded)  # type: ignore[arg-type, return-value]
+    data = DataSet((1, 2, 2), 2, lambda: loaded)
     recipe = Recipe("own", 1, 4, 0.1, 0.5)
     return task_on(data, lambda data: torch.nn.Linear(4, 2), torch.optim.SGD, recipe, cross_entropy, accuracy)
 
