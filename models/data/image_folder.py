@@ -38,17 +38,20 @@ def listing(root: Path, seed: int) -> Listing:
         raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
     train = root / "train"
     if not (train.is_dir() and _folders(train)):
+        parts = [name for name in _folders(root) if name in EVAL and _folders(root / name)]
+        if parts and parts == _folders(root):
+            raise ValueError(f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are")
         classes, found = _classes(root)
         names = [[name for name, label in found if label == index] for index in range(len(classes))]
         chosen = {
             names[index][place] for index in range(len(classes)) for place in held_out(seed, index, len(names[index]))
         }
-        parts = [tuple(entry for entry in found if (entry[0] in chosen) == wanted) for wanted in (False, True)]
-        if not parts[1]:
+        held, rest = [tuple(entry for entry in found if (entry[0] in chosen) == out) for out in (True, False)]
+        if not held:
             raise ValueError(
                 f"data.path={root}: too few images to hold a fifth of each class out; add some, or a folder test"
             )
-        return Listing(classes, parts[0], parts[1])
+        return Listing(classes, rest, held)
     other = next((root / name for name in EVAL if (root / name).is_dir()), None)
     if other is None:
         raise ValueError(f"data.path={root} has a folder train, but neither test nor val; add one, laid out as train")

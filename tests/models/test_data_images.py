@@ -226,6 +226,13 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         ],
         "has a folder train, but neither test nor val",
     ),
+    "val alone": (
+        lambda root: [
+            (root / "val").mkdir(),
+            *(path.rename(root / "val" / path.name) for path in root.glob("???") if path.name != "val"),
+        ],
+        "has val, but no train; add one",
+    ),
     "a class that was not trained": (
         lambda root: [
             picture(root / "train" / "cat" / "a.png"),
