@@ -154,5 +154,16 @@ def test_strong_scaling_holds_the_global_batch_against_one_rank(tmp_path: Path) 
     assert "global batch 128" not in section
 
 
+def test_strong_scaling_holds_no_depth_against_another(tmp_path: Path) -> None:
+    for depth in (20, 32):
+        for mode, batch in (("solo", 64), ("nccl_sync", 32)):
+            write_run(tmp_path / "runs", make_spec(mode, batch_size=batch, depth=depth))
+    section = write_report(tmp_path / "runs", tmp_path / "report").read_text().split("## Strong scaling")[1]
+    titles = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("### ")]
+    assert titles == [f"### mlp of depth {depth} on digits, global batch 64, 3 epochs" for depth in (20, 32)]
+    rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| solo ")]
+    assert ["1.00" in row for row in rows] == [True, True], "each depth has a reference of its own"
+
+
 def test_without_a_whole_batch_on_one_rank_there_is_no_strong_scaling(report: Path) -> None:
     assert "Strong scaling" not in report.read_text()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from bench.cells import Cell, Workload
 from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
@@ -12,21 +10,9 @@ from bench.report.page import NONE, Page, fixed, table
 from bench.report.sections.speedup import Point, draw, serial
 
 
-class Task(NamedTuple):
-    """What stays the same however many ranks there are."""
-
-    model: str
-    data: str
-    recipe: str
-    epochs: int
-    global_batch: int
-    lr: float
-
-    @staticmethod
-    def of(cell: Cell) -> Task:
-        """The task of a cell, whose workload has the batch of one rank."""
-        w: Workload = cell.workload
-        return Task(w.model, w.data, w.recipe, w.epochs, w.batch_size * cell.about.world_size, w.lr)
+def task_of(cell: Cell) -> Workload:
+    """What stays the same however many ranks there are: the workload, with the batch of all of them for that of one."""
+    return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)
 
 
 def section(page: Page) -> list[Block]:
@@ -35,7 +21,8 @@ def section(page: Page) -> list[Block]:
     pen = page.pen
     for number, (task, found) in enumerate(tasks(page.cells).items(), 1):
         rows = [Rival(cell, found[0]) for cell in found]
-        title = f"{task.model} on {task.data}, global batch {task.global_batch}, {plural(task.epochs, 'epoch')}"
+        depth = f" of depth {task.depth}" if task.depth else ""
+        title = f"{task.model}{depth} on {task.data}, global batch {task.batch_size}, {plural(task.epochs, 'epoch')}"
         parts += told(
             Heading(plain(title), 3),
             pen.draw(lambda rows=rows, title=title, number=number: _figure(page, rows, title, number)),  # type: ignore[misc]
@@ -55,13 +42,13 @@ def _figure(page: Page, rows: list[Rival], title: str, number: int) -> Picture |
     return draw(page, points, f"strong-{number}", f"Strong scaling: {title}", page.cores(rows[0].cell))
 
 
-def tasks(cells: tuple[Cell, ...]) -> dict[Task, list[Cell]]:
+def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
     """Cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks without a
     reference, or with nothing else, are left out."""
-    groups: dict[Task, list[Cell]] = {}
+    groups: dict[Workload, list[Cell]] = {}
     for cell in cells:
         if cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults:
-            groups.setdefault(Task.of(cell), []).append(cell)
+            groups.setdefault(task_of(cell), []).append(cell)
     found = {}
     for task, group in groups.items():
         group.sort(key=lambda cell: (not cell.is_solo, cell.about.mode, cell.about.world_size))
