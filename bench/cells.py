@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bench.figures import plural
 from bench.runfolder import Run
@@ -35,24 +35,41 @@ class Workload(NamedTuple):
     """Layers with weights; None: the model's own number."""
     metric: str = ""
     """What is evaluated."""
+    max_grad_norm: float | None = None
+    """Most that a step's gradients may be; None: no limit."""
 
     @staticmethod
-    def of(metrics: Metrics) -> Workload:
+    def of(run: Run) -> Workload:
         """The workload of a run."""
-        m = metrics
-        return Workload(m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric)
+        m, limit = run.metrics, norm_limit(run.config)
+        return Workload(
+            m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, limit
+        )
 
     @property
     def detail(self) -> str:
         """What tells workloads of one model apart."""
         depth = f"depth {self.depth}, " if self.depth else ""
-        return f"{depth}{self.data}, {self.recipe}, {plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}"
+        return f"{depth}{self.data}, {self.recipe}, {self.course}"
+
+    @property
+    def course(self) -> str:
+        """How long it is trained, and how."""
+        limit = "" if self.max_grad_norm is None else f", gradients up to {self.max_grad_norm:g}"
+        return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}"
 
     @property
     def title(self) -> str:
         """For headings."""
         depth = f" of depth {self.depth}" if self.depth else ""
         return f"{self.model}{depth} on {self.data}, recipe {self.recipe}"
+
+
+def norm_limit(config: Mapping[str, Any]) -> float | None:
+    """`train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
+    train = config.get("train")
+    said = train.get("max_grad_norm") if isinstance(train, dict) else None
+    return float(said) if isinstance(said, int | float) and abs(said) <= LARGEST else None
 
 
 @dataclass(frozen=True)
@@ -149,12 +166,12 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     groups: dict[tuple[Workload, str, int, str], list[Run]] = defaultdict(list)
     for run in runs:
         m = run.metrics
-        groups[Workload.of(m), m.mode, m.world_size, m.config_hash].append(run)
+        groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
     workloads = Counter(workload.model for workload in {key[0] for key in groups})
     details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
     found = []
-    for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0].metrics)):
+    for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0])):
         label = _label(group[0].metrics)
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
@@ -180,9 +197,10 @@ def _label(m: Metrics) -> str:
     return f"{m.mode} ×{m.world_size}{speeds}{script}"
 
 
-def _order(m: Metrics) -> tuple[object, ...]:
+def _order(run: Run) -> tuple[object, ...]:
+    m, workload = run.metrics, Workload.of(run)
     distorted = (bool(m.emulated_speeds), m.scripted_faults)
-    workload = Workload.of(m)._replace(depth=m.depth or 0)
+    workload = workload._replace(depth=m.depth or 0, max_grad_norm=workload.max_grad_norm or 0.0)
     return (*workload, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
 
 

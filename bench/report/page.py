@@ -84,8 +84,7 @@ class Page:
         if len(alike) == 1:
             return workload.title
         metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
-        epochs = plural(workload.epochs, "epoch")
-        return f"{workload.title} ({epochs}, batch {workload.batch_size}, lr {workload.lr:g}{metric})"
+        return f"{workload.title} ({workload.course}{metric})"
 
     def slug(self, name: str, workload: Workload) -> str:
         """A file name for a figure over a workload."""

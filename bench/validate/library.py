@@ -12,7 +12,7 @@ from bench.cells import Cell
 from bench.validate.fingerprint import Difference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
 
-APART = ("epochs", "batch_size", "lr", "global_batch_size", "lr_scale_ratio")
+APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio")
 """Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
 the rate grows with their number."""
 

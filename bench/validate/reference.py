@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from bench.cells import Workload
+from bench.cells import Workload, norm_limit
 from bench.schema import Strict
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.statistics import GATING_SEEDS, Moments
@@ -146,9 +146,8 @@ class Reference(Strict):
     @property
     def workload(self) -> Workload:
         """What it is the reference for."""
-        return Workload(
-            self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric
-        )
+        trained = (self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric)
+        return Workload(*trained, norm_limit(self.config))
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from bench.report.page import Page
 from bench.report.reaching import reach
 from bench.report.sections import curves
 from bench.report.sections.changes import Pair
-from bench.runfolder import find_runs
+from bench.runfolder import CONFIG, find_runs
 from bench.validate.library import load
 from tests.bench.references import FIVE, baselines, cell, put, with_eval
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
@@ -187,3 +188,25 @@ def test_what_is_measured_otherwise_is_another_workload(tmp_path: Path, monkeypa
     text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
     assert re.search(r"^### .*, accuracy\)$", text, re.M)
     assert re.search(r"^### .*, perplexity\)$", text, re.M)
+
+
+def test_another_limit_on_gradients_is_another_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.page, "FIGURES", 0)
+    for limit, values in ((None, (0.97, 0.90)), (0.001, (0.30, 0.25))):
+        for mode, value in zip(("solo", "nccl_sync"), values, strict=True):
+            folder = put(tmp_path / "runs" / str(limit), make_spec(mode, config_hash=f"{mode} {limit}"), value)
+            (folder / CONFIG).write_text(json.dumps({"train": {"max_grad_norm": limit} if limit else {}}))
+    found = cells(find_runs(tmp_path / "runs")[0])
+    assert [one.label for one in found] == ["solo", "nccl_sync ×2"] * 2
+    text = write_report(tmp_path / "runs", tmp_path / "out").read_text()
+    gaps = re.findall(r"\| nccl_sync ×2 .*?([+-]\d+\.\d\d pt)", text.split("\n## Comparison\n")[1].split("\n## ")[0])
+    assert gaps == ["-7.00 pt", "-5.00 pt"], "each is held against one device that was trained alike"
+    assert len(re.findall(r"^### .* gradients up to 0.001\)$", text, re.M)) > 1
+
+
+@pytest.mark.parametrize("strange", ["1.0", [1.0], 10**400, {}])
+def test_a_limit_that_is_none_is_not_one(tmp_path: Path, strange: object) -> None:
+    folder = put(tmp_path / "runs", make_spec("solo"), 0.97)
+    (folder / CONFIG).write_text(json.dumps({"train": {"max_grad_norm": strange}}))
+    (found,) = cells(find_runs(tmp_path / "runs")[0])
+    assert found.workload.max_grad_norm is None

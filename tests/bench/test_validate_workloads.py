@@ -76,8 +76,8 @@ LIMITED = {"epochs": 3, "lr": 0.1, "max_grad_norm": 1.0}
 @pytest.mark.parametrize(
     ("base", "run", "fields"),
     [
-        ({"train": {"epochs": 3}}, {"train": LIMITED}, [("train.max_grad_norm", "-", "1.0")]),
-        ({"train": LIMITED}, {"train": {"epochs": 3}}, [("train.max_grad_norm", "1.0", "-")]),
+        ({"train": {"epochs": 3}}, {"train": LIMITED}, [("max_grad_norm", "-", "1.0")]),
+        ({"train": LIMITED}, {"train": {"epochs": 3}}, [("max_grad_norm", "1.0", "-")]),
         ({"train": LIMITED}, {"train": LIMITED | {"lr_scale_ratio": 1.0, "global_batch_size": 64}}, []),
         (
             {"training": {"schedule": "cosine", "augment": False}},
