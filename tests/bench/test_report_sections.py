@@ -220,6 +220,34 @@ def test_what_changed_against_an_earlier_tree(tmp_path: Path) -> None:
     assert "What changed" not in write_report(new, tmp_path / "out2").read_text()
 
 
+def test_what_changed_holds_no_data_against_another(tmp_path: Path, undrawn: None) -> None:
+    """One workload a tree, so that the names of its cells say nothing of the data."""
+    for name, data in (("old", "digits"), ("new", "mnist")):
+        cell(tmp_path / name, "solo", (0.97, 0.98), data=data)
+    text = part(write_report(tmp_path / "new", tmp_path / "out", previous=tmp_path / "old"), "What changed")
+    assert "**1 cell new, 1 gone, 0 changed**, 0 not changed" in text
+    assert "- mlp solo (mnist, quick" in text
+    assert "- mlp solo (digits, quick" in text
+
+
+def test_what_is_trained_otherwise_is_said(tmp_path: Path, undrawn: None) -> None:
+    cell(tmp_path / "old", "solo", (0.97, 0.98))
+    cell(tmp_path / "new", "solo", (0.97, 0.98), epochs=9)
+    text = part(write_report(tmp_path / "new", tmp_path / "out", previous=tmp_path / "old"), "What changed")
+    assert "**0 cells new, 0 gone, 1 changed**, 0 not changed" in text
+    assert "| mlp solo (3 epochs, batch 32, lr 0.1 → 9 epochs, batch 32, lr 0.1) |" in text
+
+
+def test_a_cell_is_the_same_whatever_else_is_in_its_tree(tmp_path: Path, undrawn: None) -> None:
+    """A second workload, and a second cell of one label, give cells longer names."""
+    for tree in ("old", "new"):
+        cell(tmp_path / tree, "solo", (0.97, 0.98))
+    cell(tmp_path / "new" / "more", "solo", (0.90, 0.91), data="mnist")
+    cell(tmp_path / "new" / "again", "solo", (0.97, 0.98), config_hash="another", run_id="another")
+    text = part(write_report(tmp_path / "new", tmp_path / "out", previous=tmp_path / "old"), "What changed")
+    assert "**2 cells new, 0 gone, 0 changed**, 1 not changed" in text
+
+
 def test_an_experiment_is_what_its_file_says() -> None:
     plan = planned(Path("anywhere"), "scaling_weak")
     assert plan is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,10 +53,16 @@ class Pair:
         return bool(before) and before == now and all(digest is not None for _, digest in before)
 
     @property
+    def retrained(self) -> bool:
+        """Whether epochs, batch, rate or limit on gradients are not what they were."""
+        return self.before.workload != self.now.workload
+
+    @property
     def changed(self) -> bool:
-        """Whether anything moved beyond its interval, or in status; where there is no interval, at all in the result."""
+        """Whether it is trained otherwise, or anything moved beyond its interval, or in status; where there is no interval,
+        at all in the result."""
         quality = self.quality
-        if self.before.status != self.now.status or (quality is None) != (not self.now.ok):
+        if self.retrained or self.before.status != self.now.status or (quality is None) != (not self.now.ok):
             return True
         if quality is not None and (quality.decided or (quality.low is None and quality.value != 0)):
             return True
@@ -66,10 +73,10 @@ def section(page: Page) -> list[Block]:
     """Counts, lists, and a table of what changed."""
     if page.previous is None:
         return []
-    before, now = {cell.name: cell for cell in page.previous}, {cell.name: cell for cell in page.cells}
-    pairs = [Pair(before[name], cell) for name, cell in now.items() if name in before]
+    pairs = common(page.previous, page.cells)
     changed = [pair for pair in pairs if pair.changed]
-    new, gone = [name for name in now if name not in before], [name for name in before if name not in now]
+    both = _cells(pairs)
+    new, gone = ([cell for cell in side if id(cell) not in both] for side in (page.cells, page.previous))
     same = sum(pair.same_bits for pair in pairs)
     head = (
         f"Against the earlier tree: **{plural(len(new), 'cell')} new, {len(gone)} gone, {len(changed)} changed**, "
@@ -78,9 +85,9 @@ def section(page: Page) -> list[Block]:
     )
     tests = sum(_intervals(pair) for pair in pairs)
     how = (
-        "*Changed* is what has another status, or an interval (95 %, Student's t over seeds) that leaves out no change; or, "
-        f"with too few seeds for an interval, another result. {plural(tests, 'interval')} were made: of so many, about "
-        f"{0.05 * tests:.0f} leave it out by chance."
+        "*Changed* is what has another status, is trained otherwise, or has an interval (95 %, Student's t over seeds) that "
+        f"leaves out no change; or, with too few seeds for an interval, another result. {plural(tests, 'interval')} "
+        f"were made: of so many, about {0.05 * tests:.0f} leave it out by chance."
     )
     page.data("changes", _data(pairs))
     return told(
@@ -93,11 +100,42 @@ def section(page: Page) -> list[Block]:
     )
 
 
-def _names(what: str, names: list[str]) -> list[Block]:
-    if not names:
+def common(before: Sequence[Cell], now: Sequence[Cell]) -> list[Pair]:
+    """The cells of both trees, in the order of `now`: those of one configuration; of the others, those that are the only
+    ones of their model, data, recipe, mode, ranks and devices. (Their names tell cells apart in their own tree only.)"""
+    found: dict[int, Pair] = {}
+    for same in (_configuration, _kind):
+        taken = _cells(found.values())
+        theirs, mine = (_single([cell for cell in side if id(cell) not in taken], same) for side in (before, now))
+        found |= {id(cell): Pair(theirs[key], cell) for key, cell in mine.items() if key in theirs}
+    return [found[id(cell)] for cell in now if id(cell) in found]
+
+
+def _cells(pairs: Iterable[Pair]) -> set[int]:
+    return {id(cell) for pair in pairs for cell in (pair.before, pair.now)}
+
+
+def _single(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, Cell]:
+    """Those with a key that no other one has, by it."""
+    counts = Counter(map(key, cells))
+    return {key(cell): cell for cell in cells if counts[key(cell)] == 1}
+
+
+def _configuration(cell: Cell) -> Hashable:
+    return cell.workload, cell.about.mode, cell.about.world_size, cell.about.config_hash
+
+
+def _kind(cell: Cell) -> Hashable:
+    w, m = cell.workload, cell.about
+    devices = (m.world_size, tuple(m.emulated_speeds), tuple(m.scripted_faults))
+    return w.model, w.depth, w.data, w.recipe, w.metric, m.mode, devices
+
+
+def _names(what: str, found: list[Cell]) -> list[Block]:
+    if not found:
         return []
-    lines = Bullets(tuple(plain(name) for name in names[:LINES]))
-    return told(Text(f"{what}:"), lines, more(len(names) - LINES, "cell"))
+    names = [f"{cell.workload.model} {cell.label} ({cell.workload.detail})" for cell in found[:LINES]]
+    return told(Text(f"{what}:"), Bullets(tuple(map(plain, names))), more(len(found) - LINES, "cell"))
 
 
 def _values(cell: Cell, value: Value) -> list[float | None]:
@@ -115,8 +153,9 @@ def _row(pair: Pair) -> dict[str, str]:
     status = pair.now.status if pair.before.status == pair.now.status else f"{pair.before.status} → {pair.now.status}"
     quality = pair.quality
     shown = NONE if quality is None else _spoken(quality, lambda value: gap(-value, metric))
+    course = f" ({pair.before.workload.course} → {pair.now.workload.course})" if pair.retrained else ""
     return {
-        "cell": plain(pair.now.name),
+        "cell": plain(f"{pair.now.name}{course}"),
         "status": plain(status),
         "n: before, now": f"{len(pair.before.one_each)}, {len(pair.now.one_each)}",
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
