@@ -21,6 +21,8 @@ from models.data.split import held_out
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Other files are passed over, as torchvision does."""
 EVAL = ("test", "val")
+PARTS = ("train", "training", "validation", "valid", "testing", *EVAL)
+"""Names of parts of a data set, in small letters: folders that all have such a name are no classes."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,12 @@ def listing(root: Path, seed: int) -> Listing:
         raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
     train = root / "train"
     if not (train.is_dir() and _folders(train)):
-        parts = [name for name in _folders(root) if name in EVAL and _folders(root / name)]
+        parts = [name for name in _folders(root) if name.lower() in PARTS and _folders(root / name)]
         if parts and parts == _folders(root):
-            raise ValueError(f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are")
+            raise ValueError(
+                f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are, or rename them: "
+                f"train, and {' or '.join(EVAL)}"
+            )
         classes, found = _classes(root)
         names = [[name for name, label in found if label == index] for index in range(len(classes))]
         chosen = {

@@ -233,6 +233,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         ],
         "has val, but no train; add one",
     ),
+    "parts by other names": (
+        lambda root: [
+            shutil.copytree(root, root.with_name("all")),
+            *(shutil.rmtree(path) for path in root.glob("???")),
+            shutil.copytree(root.with_name("all"), root / "Training"),
+            shutil.copytree(root.with_name("all"), root / "Testing"),
+        ],
+        "has Testing and Training, but no train; add one, laid out as they are, or rename them: train, and test or val",
+    ),
     "a class that was not trained": (
         lambda root: [
             picture(root / "train" / "cat" / "a.png"),
