@@ -100,7 +100,13 @@ def classification(
 
     ValueError for data or a schedule that is unknown or does not fit; files are read when the data is first asked for, once.
     """
-    return task_on(images_of(recipe, data_dir), model, optimizer, recipe, cross_entropy, accuracy)
+    data = images_of(recipe, data_dir)
+    if data.classes < 2:
+        raise ValueError(
+            f"data set {recipe.data} has one class, so there is nothing to tell apart and every answer is right; give it "
+            "two or more (of images of your own, data.path is the folder that has a folder for each class)"
+        )
+    return task_on(data, model, optimizer, recipe, cross_entropy, accuracy)
 
 
 def language(
@@ -113,6 +119,10 @@ def language(
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if not data.is_text:
         raise ValueError(f"this model reads text, and data set {recipe.data} is of images; choose data.name=pydoc")
+    if data.classes < 2:
+        raise ValueError(
+            f"data set {recipe.data} has one character throughout, so there is nothing to learn; give it a text"
+        )
     return task_on(data, model, optimizer, recipe, cross_entropy, token_entropy)
 
 

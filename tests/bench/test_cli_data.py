@@ -21,6 +21,8 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "bad" / "cat" / "0.png").write_bytes(b"no image")
     write_images(tmp_path / "odd")
     picture(tmp_path / "odd" / "eel" / "9.png", size=(9, 9))
+    write_images(tmp_path / "wrapped" / "all")
+    (tmp_path / "same.txt").write_text("a" * 5000)
     (tmp_path / "flat").mkdir()
     (tmp_path / "short.txt").write_text("too short")
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 100)
@@ -37,6 +39,8 @@ def files(tmp_path: Path) -> None:
         ("data.name=text_file data.path=binary.txt", "data.path=binary.txt is no text in UTF-8"),
         ("data.name=text_file data.path=images", "data.path=images is no file"),
         ("data.name=image_folder data.path=flat", "flat has no folders"),
+        ("data.name=image_folder data.path=wrapped", "has one class, so there is nothing to tell apart"),
+        ("model=char_rnn data.name=text_file data.path=same.txt", "has one character throughout"),
         ("data.name=image_folder data.path=bad", "cannot read image"),
         ("data.name=image_folder data.path=odd", "has 9x9 pixels"),
         ("data.name=image_folder data.path=images data.shape=[5,2,2]", "data.shape: 5 channels"),
