@@ -31,9 +31,10 @@ class Rival:
 
     @property
     def distorted(self) -> bool:
-        """Whether its speed says nothing about scaling: emulated devices, scripted faults, ranks that were lost."""
+        """Whether its speed says nothing about scaling: emulated devices, its own or solo's, scripted faults, lost ranks."""
         about = self.cell.about
-        return bool(about.emulated_speeds or about.scripted_faults or self.cell.bereft)
+        slowed = self.solo is not None and self.solo.about.emulated_speeds
+        return bool(about.emulated_speeds or slowed or about.scripted_faults or self.cell.bereft)
 
     @property
     def efficiency(self) -> Sample:
@@ -47,9 +48,13 @@ class Rival:
 
 
 def ideal(rival: Rival) -> float:
-    """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds."""
-    about = rival.cell.about
-    return sum(about.emulated_speeds) if about.emulated_speeds else float(about.world_size)
+    """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds, over solo's own."""
+    return _devices(rival.cell) / (1.0 if rival.solo is None else _devices(rival.solo))
+
+
+def _devices(cell: Cell) -> float:
+    """How many devices at full speed its ranks are worth."""
+    return sum(cell.about.emulated_speeds) or float(cell.about.world_size)
 
 
 DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."

@@ -156,6 +156,23 @@ def test_scaling_says_what_a_device_brings_and_how_many_cores_there_were(tmp_pat
     )
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_the_ideal_over_a_slow_solo_is_the_devices_over_its_own(tmp_path: Path) -> None:
+    """Solo is the first of the devices that are described, so it may be a slow one."""
+    speeds = (0.3, 1.0, 0.7)
+    for mode, devices, speed in (("solo", speeds[:1], 30.0), ("nccl_cadence", speeds, 180.0), ("nccl_sync", (), 100.0)):
+        spec = make_spec(mode, world_size=max(len(devices), 2 - (mode == "solo")), speeds=devices)
+        write_run(tmp_path / "runs", spec, timed(spec, speed))
+    path = write_report(tmp_path / "runs", tmp_path / "out")
+    rows = [re.split(r"\s*\|\s*", line)[1:-1] for line in part(path, "Scaling, weak").splitlines() if line[:2] == "| "]
+    found = {row[0]: row[4:7] for row in rows[1:]}
+    assert found["nccl_cadence ×3 at speeds 0.3/1/0.7"] == ["6.00", "6.66667", "90 %"]
+    assert found["nccl_sync ×2"] == ["3.33", "6.66667", "50 %"]
+    said = part(path, "In two minutes")
+    assert "makes most: 6.00 times, ideal is 6.66667" in said
+    assert "each device added brings" not in said, "no device of the reference's speed was added"
+
+
 def test_idle_time_is_told_by_cause(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", make_spec("nccl_cadence", speeds=()))
     path = write_report(tmp_path / "runs", tmp_path / "out")

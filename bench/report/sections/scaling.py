@@ -25,10 +25,10 @@ def section(page: Page) -> list[Block]:
             )
     intro = (
         "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
-        "(with emulated speeds: their sum). *Speed-up / ideal* needs N free cores to reach 100 %; *serial* is Karp and "
-        "Flatt's fraction (1/S − 1/N) / (1 − 1/N), N the ideal: what part of the work seems not to be shared, 0 is "
-        "perfect, and growing with N it is cost of communication. *Efficiency* is held against the speed that the ranks "
-        "had in the same run, oversubscribed or not; *steady* leaves out the controller's calibration and the end."
+        "(with emulated speeds: their sum, over solo's own). *Speed-up / ideal* needs N free cores to reach 100 %; *serial* "
+        "is Karp and Flatt's fraction (1/S − 1/N) / (1 − 1/N), N the ideal: what part of the work seems not to be shared, "
+        "0 is perfect, and growing with N it is cost of communication. *Efficiency* is held against the speed that the "
+        "ranks had in the same run, oversubscribed or not; *steady* leaves out the controller's calibration and the end."
     )
     return told(Heading("Scaling, weak"), Text(intro), parts, pen.rest) if parts else []
 
