@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
@@ -75,6 +77,19 @@ def beyond(word: str) -> str | None:
     return f"{word}: {called} has no settings of its own; {remedy}"
 
 
+def nameless(word: str) -> str | None:
+    """What is wrong with an override of a group that is no name of a member, nor a list of names; None if that is not so."""
+    key, _, _ = word.partition("=")
+    if key not in GROUPS:
+        return None
+    said = OverridesParser.create().parse_override(word).value()
+    names = said.list if isinstance(said, ChoiceSweep) else said if isinstance(said, list) else [said]
+    if not any(name is None or isinstance(name, int | float) for name in names):
+        return None
+    return f"{word}: what to choose has a name; see python -m bench list, or leave {key} out"
+
+
+GROUPS = ("model", "engine", "policy", "backend", *PRESETS)
 _BY_NAME = ("recipe", "engine", "backend", *PRESETS)
 """Keys that choose something by its name."""
 _SEVERAL = r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)' requires"

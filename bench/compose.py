@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench import sweep
-from bench.complaints import beyond, complain, names_several
+from bench.complaints import beyond, complain, nameless, names_several
 from bench.config import register
 from bench.listing import CONF
 from bench.usage import UsageError
@@ -74,7 +74,7 @@ def compose(
                 if word.startswith("="):
                     raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
             for word in words:
-                if problem := beyond(word):
+                if problem := beyond(word) or nameless(word):
                     raise UsageError(problem)
             with _as_they_come(not ahead):
                 _run_hydra(asked, parser, point, str(CONF), "config")
