@@ -73,7 +73,7 @@ def propose(
         "target": target,
         "curves": _curves(metrics),
         **_recorded(runs),
-        "params_sha256": {str(m.seed): m.params_sha256 for m in metrics if m.params_sha256},
+        "params_sha256": _digests(metrics),
         "environment": Fingerprint.of(about).model_dump(mode="json"),
         "git": _unique(m.git for m in metrics),
         "created": today.isoformat(),
@@ -243,6 +243,14 @@ def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
     sets: JsonValue = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
     rates: JsonValue = [list(point) for point in rate.points(runs[0].metrics, known)]
     return {"rates": rates, "sets": sets} if samples else {"rates": rates}
+
+
+def _digests(metrics: Sequence[Metrics]) -> dict[str, JsonValue]:
+    """Seed -> digest of the final parameters, of the seeds that were trained on the machine of the first: on another one the
+    bits may be others, and the reference names one machine."""
+    machine = Fingerprint.of(metrics[0]).machine
+    here = [m for m in metrics if Fingerprint.of(m).machine == machine]
+    return {str(m.seed): m.params_sha256 for m in here if m.params_sha256}
 
 
 def _far(quality: Mapping[str, Any]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from bench.schema import Metrics
 from bench.validate.checks.curve import course
 from bench.validate.checks.target import expected, proven
 from bench.validate.checks.volume import formula
-from tests.bench.references import FIVE, TWENTY, baselines, cell, one, with_eval
+from bench.validate.revision import accept, write_proposals
+from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, with_eval
 from tests.bench.streams import make_spec, write_run
 
 
@@ -54,6 +56,28 @@ def test_two_runs_of_a_seed_must_have_the_same_bits(tmp_path: Path) -> None:
     (tmp_path / "c").rename(same / "c")
     verdict = one(same, tmp_path / "none", "determinism")
     assert (verdict.name, "params_sha256: one and two" in verdict.line) == ("FAIL", True)
+
+
+def test_two_machines_promise_no_bits(tmp_path: Path) -> None:
+    """Neither two runs of a tree, nor a baseline whose seeds were trained on several machines."""
+    there = {"cores": 64, "torch": "2", "cpu": "another"}
+    for name, changes in (("a", {}), ("b", {"params_sha256": "other", "env": there})):
+        changed(tmp_path / "runs" / name, "nccl_sync", 1, **changes)
+    with pytest.raises(ValueError, match="expected 1, got 0"):
+        one(tmp_path / "runs", tmp_path / "none", "determinism")
+    changed(tmp_path / "runs" / "c", "nccl_sync", 1, params_sha256="third", env=there)
+    assert one(tmp_path / "runs", tmp_path / "none", "determinism").name == "FAIL"
+
+
+def test_a_baseline_keeps_the_bits_of_one_machine(tmp_path: Path) -> None:
+    runs = cell(tmp_path / "runs", "solo", FIVE)
+    (last,) = (path for path in runs.rglob("metrics.json") if "-s4-" in path.parent.name)
+    body = json.loads(last.read_text())
+    last.write_text(json.dumps(body | {"params_sha256": "other", "env": body["env"] | {"cpu": "another"}}))
+    (made,) = write_proposals(runs, tmp_path / "proposals", TODAY)
+    assert made.params_sha256 == dict.fromkeys("0123", "end")
+    accept(tmp_path / "proposals", tmp_path / "base")
+    assert one(cell(tmp_path / "same", "solo", FIVE), tmp_path / "base", "determinism").name == "PASS"
 
 
 def test_modes_that_follow_speeds_promise_no_bits(tmp_path: Path) -> None:

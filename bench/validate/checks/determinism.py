@@ -47,12 +47,12 @@ def check(case: Case) -> Verdict | None:
     """FAIL if two runs that should be one differ; None where nothing is promised, or there is nothing to compare with."""
     cell = case.cell
     runs = [m for m in cell.ok if promised(m) and m.params_sha256]
-    by_seed: dict[int, list[Metrics]] = defaultdict(list)
+    alike: dict[tuple[int, str], list[Metrics]] = defaultdict(list)
     for m in runs:
-        by_seed[m.seed].append(m)
-    pairs = [(found[0], other) for found in by_seed.values() for other in found[1:]]
+        alike[m.seed, str(Fingerprint.of(m).machine)].append(m)
+    pairs = [(found[0], other) for found in alike.values() for other in found[1:]]
     different = [f"seed {a.seed}, two runs: {unlike(a, b)[0]}" for a, b in pairs if unlike(a, b)]
-    recorded = _recorded(case, [found[0] for found in by_seed.values()])
+    recorded = _recorded(case, [found[0] for found in alike.values()])
     different += [
         f"seed {m.seed}: params_sha256 {sha[:12]} in the baseline, {str(m.params_sha256)[:12]} here"
         for m, sha in recorded
