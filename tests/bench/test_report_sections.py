@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -124,6 +125,23 @@ def test_profile_scores_are_areas() -> None:
     assert score([1.0, math.inf]) == 0.5
     assert score([2.5]) == pytest.approx(0.5)
     assert score([4.0, 9.0]) == 0.0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_mode_of_several_settings_has_no_profile(tmp_path: Path) -> None:
+    """One of two anchors, whichever comes first, would stand for the mode."""
+    for mode, way, seconds in (
+        ("solo", "", 3.0),
+        ("nccl_sync", "", 2.0),
+        ("nccl_cadence", "a", 9.0),
+        ("nccl_cadence", "b", 1.0),
+    ):
+        spec = make_spec(mode)
+        spec = replace(spec, config_hash=spec.config_hash + way, run_id=spec.run_id + way)
+        write_run(tmp_path / "runs", spec, timed(spec, 100.0, seconds))
+    text = part(write_report(tmp_path / "runs", tmp_path / "out"), "Performance profile")
+    assert "or one in several ways: nccl_cadence." in text
+    assert re.findall(r"^\| (\S+) +\|", text, re.M) == ["mode", "nccl_sync", "solo"]
 
 
 def test_serial_fraction_recovers_amdahl() -> None:

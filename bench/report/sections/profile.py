@@ -17,6 +17,8 @@ from bench.report.reaching import Axis, reach
 
 LIMIT = 4.0
 """Slower than the best by more than this factor is as good as a miss (AlgoPerf, 2023)."""
+Problem = dict[str, list[Cell]]
+"""Mode -> its cells: several where it was run with several settings, of which none stands for the mode."""
 Times = dict[str, list[float]]
 """Mode -> time relative to the best of each problem; infinity: a miss."""
 
@@ -24,13 +26,15 @@ Times = dict[str, list[float]]
 def section(page: Page) -> list[Block]:
     """A figure and a table; nothing unless two modes were given the same problem."""
     problems = _problems(page.cells)
-    modes = [mode for mode in page.styles if problems and all(mode in problem for problem in problems)]
+    modes = [mode for mode in page.styles if problems and all(len(problem.get(mode, ())) == 1 for problem in problems)]
     if len(modes) < 2:
         return []
     profiles: dict[Axis, Times] = {axis: _ratios(problems, modes, axis) for axis in ("seconds", "samples")}
     ranked = sorted(modes, key=lambda mode: -score(profiles["seconds"][mode]))
     others = sorted({mode for problem in problems for mode in problem} - set(modes))
-    left = f" Left out, for they did not run all of them: {plain(listed(others))}." if others else ""
+    left = (
+        f" Left out, for they ran not all of them, or one in several ways: {plain(listed(others))}." if others else ""
+    )
     intro = (
         f"Over {plural(len(problems), 'problem')} (a workload on a number of ranks; solo takes part in each): the share of "
         "problems on which a mode needs at most τ times as long as the best mode to reach the target, medians over seeds, "
@@ -41,25 +45,25 @@ def section(page: Page) -> list[Block]:
     return told(Heading("Performance profile"), Text(intro), _figure(page, profiles, ranked), table(rows))
 
 
-def _problems(cells: tuple[Cell, ...]) -> list[dict[str, Cell]]:
-    """Mode -> cell, for each problem; devices that are emulated or lost are no part of it."""
-    found: dict[tuple[object, ...], dict[str, Cell]] = defaultdict(dict)
+def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
+    """The problems; devices that are emulated or lost are no part of them."""
+    found: dict[tuple[object, ...], Problem] = defaultdict(dict)
     sound = [c for c in cells if not (c.about.emulated_speeds or c.about.scripted_faults)]
     for cell in sound:
         if not cell.is_solo:
-            found[cell.workload, cell.about.world_size].setdefault(cell.about.mode, cell)
+            found[cell.workload, cell.about.world_size].setdefault(cell.about.mode, []).append(cell)
     for cell in sound:
         if cell.is_solo:
             for key, problem in found.items():
                 if key[0] == cell.workload:
-                    problem.setdefault(cell.about.mode, cell)
+                    problem.setdefault(cell.about.mode, []).append(cell)
     return list(found.values())
 
 
-def _ratios(problems: list[dict[str, Cell]], modes: list[str], axis: Axis) -> Times:
+def _ratios(problems: list[Problem], modes: list[str], axis: Axis) -> Times:
     found: Times = {mode: [] for mode in modes}
     for problem in problems:
-        middles = {mode: reach(problem[mode]).middle(axis) for mode in modes}
+        middles = {mode: reach(problem[mode][0]).middle(axis) for mode in modes}
         times = {mode: math.inf if middle is None else middle for mode, middle in middles.items()}
         best = min(times.values())
         for mode, time in times.items():
