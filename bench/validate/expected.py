@@ -1,6 +1,6 @@
 """Failures that are known: `expected.yaml` in the folder of baselines, which people write. Each has a reason and a last day.
 
-    - {cell: mlp cpu_async ×2, check: quality, reason: "issue 12: stale snapshots", until: 2026-12-31}
+    - {cell: mlp cpu_async ×2, data: digits, recipe: quick, check: quality, reason: "issue 12", until: 2026-12-31}
 
 A failure that is expected is no failure (XFAIL); one that passes is told (XPASS); after its last day an entry is void.
 """
@@ -19,7 +19,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from bench.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
-from bench.validate.verdict import EXITS, Verdict
+from bench.validate.verdict import EXITS, Identity, Verdict
 from ddp.suggest import unknown
 
 FILE = "expected.yaml"
@@ -28,10 +28,18 @@ FILE = "expected.yaml"
 class Expected(Strict):
     """A known failure."""
 
-    cell: str = Field(description="name of the cell, as verdicts print it")
+    cell: str = Field(description="model and way of training, as verdicts print them")
+    data: str
+    recipe: str
+    depth: int | None = None
     check: str
     reason: str = Field(min_length=1)
     until: date
+
+    @property
+    def identity(self) -> Identity:
+        """The cell that it is about."""
+        return Identity(self.cell, self.data, self.recipe, self.depth)
 
 
 def load(folder: Path) -> list[Expected]:
@@ -63,8 +71,10 @@ def _place(where: tuple[int | str, ...]) -> str:
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
     """The verdicts with what is expected marked as such."""
-    known = {(one.cell, one.check): one for one in expected if today <= one.until}
-    return [_applied(verdict, known.get((verdict.cell, verdict.check))) for verdict in verdicts]
+    known = {(one.identity, one.check): one for one in expected if today <= one.until}
+    return [
+        _applied(one, known.get((one.identity, one.check)) if one.identity is not None else None) for one in verdicts
+    ]
 
 
 def _applied(verdict: Verdict, known: Expected | None) -> Verdict:

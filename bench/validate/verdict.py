@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bench.cells import Cell
 from bench.exitcodes import Exit
@@ -38,6 +38,22 @@ EXITS: dict[Name, Exit] = {
 """A `FAIL` because a run failed has a code of its own."""
 
 
+class Identity(NamedTuple):
+    """What a cell is called in whatever tree it stands. (Its name says only what tells it apart in one.)"""
+
+    cell: str
+    """Model and label."""
+    data: str
+    recipe: str
+    depth: int | None = None
+
+    @staticmethod
+    def of(cell: Cell) -> Identity:
+        """That of `cell`."""
+        w = cell.workload
+        return Identity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What one check says of one cell."""
@@ -52,6 +68,8 @@ class Verdict:
     """The command that trains the cell again; empty: there is nothing to train."""
     fields: tuple[Difference, ...] = ()
     """What differs, where it was refused for that."""
+    identity: Identity | None = None
+    """Of the cell; None: what is judged is no cell, or was refused."""
 
     @property
     def told(self) -> str:
@@ -64,4 +82,5 @@ class Verdict:
 
 def verdict(name: Name, check: str, cell: Cell, line: str, code: Exit | None = None) -> Verdict:
     """On a cell, with the command for its runs and the exit code of its kind (a `FAIL` because a run failed: its own)."""
-    return Verdict(name, check, cell.name, line, EXITS[name] if code is None else code, command(cell.runs))
+    exit_code = EXITS[name] if code is None else code
+    return Verdict(name, check, cell.name, line, exit_code, command(cell.runs), identity=Identity.of(cell))

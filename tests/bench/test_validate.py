@@ -209,13 +209,16 @@ def test_a_known_failure_is_expected_until_its_last_day(tmp_path: Path, base: Pa
     folder.mkdir()
     for file in base.rglob("*.json"):
         (folder / file.name).write_text(file.read_text())
-    entry = f"- {{cell: mlp {MODE} ×2, check: quality, reason: issue 12, until: 2026-12-01}}\n"
+    about = f"cell: mlp {MODE} ×2, data: digits, recipe: quick"
+    entry = f"- {{{about}, check: quality, reason: issue 12, until: 2026-12-01}}\n"
     (folder / "expected.yaml").write_text(entry)
     bad, good = cell(tmp_path / "bad", MODE, (0.5,)), cell(tmp_path / "good", MODE, FIVE)
     assert (one(bad, folder).name, one(good, folder).name) == ("XFAIL", "XPASS")
     assert judge([bad], folder, Terms(today=TODAY)).code is Exit.OK
     assert "expected until 2026-12-01: issue 12" in one(bad, folder).line
     assert judge([bad], folder, Terms(today=date(2026, 12, 2))).code is Exit.REGRESSION
+    (folder / "expected.yaml").write_text(entry.replace("digits", "mnist"))
+    assert one(bad, folder).name == "FAIL"  # of another data set nothing is known
     (folder / "expected.yaml").write_text(entry.replace("quality", "qualty"))
     with pytest.raises(ValueError, match=r"expected.yaml: entry 0: .*did you mean 'quality'"):
         judge([bad], folder)
