@@ -179,8 +179,9 @@ class Replica:
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
             loss, metric = self.task.evaluate(self.model, tensors)
-            loss_sum += float(loss)
-            metric_sum += float(metric)
+            weight = batch.samples if self.task.means else 1
+            loss_sum += float(loss) * weight
+            metric_sum += float(metric) * weight
             content += _content(tensors)
             heartbeat()
         for module in training:

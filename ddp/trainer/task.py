@@ -7,7 +7,7 @@ travel in a file that all ranks map, so that they lie in memory once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.data.augment import Augment
-from ddp.data.source import TensorSource, texts
+from ddp.data.source import TensorSource
 from ddp.data.visits import Sampler
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
@@ -72,6 +72,7 @@ def make_task(parts: Parts) -> Task:
         eval_data=lambda: parts.eval_dataset,
         schedule=parts.schedule or _constant,
         eval_batch=parts.eval_batch_size,
+        means=True,
         epoch_callback=parts.epoch_callback,
         augment=parts.augment,
         sampler=parts.sampler,
@@ -102,8 +103,7 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
             "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
             + _told(means)
         )
-    size = _samples(batch)
-    return loss * size, metric * size
+    return loss, metric
 
 
 def _number(value: Any) -> Tensor | None:
@@ -121,14 +121,6 @@ def _told(value: Any) -> str:
         return repr(value)[:60]
     lacks = "" if value.requires_grad else " without gradient"
     return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
-
-
-def _samples(batch: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor."""
-    if texts(batch) or (isinstance(batch, Tensor) and batch.dim()):
-        return len(batch)
-    members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((count for count in map(_samples, members) if count), 0)
 
 
 @dataclass(frozen=True)

@@ -172,3 +172,33 @@ def test_ranks_that_end_apart_are_told_of(make: Make, monkeypatch: pytest.Monkey
     assert "a frozen parameter" in said[0]
     make(policy="sync", backend="nccl").run().join()
     assert len(said) == 1
+
+
+class Bags:
+    """Samples of unequal length, put together as `EmbeddingBag` takes them: all words, where each sample begins, labels."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def to(self, device: torch.device) -> Bags:
+        return self
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        lengths = indices % 5 + 1
+        return torch.arange(int(lengths.sum())) % 7, lengths.cumsum(0) - lengths, indices.double()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_evaluation_weighs_samples_alike_whatever_a_batch_looks_like(make: Make, world_size: int) -> None:
+    handle = make(
+        model_factory=lambda: nn.EmbeddingBag(7, 1),
+        train_step=lambda model, batch: model(*batch[:2]).square().mean(),
+        dataset=Bags(),
+        eval_dataset=Bags(),
+        eval_step=lambda model, batch: (batch[2].mean() + 1, batch[2].mean()),
+        eval_batch_size=5,
+        world_size=world_size,
+    ).run()
+    seen = [(metrics.eval_loss, metrics.eval) for metrics in iter(handle.next_metrics, None)]
+    handle.join()
+    assert seen == [(pytest.approx(12.0), pytest.approx(11.0))] * 2
