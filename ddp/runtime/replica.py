@@ -206,11 +206,17 @@ def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
             f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
             "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
         )
-    held = {id(parameter) for group in made.param_groups for parameter in group["params"]}
-    if state.named and not any(id(parameter) in held for _, parameter in state.named):
+    mine = {id(parameter) for _, parameter in state.named}
+    known = [id(parameter) in mine for group in made.param_groups for parameter in group["params"]]
+    if mine and not any(known):
         raise ValueError(
             "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
             "factory is given"
+        )
+    if not all(known):
+        raise ValueError(
+            f"the optimizer has {known.count(False)} of {len(known)} parameters from elsewhere, which each rank would train "
+            "for itself and the result would lack: make them parameters of the model"
         )
     optimizer: torch.optim.Optimizer = made
     return optimizer

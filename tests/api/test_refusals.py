@@ -104,6 +104,10 @@ def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any
             {"optimizer_factory": lambda parameters: torch.optim.SGD(toy.net(norm=False).parameters())},
             "make it of those that its factory is given",
         ),
+        (
+            {"optimizer_factory": lambda given: torch.optim.SGD([*given, torch.zeros(3, requires_grad=True)])},
+            "1 of 7 parameters from elsewhere, which each rank would train for itself",
+        ),
         ({"train_step": lambda model, batch: model(batch[0]).sum() * 1j}, "not a tensor of shape (), complex64"),
         ({"train_step": lambda model, batch: model(batch[0]).sum().detach()}, "float32 without gradient"),
     ],
