@@ -37,7 +37,8 @@ class FlatState:
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
     `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
     another tensor is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of
-    real numbers. Raises ValueError for complex parameters, and for what is not of `TYPES`.
+    real numbers. Raises ValueError for complex parameters, for what is not of `TYPES`, and for parameters that share memory
+    with another tensor.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,6 +47,7 @@ class FlatState:
         self.named = list(model.named_parameters())
         refuse_complex(self.named)
         _refuse_narrow((*self.named, *model.named_buffers()))
+        _refuse_shared(self.named, model.named_buffers())
         self.parameters = [p for _, p in self.named if p.requires_grad]
         self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
@@ -184,6 +186,20 @@ def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
             raise ValueError(
                 f"{name} is {str(tensor.dtype)[6:]}, which cannot be averaged: hold it as bfloat16 and convert it in the "
                 "forward pass, or as a plain attribute if it is the same on all ranks and never changes"
+            )
+
+
+def _refuse_shared(named: Iterable[tuple[str, nn.Parameter]], buffers: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a parameter whose memory is another tensor's too: laid flat, each gets memory of its own."""
+    owners: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in (*named, *buffers):
+        if not tensor.numel() or not (place := tensor.data_ptr()):  # no memory: also on the meta device
+            continue
+        first, owner = owners.setdefault(place, (name, tensor))
+        if owner is not tensor and isinstance(owner, nn.Parameter):
+            raise ValueError(
+                f"{first} and {name} share memory without being one parameter, and would be trained apart: tie them by "
+                "assigning the parameter itself (b.weight = a.weight), or give each its own (clone)"
             )
 
 

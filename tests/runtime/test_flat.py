@@ -59,3 +59,20 @@ def test_complex_buffers_keep_their_values_and_lie_in_the_flat_state() -> None:
     model.a = model.a * 1j
     state.gather()
     assert torch.equal(torch.view_as_real(before["a"] * 2j).flatten(), state.tensors[0][-12:])
+
+
+def test_parameters_that_share_memory_are_refused_unless_they_are_one() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    FlatState(model)
+    model.register_buffer("start", model[0].bias.data)
+    with pytest.raises(ValueError, match=r"0\.bias and start share memory without being one parameter.*assigning"):
+        FlatState(model)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight.data = model[0].weight.data.T
+    with pytest.raises(ValueError, match=r"0\.weight and 1\.weight share memory.*or give each its own \(clone\)"):
+        FlatState(model)
+    model[1].weight.data = model[1].weight.data.clone()
+    for name, part in zip(("left", "right"), torch.rand(2, 4).chunk(2, dim=1), strict=True):
+        model.register_parameter(name, nn.Parameter(part))  # one storage, no element of both
+    FlatState(model)
