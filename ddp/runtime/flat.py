@@ -35,10 +35,10 @@ class FlatState:
     """All parameters and buffers of `model`, which keeps working on views. Make the optimizer after it.
 
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
-    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
-    another tensor is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of
-    real numbers. Raises ValueError for complex parameters, for what is not of `TYPES`, and for parameters that share memory
-    with another tensor.
+    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by another tensor of
+    its size is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of real
+    numbers. Raises ValueError for complex parameters, for what is not of `TYPES`, and for parameters that share memory with
+    another tensor.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,6 +51,9 @@ class FlatState:
         self.parameters = [p for _, p in self.named if p.requires_grad]
         self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
+        self._buffers: dict[int, Tensor] = {}
+        """Where every buffer lies."""
+        self._saved = {name for name, _ in _saved_buffers(model)}
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -100,7 +103,9 @@ class FlatState:
             if fill or not isinstance(tensor, nn.Parameter):
                 view.copy_(tensor.detach().reshape(-1))
             # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
-            tensor.data = view.view(shape)
+            tensor.data = view = view.view(shape)
+            if not isinstance(tensor, nn.Parameter):
+                self._buffers[id(tensor)] = view
         return flat
 
     @property
@@ -110,16 +115,23 @@ class FlatState:
 
     def gather(self) -> None:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
-        for holder, name, tensor, place, module in self._held:
+        for holder, name, tensor, address, module in self._held:
             held = holder.get(name)
-            if held is tensor and (place is None or tensor.data_ptr() == place):
+            if held is tensor and (address is None or tensor.data_ptr() == address):
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
                 raise ValueError(
                     f"{where} was replaced during training: change it in place (copy_), ranks share its memory"
                 )
-            tensor.data.copy_(held)
+            place = self._buffers[id(tensor)]
+            if held.numel() != place.numel() or not torch.can_cast(held.dtype, place.dtype):
+                raise ValueError(
+                    f"buffer {type(module).__name__}.{name} was {_form(place)} and has become {_form(held)} in training, "
+                    "which ranks cannot average: keep its size and type"
+                )
+            place.copy_(held.detach())
+            tensor.data = place
             module._buffers[name] = tensor
 
     def check_frozen(self) -> None:
@@ -132,13 +144,20 @@ class FlatState:
                 )
 
     def check_added(self, model: nn.Module) -> None:
-        """Raises ValueError for a parameter to train that the model did not have when this was made: nothing knows of it."""
+        """Raises ValueError for a parameter to train, or a buffer to save, that the model did not have when this was made:
+        nothing knows of it."""
         known, places = {name for name, _ in self.named}, self._shapes.keys()
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and name not in known and id(parameter) not in places:
                 raise ValueError(
                     f"parameter {name} was added to the model after training began, when the optimizer was made and what "
                     "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted"
+                )
+        for name, buffer in _saved_buffers(model):
+            if name not in self._saved and id(buffer) not in places:
+                raise ValueError(
+                    f"buffer {name} was made after training began, when what ranks average was laid out: register it with a "
+                    "tensor of its size where the model is made, or with persistent=False if no result needs it"
                 )
 
     def digest(self) -> str:
@@ -203,9 +222,21 @@ def _refuse_shared(named: Iterable[tuple[str, nn.Parameter]], buffers: Iterable[
             )
 
 
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype)[6:]} {list(tensor.shape)}"
+
+
 def _real(tensor: Tensor) -> torch.dtype:
     """Its type, or that of its two parts if it is complex."""
     return tensor.dtype.to_real()
+
+
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every buffer that is saved with the model."""
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield f"{path}.{name}".removeprefix("."), buffer
 
 
 def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:
