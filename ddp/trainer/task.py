@@ -7,6 +7,8 @@ travel in a file that all ranks map, so that they lie in memory once.
 from __future__ import annotations
 
 import math
+import os
+import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from ddp.data.augment import Augment
 from ddp.data.source import TensorSource
 from ddp.data.visits import Sampler
+from ddp.runtime.forkserver import ENVIRONMENT
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
 
@@ -152,9 +155,32 @@ class Parcel:
         return partial(open_parcel, folder)
 
 
-def _numerics() -> tuple[torch.dtype, str]:
-    """What is set for all of torch in this process and bears on results."""
-    return torch.get_default_dtype(), torch.get_float32_matmul_precision()
+@dataclass(frozen=True)
+class _Surroundings:
+    """What is set for all of this process, that a user's functions see and results depend on."""
+
+    environment: dict[str, str]
+    dtype: torch.dtype
+    precision: str
+    deterministic: tuple[bool, bool]
+
+    @staticmethod
+    def here() -> _Surroundings:
+        """Those of this process."""
+        strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        return _Surroundings(
+            {**ENVIRONMENT, **os.environ}, torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict
+        )
+
+    def take(self) -> None:
+        """Make them those of this process, a rank: the server that it was forked from may have begun long before."""
+        for name in os.environ.keys() - self.environment.keys():
+            del os.environ[name]
+        os.environ.update(self.environment)
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.precision)
+        mode, warn_only = self.deterministic
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def pack(parts: Parts) -> Parcel:
@@ -164,7 +190,7 @@ def pack(parts: Parts) -> Parcel:
     stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
     light = replace(parts, **stands)
     try:
-        return Parcel(cloudpickle.dumps((_numerics(), light)), tensors)
+        return Parcel(pickle.dumps(_Surroundings.here()) + cloudpickle.dumps(light), tensors)
     except Exception as error:
         raise ValueError(_culprit(light, error)) from error
 
@@ -183,9 +209,10 @@ def _culprit(parts: Parts, error: Exception) -> str:
 
 def open_parcel(folder: Path) -> Task:
     """The task of a parcel in `folder`."""
-    (dtype, precision), parts = cloudpickle.loads((folder / _CODE).read_bytes())
-    torch.set_default_dtype(dtype)
-    torch.set_float32_matmul_precision(precision)
+    with (folder / _CODE).open("rb") as code:
+        surroundings: _Surroundings = pickle.load(code)
+        surroundings.take()  # first: what the functions need may be imported now, and look at them
+        parts: Parts = pickle.load(code)
     stored = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     loaded: dict[str, Any] = {
         name: TensorSource(*torch.load(folder / f"{name}.pt", map_location="cpu", mmap=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,27 @@ def test_an_evaluation_weighs_samples_alike_whatever_a_batch_looks_like(make: Ma
     seen = [(metrics.eval_loss, metrics.eval) for metrics in iter(handle.next_metrics, None)]
     handle.join()
     assert seen == [(pytest.approx(12.0), pytest.approx(11.0))] * 2
+
+
+def test_ranks_see_the_environment_and_settings_of_torch_as_they_are_when_a_run_begins(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> nn.Module:
+        net = toy.net(norm=False)
+        seen = (
+            os.environ.get("DDP_TEST_LATE"),
+            "DDP_TEST_GONE" in os.environ,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        assert seen == ("here", False, True), seen
+        return net
+
+    monkeypatch.setenv("DDP_TEST_GONE", "1")
+    make(epochs=1).run().join()  # at the latest now there is a server that ranks are forked from
+    monkeypatch.delenv("DDP_TEST_GONE")
+    monkeypatch.setenv("DDP_TEST_LATE", "here")
+    torch.use_deterministic_algorithms(True)
+    try:
+        make(model_factory=model, epochs=1).run().join()
+    finally:
+        torch.use_deterministic_algorithms(False)
