@@ -7,6 +7,7 @@ inside a step comes in as a function.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -223,11 +224,15 @@ def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
 
 
 def _content(batch: Any) -> float:
-    """Sum over all values of all tensors of a batch."""
+    """Sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add them up."""
     found: list[float] = []
 
     def add(tensor: Tensor) -> Tensor:
-        found.append(float(tensor.sum(dtype=torch.float64)))
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        try:
+            found.append(float(real.sum(dtype=torch.float64)))
+        except NotImplementedError:  # nested ones, which a user's batch may have
+            found.append(math.nan)
         return tensor
 
     every(add, batch)
