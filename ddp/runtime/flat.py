@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 Empty = Callable[[str, int, torch.dtype], Tensor]
 """Gives flat memory by name, elements and type."""
@@ -37,11 +38,12 @@ class FlatState:
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
     `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by another tensor of
     its size is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of real
-    numbers. Raises ValueError for complex parameters, for what is not of `TYPES`, and for parameters that share memory with
-    another tensor.
+    numbers. Raises ValueError for complex parameters, for what is not of `TYPES` or has no shape yet or is sparse, and for
+    parameters that share memory with another tensor.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        _refuse_formless((*model.named_parameters(), *model.named_buffers()))
         self._slots = list(_slots(model))
         self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
         self.named = list(model.named_parameters())
@@ -195,6 +197,20 @@ def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
             raise ValueError(
                 f"parameter {name} is {str(parameter.dtype)[6:]}: complex parameters cannot be trained here; hold the real "
                 "and the imaginary part as a real one (torch.view_as_complex in the forward pass)"
+            )
+
+
+def _refuse_formless(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a tensor that has no place in flat memory."""
+    for name, tensor in named:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{name} has no shape yet: pass a batch through the model where it is made, before the optimizer is"
+            )
+        if tensor.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is sparse, and ranks average dense ones: register its indices and values as buffers, and put it "
+                "together in the forward pass"
             )
 
 

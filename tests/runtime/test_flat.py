@@ -115,3 +115,25 @@ def test_a_buffer_that_is_made_later_is_an_error_unless_nobody_saves_it() -> Non
         ValueError, match=r"buffer 0\.running_mean was made after training began.*where the model is made"
     ):
         state.check_added(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2)),
+            r"1\.weight has no shape yet: pass a batch through the model",
+        ),
+        (nn.Sequential(nn.LazyBatchNorm1d(affine=False)), r"0\.running_mean has no shape yet"),
+    ],
+)
+def test_what_has_no_shape_yet_is_refused(model: nn.Module, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        FlatState(model)
+
+
+def test_a_sparse_buffer_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    with pytest.raises(ValueError, match="graph is sparse, and ranks average dense ones: register its indices"):
+        FlatState(model)
