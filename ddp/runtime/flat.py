@@ -148,12 +148,13 @@ class FlatState:
     def check_added(self, model: nn.Module) -> None:
         """Raises ValueError for a parameter to train, or a buffer to save, that the model did not have when this was made:
         nothing knows of it."""
-        known, places = {name for name, _ in self.named}, self._shapes.keys()
+        places = self._shapes.keys()
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad and name not in known and id(parameter) not in places:
+            if parameter.requires_grad and id(parameter) not in places:
                 raise ValueError(
                     f"parameter {name} was added to the model after training began, when the optimizer was made and what "
-                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted"
+                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted; "
+                    "values alone are changed in place (copy_)"
                 )
         for name, buffer in _saved_buffers(model):
             if name not in self._saved and id(buffer) not in places:
