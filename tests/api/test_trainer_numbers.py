@@ -227,3 +227,18 @@ def test_ranks_see_the_environment_and_settings_of_torch_as_they_are_when_a_run_
         make(model_factory=model, epochs=1).run().join()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_what_a_callback_draws_is_the_same_on_all_ranks(make: Make) -> None:
+    def reset(epoch: int, worker: Any) -> None:
+        if epoch == 1:
+            worker.model.get_submodule("0").reset_parameters()
+
+    settings: dict[str, Any] = {
+        "model_factory": lambda: toy.net(norm=False),
+        "optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        "epoch_callback": reset,
+        "policy": "sync",
+    }
+    one, two = (make(**settings, world_size=size).run().join() for size in (1, 2))
+    assert all(torch.equal(one.params[name], value) for name, value in two.params.items())
