@@ -112,9 +112,12 @@ class Training:
 
     def set_optimizer(self, factory: OptimizerFactory) -> None:
         """See `Graph.set_optimizer`."""
-        self._factory = factory
         models = self.replicas.models if self.replicas is not None else (self.graph,)
-        self._optimizers = [factory(list(model.parameters())) for model in models]
+        optimizers = [factory(list(model.parameters())) for model in models]
+        if self.replicas is not None:
+            for model, optimizer in zip(models, optimizers, strict=True):
+                _refuse_others(model, optimizer)
+        self._factory, self._optimizers = factory, optimizers
         self._own = [
             [sound("the learning rate of the optimizer", group["lr"]) for group in optimizer.param_groups]
             for optimizer in self._optimizers
@@ -235,3 +238,13 @@ class Training:
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
+
+
+def _refuse_others(model: Graph, optimizer: torch.optim.Optimizer) -> None:
+    """Raise GraphError for what the optimizer of a replica has of elsewhere: every replica's would step it, each time."""
+    own = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise GraphError(
+            "on several devices there is an optimizer for each, and this one has parameters that its replica does not have, "
+            "which would be stepped once for every device: make it of those that its factory is given"
+        )

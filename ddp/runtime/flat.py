@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 Empty = Callable[[str, int, torch.dtype], Tensor]
 """Gives flat memory by name, elements and type."""
@@ -35,20 +36,26 @@ class FlatState:
     """All parameters and buffers of `model`, which keeps working on views. Make the optimizer after it.
 
     `tensors` holds one flat tensor per data type, floating-point types first; parameters come before buffers in each, and
-    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by
-    another tensor is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of
-    real numbers. Raises ValueError for complex parameters, and for what is not of `TYPES`.
+    `sections` are the stretches of both. Weights become contiguous. A buffer that the model replaces by another tensor of
+    its size is taken back by `gather`; a parameter that is replaced is an error. Complex buffers lie there as pairs of real
+    numbers. Raises ValueError for complex parameters, for what is not of `TYPES` or has no shape yet or is sparse, and for
+    parameters that share memory with another tensor.
     """
 
     def __init__(self, model: nn.Module) -> None:
+        _refuse_formless((*model.named_parameters(), *model.named_buffers()))
         self._slots = list(_slots(model))
         self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
         self.named = list(model.named_parameters())
         refuse_complex(self.named)
         _refuse_narrow((*self.named, *model.named_buffers()))
+        _refuse_shared(self.named, model.named_buffers())
         self.parameters = [p for _, p in self.named if p.requires_grad]
         self._frozen = [(name, p) for name, p in self.named if not p.requires_grad]
         self._shapes = {id(tensor): tensor.shape for _, _, tensor in self._slots}
+        self._buffers: dict[int, Tensor] = {}
+        """Where every buffer lies."""
+        self._saved = {name for name, _ in _saved_buffers(model)}
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
@@ -98,7 +105,9 @@ class FlatState:
             if fill or not isinstance(tensor, nn.Parameter):
                 view.copy_(tensor.detach().reshape(-1))
             # `.data` keeps the identity of parameters and buffers, so shared ones stay shared.
-            tensor.data = view.view(shape)
+            tensor.data = view = view.view(shape)
+            if not isinstance(tensor, nn.Parameter):
+                self._buffers[id(tensor)] = view
         return flat
 
     @property
@@ -108,16 +117,23 @@ class FlatState:
 
     def gather(self) -> None:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
-        for holder, name, tensor, place, module in self._held:
+        for holder, name, tensor, address, module in self._held:
             held = holder.get(name)
-            if held is tensor and (place is None or tensor.data_ptr() == place):
+            if held is tensor and (address is None or tensor.data_ptr() == address):
                 continue
             if held is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
                 raise ValueError(
                     f"{where} was replaced during training: change it in place (copy_), ranks share its memory"
                 )
-            tensor.data.copy_(held)
+            place = self._buffers[id(tensor)]
+            if held.numel() != place.numel() or not torch.can_cast(held.dtype, place.dtype):
+                raise ValueError(
+                    f"buffer {type(module).__name__}.{name} was {_form(place)} and has become {_form(held)} in training, "
+                    "which ranks cannot average: keep its size and type"
+                )
+            place.copy_(held.detach())
+            tensor.data = place
             module._buffers[name] = tensor
 
     def check_frozen(self) -> None:
@@ -130,13 +146,21 @@ class FlatState:
                 )
 
     def check_added(self, model: nn.Module) -> None:
-        """Raises ValueError for a parameter to train that the model did not have when this was made: nothing knows of it."""
-        known, places = {name for name, _ in self.named}, self._shapes.keys()
+        """Raises ValueError for a parameter to train, or a buffer to save, that the model did not have when this was made:
+        nothing knows of it."""
+        places = self._shapes.keys()
         for name, parameter in model.named_parameters():
-            if parameter.requires_grad and name not in known and id(parameter) not in places:
+            if parameter.requires_grad and id(parameter) not in places:
                 raise ValueError(
                     f"parameter {name} was added to the model after training began, when the optimizer was made and what "
-                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted"
+                    "ranks average was laid out: make it where the model is made, and leave it unused until it is wanted; "
+                    "values alone are changed in place (copy_)"
+                )
+        for name, buffer in _saved_buffers(model):
+            if name not in self._saved and id(buffer) not in places:
+                raise ValueError(
+                    f"buffer {name} was made after training began, when what ranks average was laid out: register it with a "
+                    "tensor of its size where the model is made, or with persistent=False if no result needs it"
                 )
 
     def digest(self) -> str:
@@ -177,6 +201,20 @@ def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
             )
 
 
+def _refuse_formless(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a tensor that has no place in flat memory."""
+    for name, tensor in named:
+        if is_lazy(tensor):
+            raise ValueError(
+                f"{name} has no shape yet: pass a batch through the model where it is made, before the optimizer is"
+            )
+        if tensor.layout is not torch.strided:
+            raise ValueError(
+                f"{name} is sparse, and ranks average dense ones: register its indices and values as buffers, and put it "
+                "together in the forward pass"
+            )
+
+
 def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
     """Raise ValueError for a tensor of a type that torch stores and does not add up, such as float8."""
     for name, tensor in named:
@@ -187,9 +225,35 @@ def _refuse_narrow(named: Iterable[tuple[str, Tensor]]) -> None:
             )
 
 
+def _refuse_shared(named: Iterable[tuple[str, nn.Parameter]], buffers: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ValueError for a parameter whose memory is another tensor's too: laid flat, each gets memory of its own."""
+    owners: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in (*named, *buffers):
+        if not tensor.numel() or not (place := tensor.data_ptr()):  # no memory: also on the meta device
+            continue
+        first, owner = owners.setdefault(place, (name, tensor))
+        if owner is not tensor and isinstance(owner, nn.Parameter):
+            raise ValueError(
+                f"{first} and {name} share memory without being one parameter, and would be trained apart: tie them by "
+                "assigning the parameter itself (b.weight = a.weight), or give each its own (clone)"
+            )
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype)[6:]} {list(tensor.shape)}"
+
+
 def _real(tensor: Tensor) -> torch.dtype:
     """Its type, or that of its two parts if it is complex."""
     return tensor.dtype.to_real()
+
+
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of every buffer that is saved with the model."""
+    for path, module in model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield f"{path}.{name}".removeprefix("."), buffer
 
 
 def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:

@@ -59,10 +59,9 @@ class InStep(Protocol):
 
 
 def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """What `optimizer` moves: of the model in the model's order, then what else it has."""
-    held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
-    mine: list[Tensor] = [held.pop(id(p)) for _, p in state.named if id(p) in held]
-    return [*mine, *held.values()]
+    """What `optimizer` moves, in the model's order."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [p for _, p in state.named if id(p) in held]
 
 
 def meet_counters(batch: Batch, ranks: int, gradients: FlatGradients, collectives: Collectives) -> None:

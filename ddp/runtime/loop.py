@@ -116,6 +116,8 @@ class Loop:
         between = 0.0 if self._stepped is None else now() - self._stepped
         loss, busy = self.replica.step(step.batch, step.seen)
         self._stepped = now()
+        if not self.total_steps:  # a first forward pass may have made what it lacked
+            self.replica.state.check_added(self.replica.model)
         self._pending.add(loss, step.batch.samples, between + busy)
         self.steps += 1
         self.total_steps += 1
@@ -140,8 +142,9 @@ class Loop:
         """Call the user back for the epochs that begin with `step`. No slice covers it: it is nobody's computing."""
         if (callback := self.replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, step.batch.epoch + 1):
+                torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
                 callback(epoch, WorkerHandle(self, epoch, step.seen))
-            self.replica.state.check_added(self.replica.model)
+        self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, step.batch.epoch)
 
     def report(self) -> None:

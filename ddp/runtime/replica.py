@@ -7,6 +7,7 @@ inside a step comes in as a function.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
@@ -179,8 +180,9 @@ class Replica:
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
             loss, metric = self.task.evaluate(self.model, tensors)
-            loss_sum += float(loss)
-            metric_sum += float(metric)
+            weight = batch.samples if self.task.means else 1
+            loss_sum += float(loss) * weight
+            metric_sum += float(metric) * weight
             content += _content(tensors)
             heartbeat()
         for module in training:
@@ -205,22 +207,32 @@ def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
             f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
             "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
         )
-    held = {id(parameter) for group in made.param_groups for parameter in group["params"]}
-    if state.named and not any(id(parameter) in held for _, parameter in state.named):
+    mine = {id(parameter) for _, parameter in state.named}
+    known = [id(parameter) in mine for group in made.param_groups for parameter in group["params"]]
+    if mine and not any(known):
         raise ValueError(
             "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
             "factory is given"
+        )
+    if not all(known):
+        raise ValueError(
+            f"the optimizer has {known.count(False)} of {len(known)} parameters from elsewhere, which each rank would train "
+            "for itself and the result would lack: make them parameters of the model"
         )
     optimizer: torch.optim.Optimizer = made
     return optimizer
 
 
 def _content(batch: Any) -> float:
-    """Sum over all values of all tensors of a batch."""
+    """Sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add them up."""
     found: list[float] = []
 
     def add(tensor: Tensor) -> Tensor:
-        found.append(float(tensor.sum(dtype=torch.float64)))
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        try:
+            found.append(float(real.sum(dtype=torch.float64)))
+        except NotImplementedError:  # nested ones, which a user's batch may have
+            found.append(math.nan)
         return tensor
 
     every(add, batch)

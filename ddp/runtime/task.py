@@ -54,12 +54,15 @@ class Task:
     loss: Callable[[nn.Module, Tensors], Tensor]
     """Mean loss over a batch, a scalar tensor with gradient."""
     evaluate: Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
-    """(sum of the loss, sum of the metric) over the samples of a batch, scalar tensors; called without gradient."""
+    """(sum of the loss, sum of the metric) over the samples of a batch, or with `means` the means; scalar tensors, called
+    without gradient."""
     train_data: Callable[[], Source]
     eval_data: Callable[[], Source]
     schedule: Callable[[float], float]
     """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
     eval_batch: int = 500
+    means: bool = False
+    """`evaluate` gives means over the samples of a batch, of which a user's batch need not tell how many it has."""
     augment: Augment | None = None
     """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
     sampler: Sampler | None = None

@@ -7,7 +7,9 @@ travel in a file that all ranks map, so that they lie in memory once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import os
+import pickle
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ddp.data.augment import Augment
-from ddp.data.source import TensorSource, texts
+from ddp.data.source import TensorSource
 from ddp.data.visits import Sampler
+from ddp.runtime.forkserver import ENVIRONMENT
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
 
@@ -72,6 +75,7 @@ def make_task(parts: Parts) -> Task:
         eval_data=lambda: parts.eval_dataset,
         schedule=parts.schedule or _constant,
         eval_batch=parts.eval_batch_size,
+        means=True,
         epoch_callback=parts.epoch_callback,
         augment=parts.augment,
         sampler=parts.sampler,
@@ -102,8 +106,7 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
             "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
             + _told(means)
         )
-    size = _samples(batch)
-    return loss * size, metric * size
+    return loss, metric
 
 
 def _number(value: Any) -> Tensor | None:
@@ -121,14 +124,6 @@ def _told(value: Any) -> str:
         return repr(value)[:60]
     lacks = "" if value.requires_grad else " without gradient"
     return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
-
-
-def _samples(batch: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor."""
-    if texts(batch) or (isinstance(batch, Tensor) and batch.dim()):
-        return len(batch)
-    members = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((count for count in map(_samples, members) if count), 0)
 
 
 @dataclass(frozen=True)
@@ -160,9 +155,32 @@ class Parcel:
         return partial(open_parcel, folder)
 
 
-def _numerics() -> tuple[torch.dtype, str]:
-    """What is set for all of torch in this process and bears on results."""
-    return torch.get_default_dtype(), torch.get_float32_matmul_precision()
+@dataclass(frozen=True)
+class _Surroundings:
+    """What is set for all of this process, that a user's functions see and results depend on."""
+
+    environment: dict[str, str]
+    dtype: torch.dtype
+    precision: str
+    deterministic: tuple[bool, bool]
+
+    @staticmethod
+    def here() -> _Surroundings:
+        """Those of this process."""
+        strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        return _Surroundings(
+            {**ENVIRONMENT, **os.environ}, torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict
+        )
+
+    def take(self) -> None:
+        """Make them those of this process, a rank: the server that it was forked from may have begun long before."""
+        for name in os.environ.keys() - self.environment.keys():
+            del os.environ[name]
+        os.environ.update(self.environment)
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.precision)
+        mode, warn_only = self.deterministic
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def pack(parts: Parts) -> Parcel:
@@ -172,7 +190,7 @@ def pack(parts: Parts) -> Parcel:
     stands: dict[str, Any] = {name: _Stored(name) for name in tensors}
     light = replace(parts, **stands)
     try:
-        return Parcel(cloudpickle.dumps((_numerics(), light)), tensors)
+        return Parcel(pickle.dumps(_Surroundings.here()) + cloudpickle.dumps(light), tensors)
     except Exception as error:
         raise ValueError(_culprit(light, error)) from error
 
@@ -191,9 +209,10 @@ def _culprit(parts: Parts, error: Exception) -> str:
 
 def open_parcel(folder: Path) -> Task:
     """The task of a parcel in `folder`."""
-    (dtype, precision), parts = cloudpickle.loads((folder / _CODE).read_bytes())
-    torch.set_default_dtype(dtype)
-    torch.set_float32_matmul_precision(precision)
+    with (folder / _CODE).open("rb") as code:
+        surroundings: _Surroundings = pickle.load(code)
+        surroundings.take()  # first: what the functions need may be imported now, and look at them
+        parts: Parts = pickle.load(code)
     stored = {name: getattr(parts, name) for name in ("dataset", "eval_dataset")}
     loaded: dict[str, Any] = {
         name: TensorSource(*torch.load(folder / f"{name}.pt", map_location="cpu", mmap=True))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import IterableDataset
 
@@ -90,6 +91,12 @@ def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any
     assert "\n" not in str(caught.value)
 
 
+def late_buffer(model: torch.nn.Module, batch: Any) -> Tensor:
+    if not hasattr(model, "seen"):
+        model.register_buffer("seen", torch.zeros(3))
+    return model(batch[0]).sum()
+
+
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
@@ -104,6 +111,11 @@ def test_what_cannot_be_is_refused_in_one_line(make: Make, change: dict[str, Any
             {"optimizer_factory": lambda parameters: torch.optim.SGD(toy.net(norm=False).parameters())},
             "make it of those that its factory is given",
         ),
+        (
+            {"optimizer_factory": lambda given: torch.optim.SGD([*given, torch.zeros(3, requires_grad=True)])},
+            "1 of 7 parameters from elsewhere, which each rank would train for itself",
+        ),
+        ({"train_step": late_buffer, "epochs": 1}, "buffer seen was made after training began"),
         ({"train_step": lambda model, batch: model(batch[0]).sum() * 1j}, "not a tensor of shape (), complex64"),
         ({"train_step": lambda model, batch: model(batch[0]).sum().detach()}, "float32 without gradient"),
     ],

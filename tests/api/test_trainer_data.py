@@ -148,3 +148,17 @@ def test_no_order_is_made_where_nobody_trains(make: Make, monkeypatch: pytest.Mo
     """Of 20 million samples it takes seconds, and half a gigabyte."""
     monkeypatch.setattr("ddp.data.visits.order", None)
     make()
+
+
+def test_complex_data_is_evaluated(make: Make) -> None:
+    inputs, labels = toy.data()
+    data = torch.complex(inputs, -inputs), labels
+    handle = make(
+        train_step=lambda model, batch: nn.functional.cross_entropy(model(batch[0].real), batch[1]),
+        dataset=data,
+        eval_dataset=data,
+        eval_step=lambda model, batch: (batch[0].real + batch[0].imag).abs().sum(),
+        world_size=1,
+    ).run()
+    assert [metrics.eval for metrics in all_metrics(handle)] == [0.0, 0.0]
+    handle.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,72 @@ def test_ranks_that_end_apart_are_told_of(make: Make, monkeypatch: pytest.Monkey
     assert "a frozen parameter" in said[0]
     make(policy="sync", backend="nccl").run().join()
     assert len(said) == 1
+
+
+class Bags:
+    """Samples of unequal length, put together as `EmbeddingBag` takes them: all words, where each sample begins, labels."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def to(self, device: torch.device) -> Bags:
+        return self
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        lengths = indices % 5 + 1
+        return torch.arange(int(lengths.sum())) % 7, lengths.cumsum(0) - lengths, indices.double()
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_an_evaluation_weighs_samples_alike_whatever_a_batch_looks_like(make: Make, world_size: int) -> None:
+    handle = make(
+        model_factory=lambda: nn.EmbeddingBag(7, 1),
+        train_step=lambda model, batch: model(*batch[:2]).square().mean(),
+        dataset=Bags(),
+        eval_dataset=Bags(),
+        eval_step=lambda model, batch: (batch[2].mean() + 1, batch[2].mean()),
+        eval_batch_size=5,
+        world_size=world_size,
+    ).run()
+    seen = [(metrics.eval_loss, metrics.eval) for metrics in iter(handle.next_metrics, None)]
+    handle.join()
+    assert seen == [(pytest.approx(12.0), pytest.approx(11.0))] * 2
+
+
+def test_ranks_see_the_environment_and_settings_of_torch_as_they_are_when_a_run_begins(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> nn.Module:
+        net = toy.net(norm=False)
+        seen = (
+            os.environ.get("DDP_TEST_LATE"),
+            "DDP_TEST_GONE" in os.environ,
+            torch.are_deterministic_algorithms_enabled(),
+        )
+        assert seen == ("here", False, True), seen
+        return net
+
+    monkeypatch.setenv("DDP_TEST_GONE", "1")
+    make(epochs=1).run().join()  # at the latest now there is a server that ranks are forked from
+    monkeypatch.delenv("DDP_TEST_GONE")
+    monkeypatch.setenv("DDP_TEST_LATE", "here")
+    torch.use_deterministic_algorithms(True)
+    try:
+        make(model_factory=model, epochs=1).run().join()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_a_callback_draws_is_the_same_on_all_ranks(make: Make) -> None:
+    def reset(epoch: int, worker: Any) -> None:
+        if epoch == 1:
+            worker.model.get_submodule("0").reset_parameters()
+
+    settings: dict[str, Any] = {
+        "model_factory": lambda: toy.net(norm=False),
+        "optimizer_factory": lambda parameters: torch.optim.SGD(parameters, lr=0.0),
+        "epoch_callback": reset,
+        "policy": "sync",
+    }
+    one, two = (make(**settings, world_size=size).run().join() for size in (1, 2))
+    assert all(torch.equal(one.params[name], value) for name, value in two.params.items())

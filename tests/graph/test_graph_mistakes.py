@@ -46,6 +46,20 @@ def test_unequal_models_are_refused() -> None:
         on(3, made(), lambda device: shared)
 
 
+def test_optimizers_that_would_step_a_parameter_once_for_every_device_are_refused() -> None:
+    graph, extra = made(), torch.ones(1, requires_grad=True)
+    for optimizer in (
+        lambda given: torch.optim.SGD(graph.parameters(), lr=0.1),
+        lambda given: torch.optim.SGD([*given, extra], lr=0.1),
+    ):
+        with pytest.raises(
+            GraphError, match="stepped once for every device: make it of those that its factory is given"
+        ):
+            on(2, graph, optimizer=optimizer)
+        assert not graph.is_distributed()
+    on(1, graph, optimizer=optimizer)
+
+
 def test_wrong_use_is_an_error_that_says_what_to_do() -> None:
     graph, (x, y) = on(2), data(8)
     with pytest.raises(GraphError, match="set up already: build another one"):

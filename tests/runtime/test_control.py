@@ -253,17 +253,20 @@ def test_a_callback_that_raises_is_a_failure_of_its_rank(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_parameters_that_a_callback_adds_are_refused_unless_nothing_trains_them(play: Play, frozen: bool) -> None:
-    """Nothing would train them, and nothing said so."""
+@pytest.mark.parametrize(("name", "shape"), [("head", (2, 2)), ("0", (6, 12))])
+def test_parameters_that_a_callback_adds_are_refused_unless_nothing_trains_them(
+    play: Play, frozen: bool, name: str, shape: tuple[int, int]
+) -> None:
+    """Nothing would train them, and nothing said so; nor of those that are put in place of others."""
 
     def grow(epoch: int, worker: WorkerHandle) -> None:
-        worker.model.add_module("head", torch.nn.Linear(2, 2).requires_grad_(not frozen))
+        worker.model.add_module(name, torch.nn.Linear(*shape).requires_grad_(not frozen))
 
     task = replace(toy.task(), epoch_callback=grow)
     if frozen:
         play("sync", "nccl", lambda: task, world_size=1)
         return
-    with pytest.raises(RankFailed, match=r"parameter head\.weight was added .* make it where the model is made"):
+    with pytest.raises(RankFailed, match=rf"parameter {name}\.weight was added .* make it where the model is made"):
         play("sync", "nccl", lambda: task, world_size=1)
 
 

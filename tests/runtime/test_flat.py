@@ -59,3 +59,81 @@ def test_complex_buffers_keep_their_values_and_lie_in_the_flat_state() -> None:
     model.a = model.a * 1j
     state.gather()
     assert torch.equal(torch.view_as_real(before["a"] * 2j).flatten(), state.tensors[0][-12:])
+
+
+def test_parameters_that_share_memory_are_refused_unless_they_are_one() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    FlatState(model)
+    model.register_buffer("start", model[0].bias.data)
+    with pytest.raises(ValueError, match=r"0\.bias and start share memory without being one parameter.*assigning"):
+        FlatState(model)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight.data = model[0].weight.data.T
+    with pytest.raises(ValueError, match=r"0\.weight and 1\.weight share memory.*or give each its own \(clone\)"):
+        FlatState(model)
+    model[1].weight.data = model[1].weight.data.clone()
+    for name, part in zip(("left", "right"), torch.rand(2, 4).chunk(2, dim=1), strict=True):
+        model.register_parameter(name, nn.Parameter(part))  # one storage, no element of both
+    FlatState(model)
+
+
+def test_a_buffer_that_was_given_other_memory_is_taken_back() -> None:
+    model = nn.BatchNorm1d(4)
+    state = FlatState(model)
+    model.running_mean.data = torch.arange(4.0)  # type: ignore[union-attr]
+    model.running_var = torch.arange(4.0, 8.0, requires_grad=True)
+    state.gather()
+    buffers = [section.values for section in state.sections if section.kind == "buffers"]
+    assert buffers[0].tolist() == list(range(8))
+    buffers[0].zero_()
+    assert not any(buffer.any() for buffer in model.buffers())
+
+
+@pytest.mark.parametrize(
+    ("became", "told"),
+    [
+        (torch.zeros(()), r"BatchNorm1d.running_var was float32 \[4\] and has become float32 \[\] in training"),
+        (torch.zeros(4, dtype=torch.complex64), r"has become complex64 \[4\] in training.*keep its size and type"),
+    ],
+)
+def test_a_buffer_of_another_size_or_type_is_an_error_that_names_it(became: Tensor, told: str) -> None:
+    model = nn.BatchNorm1d(4)
+    state = FlatState(model)
+    model.running_var = became
+    with pytest.raises(ValueError, match=told):
+        state.gather()
+
+
+def test_a_buffer_that_is_made_later_is_an_error_unless_nobody_saves_it() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False))
+    state = FlatState(model)
+    model.register_buffer("table", torch.zeros(4), persistent=False)
+    state.check_added(model)
+    model[0].running_mean = torch.zeros(4)
+    with pytest.raises(
+        ValueError, match=r"buffer 0\.running_mean was made after training began.*where the model is made"
+    ):
+        state.check_added(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2)),
+            r"1\.weight has no shape yet: pass a batch through the model",
+        ),
+        (nn.Sequential(nn.LazyBatchNorm1d(affine=False)), r"0\.running_mean has no shape yet"),
+    ],
+)
+def test_what_has_no_shape_yet_is_refused(model: nn.Module, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        FlatState(model)
+
+
+def test_a_sparse_buffer_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("graph", torch.eye(2).to_sparse())
+    with pytest.raises(ValueError, match="graph is sparse, and ranks average dense ones: register its indices"):
+        FlatState(model)
