@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from bench import figures
 from bench.cells import Cell
-from bench.runfolder import Run
+from bench.runfolder import CONFIG, Run
 from bench.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
 from bench.validate.crossing import samples_to
@@ -91,6 +91,8 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
         raise ValueError(f"{name}: not every run finished ({cell.status}); run them again first")
     for run in cell.runs:
         legible(run)
+        if not (run.path / CONFIG).is_file():
+            raise ValueError(f"{name}: {run.path} has no config.json, which says how it was trained; run it again")
     seeds = [m.seed for m in cell.ok]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: a seed is there twice: {seeds}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -145,6 +146,9 @@ def test_too_little_makes_no_baseline(tmp_path: Path) -> None:
     put(tmp_path / "runs", spec, 0.2)
     refused(r"seeds \[4\] lie far from the others")
     assert write_proposals(tmp_path / "runs", out, TODAY, because="a bad seed")[0].because == "a bad seed"
+    shutil.rmtree(out)
+    next((tmp_path / "runs").rglob("config.json")).unlink()
+    refused("has no config.json, which says how it was trained")
 
 
 def changed_runs(root: Path, git: dict[str, object]) -> Path:
