@@ -180,7 +180,7 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         backend=config.backend.name,
         scratch=Path(),  # the launcher makes it
         loading=config.loader,
-        averaging=config.averaging,
+        averaging=config.averaging if spec.config["averaging"] else Averaging(),  # as whoever goes on reads it
         checkpoints=config.checkpoint,
         device=cluster["device"],
         transport=cluster["transport"],

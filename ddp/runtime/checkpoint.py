@@ -31,7 +31,7 @@ from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
 from ddp.runtime.task import Job
 
-VERSION = 3
+VERSION = 4
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. Ours are a few thousand."""
@@ -64,14 +64,31 @@ class Identity:
     batch_size: int
     lr_scale: float
     max_grad_norm: float | None
+    settings: dict[str, Any]
+    """Of the policy, and of averaging."""
 
     @staticmethod
     def of(job: Job) -> Identity:
-        """Of a job. With one rank, policy and backend mean nothing."""
+        """Of a job. With one rank, policy and backend mean nothing, nor do the settings of either."""
         paired = job.world_size > 1
         policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
         rates = job.lr_scale, job.max_grad_norm
-        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates)
+        chosen = _as_read((job.policy, job.averaging.resolved()) if paired else ())
+        settings = {name: value for part in chosen for name, value in part.items()}
+        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
+
+    def difference(self, other: Identity) -> str:
+        """The first thing in which a run of the `other` is another one, and what it is here and there; empty: none."""
+        ours, theirs = ({**vars(one), **one.settings, "settings": None} for one in (self, other))
+        for name in ours:
+            if ours[name] != theirs.get(name):
+                return f"of a run with {name}={theirs.get(name)}, this one has {ours[name]}"
+        return ""
+
+
+def _as_read(value: Any) -> Any:
+    """As it comes back from a file, where a tuple is a list."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
 @dataclass(frozen=True)
@@ -234,13 +251,8 @@ def resume(job: Job) -> Checkpoint | None:
     if job.resume is None:
         return None
     checkpoint = read(job.resume)
-    theirs, ours = checkpoint.manifest.identity, Identity.of(job)
-    for name in vars(ours):
-        if getattr(theirs, name) != getattr(ours, name):
-            raise ValueError(
-                f"{job.resume}: of a run with {name}={getattr(theirs, name)}, this one has {getattr(ours, name)}; "
-                "go on with what it was begun with, or begin anew"
-            )
+    if said := Identity.of(job).difference(checkpoint.manifest.identity):
+        raise ValueError(f"{job.resume}: {said}; go on with what it was begun with, or begin anew")
     books, facts = checkpoint.books, load_backend(job.backend).FACTS
     world = World(job.world_size, books.epoch_samples, job.batch_size, job.epochs, facts.blocking, facts.in_step)
     try:

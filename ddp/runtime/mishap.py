@@ -63,8 +63,13 @@ class Mishaps:
 
 
 def mishaps(
-    faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None]
+    faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
 ) -> Mishaps | None:
-    """The part of `rank` in the script; None if it has none."""
+    """The part of `rank` in the script from its step number `done` on; None if it has none.
+
+    Of what happened before, a run that goes on from a checkpoint has left what lasts: the rank is as slow as it was."""
     mine = [fault for fault in faults if fault.rank == rank]
+    for fault in mine:
+        if fault.step < done and fault.kind == "slow":
+            slow(fault.value)
     return Mishaps(mine, slow, lose) if mine else None

@@ -62,8 +62,8 @@ class Rank:
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
-        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
+        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
 
     def run(self) -> None:
         """Obey until told to stop."""

@@ -194,7 +194,7 @@ def test_what_ranks_cannot_go_on_with_is_one_line(
         ({"epochs": 5}, "of a run with epochs=3, this one has 5"),
         ({"world_size": 3}, "of a run with world_size=2, this one has 3"),
         ({"policy": "async"}, "of a run with policy=Cadence, this one has Async"),
-        ({"dispatch": "partition"}, "go on with the settings of before"),
+        ({"dispatch": "partition"}, "of a run with dispatch=progressive, this one has partition"),
     ],
     ids=str,
 )
@@ -253,6 +253,22 @@ def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, cha
     make(checkpoint_folder=tmp_path, policy="sync").run().join()
     with pytest.raises(ValueError, match=re.escape(said)):
         make(**change, resume=tmp_path, policy="sync").run().join()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"anchor": 5}, "of a run with anchor=3, this one has 5"),
+        ({"speed_hint": [1.0, 0.5]}, "of a run with speed_hint=None, this one has [1.0, 0.5]"),
+    ],
+    ids=str,
+)
+def test_another_controller_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    same: dict[str, Any] = {"policy": "cadence", "anchor": 3, "partition_ratios": [2, 1]}
+    make(**same, checkpoint_folder=tmp_path).run().join()
+    make(**same, resume=tmp_path).run().join()
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make(**same | change, resume=tmp_path).run().join()
 
 
 class Counting(torch.optim.SGD):

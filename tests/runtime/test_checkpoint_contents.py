@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Books, Publish
 from ddp.core.ledger import Ledger
@@ -162,6 +163,21 @@ def test_books_that_cannot_be_are_refused_before_anything_starts(job: Job, keys:
         resume(job)
     assert "\n" not in str(caught.value)
     assert str(at(job)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("averaging", "said"),
+    [
+        (Averaging(gamma=0.5), "of a run with gamma=1.0, this one has 0.5"),
+        (Averaging(elastic=0.5), "of a run with elastic=None, this one has 0.5"),
+        (Averaging(wire="bfloat16"), "of a run with wire=float64, this one has bfloat16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_way_to_average_is_no_way_to_go_on(job: Job, averaging: Averaging, said: str) -> None:
+    assert resume(job) is not None
+    with pytest.raises(ValueError, match=said):
+        resume(replace(job, averaging=averaging))
 
 
 def test_a_ledger_twice_is_refused(job: Job) -> None:

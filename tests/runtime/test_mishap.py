@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from contextlib import suppress
 from multiprocessing import Pipe
+from pathlib import Path
 
 import pytest
 
+from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Drop
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Alive, Failed, Finished, Merged, Shared
+from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
 from ddp.runtime.channel import Channel
@@ -100,6 +102,17 @@ def test_each_fault_happens_once_before_its_step() -> None:
         script.meet(step)
     assert happened == [4.0, "lost"]
     assert mishaps(faults, 2, happened.append, lambda: None) is None
+
+
+def test_a_rank_that_was_slow_is_so_again_when_the_run_goes_on(play: Play, tmp_path: Path) -> None:
+    """What it was slowed down by lies before the checkpoint; its steps stay slow all the same, and what hit it once does
+    not do so again."""
+    fields = {"epochs": 4, "checkpoints": Checkpointing(1, "epochs", spacing_s=0.0)}
+    scripted(play, "sync", "nccl", "1@3:slow*50", **fields, checkpoint_folder=tmp_path)
+    rest = scripted(play, "sync", "nccl", "1@3:slow*50", "1@2:crash", **fields, resume=max(tmp_path.glob("0*")))
+    busy = [sum(event.busy_s for event in rest.of(Progress) if event.rank == rank) for rank in range(3)]
+    assert busy[1] > 5 * max(busy[0], busy[2])
+    assert rest.of(Drop) == []
 
 
 @pytest.mark.parametrize(("kind", "number"), [("crash", signal.SIGKILL), ("stall", signal.SIGSTOP)])
