@@ -165,7 +165,8 @@ class Timeline(Strict):
 
     steps: list[StepTime | None] = Field(description="null: the rank trained nothing")
     straggler_index: float | None = Field(
-        description="largest of the ranks' median step times / median of them; null: nobody trained"
+        description="what a rank works in a step, without exchanging and waiting, as a median: the largest / the median of "
+        "the ranks; null: nobody trained, or collectives lie inside forward and backward, where they are not seen"
     )
     overlap: list[Overlap] | None = Field(
         description="null: collectives lie inside forward and backward, where they are not seen"

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.analysis.breakdown import CATEGORY, wall_end
 from bench.analysis.idle import by_cause, gaps
-from bench.analysis.steps import steps
+from bench.analysis.steps import steps, worked
 from bench.analysis.stream import Stream
 from bench.analysis.stretches import Stretches, clipped, common, seconds, union
 from bench.analysis.volume import volume
@@ -23,17 +23,21 @@ def timeline(stream: Stream, metrics: Metrics, config: Mapping[str, Any]) -> Tim
     """Of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
-    taken = step_times(stream, len(ranks))
-    medians = [each.p50_ms for each in taken if each is not None]
-    typical = float(np.median(medians)) if medians else 0.0
     return Timeline(
-        steps=taken,
-        straggler_index=max(medians) / typical if typical > 0 else None,
+        steps=step_times(stream, len(ranks)),
+        straggler_index=straggler_index(stream) if ranks else None,
         overlap=None if stream.hidden else [overlap(stream, rank) for rank in ranks],
         arrivals=arrivals(stream, len(ranks)),
         idle=[IdleTime.model_validate(row) for row in by_cause(gaps(stream))],
         volume=volume(metrics, config),
     )
+
+
+def straggler_index(stream: Stream) -> float | None:
+    """How much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not seen."""
+    medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
+    typical = float(np.median(medians)) if medians else 0.0
+    return max(medians) / typical if typical > 0 else None
 
 
 def step_times(stream: Stream, world_size: int) -> list[StepTime | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,9 @@ class DataLoader:
             none.
         loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loading.Loading`.
         deadline_s: how long a batch may take to be there.
+
+    Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's
+    that began.
 
     ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
     """
@@ -84,6 +88,14 @@ class DataLoader:
         self._loading = Loading(loader, prefetch, vram_max_usage, memory_max_usage)
         self._deadline_s, self._next = deadline_s, 0
         self._feeds: dict[tuple[torch.device, int], Feed] = {}
+        self._turn = threading.RLock()
+        """Of who asks a feed, which knows one who asks; a thread may ask for the end of an epoch inside its own turn."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_turn"} | {"_feeds": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _turn=threading.RLock())
 
     def __len__(self) -> int:
         """Samples of an epoch, of all ranks."""
@@ -108,13 +120,22 @@ class DataLoader:
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of an epoch: what the data set gives, put together, or mappings where there are names."""
-        source, chunk = self.feed(self._device), self._chunk(number)
-        source.expect(map(chunk.at, range(chunk.steps)))
+        chunk = self._chunk(number)
+        with self._turn:
+            source = self.feed(self._device)
+            source.expect(map(chunk.at, range(chunk.steps)))
         try:
             for batch in map(chunk.at, range(chunk.steps)):
-                yield self._with_names(source.get(batch)) if batch.samples else None
+                with self._turn:
+                    got = source.get(batch) if batch.samples else None
+                yield self._with_names(got) if batch.samples else None
         finally:
-            source.expect(())  # of an epoch that is left early nothing more is read
+            # Of an epoch that is left early nothing more is read. It may be let go of by any thread, the reading one too.
+            if self._turn.acquire(blocking=False):
+                try:
+                    source.expect(())
+                finally:
+                    self._turn.release()
 
     def __iter__(self) -> Iterator[Any]:
         """The next epoch, counted from 0 or from `set_epoch`."""

@@ -59,7 +59,7 @@ class Replicas:
         """Samples by rank in the last forward pass."""
         self._parameters = Written(graph, nn.Module.parameters)
         self._buffers = Written(graph, nn.Module.buffers)
-        self._attributes = attributes(graph)
+        self._attributes, self._parts = attributes(graph), _parts(graph)
         self._say(self.windows.plan)
         self.broadcast()
 
@@ -158,7 +158,13 @@ class Replicas:
             self._timeline(record, getattr(record, "at", now()))
 
     def _mirror(self) -> None:
-        """Modes, frozen parameters and plain attributes that were set since the last pass are the graph's own."""
+        """Modes, frozen parameters and plain attributes that were set since the last pass are the graph's own. GraphError
+        for modules and parameters that came since it was distributed."""
+        if _parts(self.models[0]) != self._parts:
+            raise GraphError(
+                "a module or parameter was added to the graph, or put in another's place, after it was distributed, and the "
+                "other replicas do not have it: do that before, or build another graph with it and set that up"
+            )
         found = changes(self._attributes, attributes(self.models[0]))
         for other in self.models[1:]:
             put(found, other)
@@ -185,6 +191,11 @@ class Replicas:
     def resize(self, windows: Windows) -> None:
         """Go on with another schedule, that of a data set; what is known of speeds is kept."""
         self.windows = replace(windows, balance=self.windows.balance)
+
+
+def _parts(graph: Graph) -> list[tuple[object, ...]]:
+    """Its modules, and what each has of parameters by name."""
+    return [(one, *(n for n, p in one._parameters.items() if p is not None)) for one in graph.modules()]
 
 
 def _build(graph: Graph, builder: Callable[[torch.device], Graph], device: torch.device) -> Graph:

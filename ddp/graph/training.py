@@ -80,7 +80,7 @@ class Training:
             self.graph,
             builder,
             places,
-            lambda least: self._windows(len(places), least),
+            lambda least: self._windows(places, least),
             config.speeds,
             config.parallel,
             config.timeline,
@@ -95,13 +95,10 @@ class Training:
         self.distribute(builder)
         return True
 
-    def _windows(self, size: int, least: int) -> Windows:
+    def _windows(self, devices: Sequence[torch.device], least: int) -> Windows:
         config, loader = self._config, self._loader
-        devices = (
-            self.replicas.devices if self.replicas is not None else resolve(config.devices or ()) or cuda_devices()
-        )
         samples, batch = (len(loader), loader.batch_size) if loader is not None else (UNKNOWN, 1)
-        world = World(size, samples, batch, 1, blocking=True, in_step=True)
+        world = World(len(devices), samples, batch, 1, blocking=True, in_step=True)
         hint = tuple(config.speed_hint) if config.speed_hint is not None else None
         return Windows.start(config.policy(devices), world, hint, least)
 
@@ -210,7 +207,7 @@ class Training:
         self._inputs = check(loader, inputs)
         self._loader = loader
         if self.replicas is not None:
-            self.replicas.resize(self._windows(len(self.replicas.devices), self.replicas.least))
+            self.replicas.resize(self._windows(self.replicas.devices, self.replicas.least))
 
     def epoch(self, number: int) -> Iterator[GraphBatch]:
         """See `Graph.epoch`."""

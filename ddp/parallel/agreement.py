@@ -31,21 +31,33 @@ class Watched:
             for name, parameter in module._parameters.items()
             if parameter is not None
         ]
-        self._model = model
+        self._model, self._modules = model, list(model.modules())
+        self._known = {id(parameter) for _, _, parameter, *_ in self._held}
+        self._parts = self._now()
 
     def check(self) -> None:
-        """Raise ValueError for a parameter that was replaced, unfrozen or is of another type or memory format now."""
+        """Raise ValueError for a parameter that was added, replaced, unfrozen or is of another type or memory format now."""
         for holder, name, parameter, trained, dtype, strides in self._held:
             held = holder.get(name)
             same = held is parameter and held.dtype is dtype and held.stride() == strides
             if same and (trained or not parameter.requires_grad):
                 continue
             full = next((n for n, p in self._model.named_parameters() if p is held), name)
-            became = "unfrozen" if same else "replaced or changed in type or memory format"
-            raise ValueError(
-                f"parameter {full} was {became} after the model was wrapped: its gradient would stay on this rank; do that "
-                "first, or close() the wrapper and wrap the model anew, on all ranks"
-            )
+            self._refuse(full, "unfrozen" if same else "replaced or changed in type or memory format")
+        if self._parts != self._now():
+            for name, parameter in self._model.named_parameters():
+                if parameter.requires_grad and id(parameter) not in self._known:
+                    self._refuse(name, "added")
+
+    def _now(self) -> list[tuple[int, ...]]:
+        """What every module holds: the same as long as nothing was added or put in another's place."""
+        return [(*map(id, one._parameters.values()), *map(id, one._modules.values())) for one in self._modules]
+
+    def _refuse(self, name: str, became: str) -> None:
+        raise ValueError(
+            f"parameter {name} was {became} after the model was wrapped: its gradient would stay on this rank; do that "
+            "first, or close() the wrapper and wrap the model anew, on all ranks"
+        )
 
 
 def describe(model: nn.Module) -> list[Part]:

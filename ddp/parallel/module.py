@@ -110,7 +110,7 @@ class DistributedDataParallel(nn.Module):
                 )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As `module`. Raises ValueError for a parameter that was replaced or unfrozen since it was wrapped."""
+        """As `module`. Raises ValueError for a parameter that was added, replaced or unfrozen since it was wrapped."""
         if torch.is_grad_enabled():
             self._watched.check()
             self._break_off()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench.analysis.stream import sort
 from bench.analysis.stretches import clipped, common, seconds, union
-from bench.analysis.timeline import arrivals, overlap, step_times
+from bench.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.runfolder import find_runs
 from ddp.core.events import Finished, Ready, Reduced, Slice, Snapshot
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec, write_run
@@ -50,6 +50,24 @@ def test_steps_hold_what_is_exchanged_inside_them() -> None:
     assert first is not None
     assert (first.count, first.p50_ms) == (2, pytest.approx(5000))
     assert (first.p95_ms, first.p99_ms) == (pytest.approx(5900), pytest.approx(5980))
+
+
+def test_who_waits_for_a_straggler_in_every_step_is_none() -> None:
+    """Ranks that meet before the optimizer all take as long as the slowest one: the index was always 1."""
+    slices: list[Slice] = []
+    for step in range(3):
+        at = 100.0 + step
+        for rank, works in enumerate((0.2, 0.6)):
+            slices += [
+                Slice(at, rank, "data", 0.1, -1),
+                Slice(at + 0.1, rank, "backward", works - 0.1, -1),
+                Slice(at + works, rank, "exchange", 0.7 - works, step),
+                Slice(at + 0.7, rank, "optimizer", 0.1, -1),
+            ]
+    stream = sort([ready(0), ready(1), *slices], 99.0)
+    assert [round(row.p50_ms) for row in step_times(stream, 2) if row is not None] == [800, 800]
+    assert straggler_index(stream) == pytest.approx(0.7 / 0.5)
+    assert straggler_index(sort([], 99.0)) is None
 
 
 def test_what_the_coordinator_averages_meanwhile_is_hidden() -> None:

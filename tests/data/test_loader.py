@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -217,3 +219,44 @@ def test_round_robin_with_torchs_loader() -> None:
             RoundRobinSampler(*arguments)
     with pytest.raises(ValueError, match="without drop_last"):
         list(sampler.even(torch.utils.data.DataLoader(inputs, batch_size=2, drop_last=True)))
+
+
+class Gated:
+    """Samples that do not come before the gate is open."""
+
+    def __init__(self) -> None:
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.set()
+        self.gate.wait(10.0)
+        return index
+
+
+def test_threads_take_turns() -> None:
+    """An epoch that another thread began dropped what was waited for: it was called late after the whole deadline."""
+    gated, found = Gated(), {}
+    loader = DataLoader(gated, batch_size=4, loader="streaming", deadline_s=5.0)
+
+    def take(epoch: int) -> None:
+        found[epoch] = torch.cat(list(loader.epoch(epoch))).tolist()
+
+    threads = [threading.Thread(target=take, args=(epoch,)) for epoch in (0, 1)]
+    threads[0].start()
+    assert gated.asked.wait(5.0)
+    threads[1].start()
+    threads[1].join(0.2)  # it would have begun by now
+    gated.gate.set()
+    for thread in threads:
+        thread.join(10.0)
+    loader.close()
+    assert found == {epoch: loader.order(epoch).tolist() for epoch in (0, 1)}
+
+
+def test_a_loader_that_was_used_can_be_sent_to_another_process() -> None:
+    loader = DataLoader(data(12), batch_size=4)
+    batches = [part[1].tolist() for part in loader.epoch(3)]
+    assert [part[1].tolist() for part in pickle.loads(pickle.dumps(loader)).epoch(3)] == batches

@@ -177,3 +177,24 @@ def test_a_parameter_that_gets_other_memory_is_told() -> None:
         parameter.data = torch.zeros_like(parameter)
     with pytest.raises(ValueError, match=r"was replaced during training: change it in place \(copy_\)"):
         backward(graph, *data(12))
+
+
+@pytest.mark.parametrize("how", ["another", "one more", "a parameter"])
+def test_a_module_that_comes_after_the_replicas_is_an_error(how: str) -> None:
+    """The first replica had another head than the others, and answers were of both."""
+    graph = on(2, plain(), plain)
+    x, y = data(8)
+    backward(graph, x, y)
+    graph.step()
+    name, layer = [(name, part) for name, part in graph.named_children() if isinstance(part, nn.Linear)][-1]
+    if how == "another":
+        setattr(graph, name, nn.Linear(layer.in_features, layer.out_features))
+    elif how == "one more":
+        layer.add_module("more", nn.Linear(1, 1))
+    else:
+        layer.register_parameter("more", nn.Parameter(torch.ones(1)))
+    graph.eval()
+    with pytest.raises(
+        GraphError, match="after it was distributed, and the other replicas do not have it: do that before"
+    ):
+        graph(x)

@@ -45,6 +45,15 @@ def test_el_che_where_devices_are_unequal(config: dict[str, Any], on_: bool) -> 
     assert on(2, **config).has_el_che() == on_
 
 
+def test_el_che_goes_by_the_devices_that_the_graph_is_distributed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of `setup_with`, or all GPUs, were looked at, and a call of `distribute` names others."""
+    monkeypatch.setattr("ddp.graph.config.heterogeneous", lambda devices: len(devices) == 2)
+    graph = plain()
+    graph.set_data_loader(DataLoader(data(80), batch_size=8, names=["point", "class"]), "point")
+    graph.distribute(plain, ["cpu", "cpu"])
+    assert graph.has_el_che()
+
+
 def test_el_che_gives_a_slow_device_fewer_batches_and_records_it() -> None:
     records: list[Any] = []
     graph = on(2, speeds=(1.0, 0.2), max_anchor=2, timeline=lambda record, at: records.append(record))

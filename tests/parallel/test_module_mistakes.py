@@ -186,12 +186,32 @@ def _widen(model: nn.Linear) -> None:
     model.double()
 
 
+def _add(model: nn.Linear) -> None:
+    model.register_parameter("scale", nn.Parameter(torch.ones(2)))
+
+
+def _fill(model: nn.Linear) -> None:
+    model.gain = nn.Parameter(torch.ones(2))
+
+
+def _grow(model: nn.Linear) -> None:
+    model.add_module("head", nn.Linear(2, 2))
+
+
+def _exchange(model: nn.Linear) -> None:
+    model.inner = nn.Linear(2, 2)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (_unfreeze, "bias was unfrozen"),
         (_replace, "weight was replaced or changed in type or memory format"),
         (_widen, "weight was replaced or changed in type or memory format"),
+        (_add, "scale was added"),
+        (_fill, "gain was added"),
+        (_grow, r"head\.weight was added"),
+        (_exchange, r"inner\.weight was added"),
     ],
 )
 def test_what_becomes_of_parameters_after_wrapping_is_an_error(
@@ -202,8 +222,11 @@ def test_what_becomes_of_parameters_after_wrapping_is_an_error(
     def act(group: Group) -> None:
         model = nn.Linear(6, 2)
         model.bias.requires_grad_(False)
+        model.register_parameter("gain", None)
+        model.add_module("inner", nn.Linear(2, 2))
         wrapped = DistributedDataParallel(model, process_group=group)
-        model.weight.requires_grad_(False)  # what is frozen later is left alone
+        model.weight.requires_grad_(False)  # what is frozen later is left alone, and what comes frozen
+        model.add_module("frozen", nn.Linear(2, 2).requires_grad_(False))
         wrapped(torch.ones(2, 6))
         model.weight.requires_grad_(True)
         change(model)

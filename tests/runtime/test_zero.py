@@ -252,6 +252,24 @@ def test_a_rank_may_own_nothing_of_what_is_frozen(tmp_path: Path, kind: str) -> 
         assert all(torch.equal(found[name], truth[name]) == name.startswith("1.") for name in truth)
 
 
+def freeze_first(folder: Path, rank: int, world_size: int, kind: str):
+    team = Team(folder, rank, world_size, kind, "memory", optimizer="momentum")
+    team.model[0].requires_grad_(False)
+    for number in range(3):
+        team.step(number)
+    team.sharded.settle()
+    team.collectives.transport.close()
+    return team.model.state_dict()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_frozen_before_the_first_step_leaves_the_rest_in_step(tmp_path: Path, kind: str) -> None:
+    """Ranks fetched nothing any more of all that lies on one line with it."""
+    first, other = together(freeze_first, tmp_path, 2, kind)
+    assert same(first, other)
+    assert torch.equal(first["0.weight"], MODELS["deep"]()[0].weight)
+
+
 def replay(whole: dict) -> torch.nn.Module:
     """Torch's own model and optimizer go on from it, with the batches of two ranks."""
     model = MODELS["attentive"]()

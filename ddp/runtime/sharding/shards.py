@@ -38,16 +38,13 @@ class Group:
     def __init__(self, parameters: list[nn.Parameter], world_size: int, rank: int) -> None:
         self.parameters, self.rank = parameters, rank
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
+        self.trained = parameters[0].requires_grad
+        """Whether these parameters have gradients; one that is frozen later is shared out all the same."""
         self.shapes = [parameter.shape for parameter in parameters]
         self.layout = Layout(tuple(parameter.numel() for parameter in parameters), world_size)
         self.shards: list[Shard] = []
         self.shared_out = False
         """Whether ranks have shards of it, this one perhaps none; else all have it whole."""
-
-    @property
-    def trained(self) -> bool:
-        """Whether these parameters have gradients."""
-        return self.parameters[0].requires_grad
 
     def place(self, lie: Callable[[nn.Parameter, int, int, int], Tensor]) -> None:
         """Make the shards; `lie(parameter, start, stop, at)` gives the memory [stop - start], filled."""
