@@ -71,10 +71,10 @@ def _place(where: tuple[int | str, ...]) -> str:
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
     """The verdicts with what is expected marked as such."""
-    known = {(one.identity, one.check): one for one in expected if today <= one.until}
-    return [
-        _applied(one, known.get((one.identity, one.check)) if one.identity is not None else None) for one in verdicts
-    ]
+    known: dict[tuple[Identity | None, str], Expected] = {
+        (one.identity, one.check): one for one in expected if today <= one.until
+    }
+    return [_applied(verdict, known.get((verdict.identity, verdict.check))) for verdict in verdicts]
 
 
 def _applied(verdict: Verdict, known: Expected | None) -> Verdict:

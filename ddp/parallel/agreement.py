@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.parallel.group import Group
-from ddp.runtime.flat import refuse_complex
+from ddp.runtime.flat import refuse_complex, refuse_formless
 
 Part = tuple[str, str, str, list[int], bool, list[int]]
 """(parameter or buffer, name, data type, shape, trained, strides of its gradient if it has one)."""
@@ -66,16 +65,7 @@ def describe(model: nn.Module) -> list[Part]:
         *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
         *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
     ]
-    for kind, name, tensor in named:
-        if is_lazy(tensor):
-            raise ValueError(
-                f"{kind} {name} has no shape yet: pass a batch through the model, on all ranks, then wrap it"
-            )
-        if tensor.layout is not torch.strided:
-            raise ValueError(
-                f"{kind} {name} is sparse, and ranks send dense ones: register its indices and values as buffers, and put "
-                "it together in the forward pass"
-            )
+    refuse_formless(((f"{kind} {name}", tensor) for kind, name, tensor in named), "on all ranks, then wrap it")
     return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad, _strides(t)) for kind, name, t in named]
 
 

@@ -43,7 +43,9 @@ class FlatState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        _refuse_formless((*model.named_parameters(), *model.named_buffers()))
+        refuse_formless(
+            (*model.named_parameters(), *model.named_buffers()), "where it is made, before the optimizer is"
+        )
         self._slots = list(_slots(model))
         self._device = self._slots[0][2].device if self._slots else torch.device("cpu")
         self.named = list(model.named_parameters())
@@ -201,13 +203,11 @@ def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:
             )
 
 
-def _refuse_formless(named: Iterable[tuple[str, Tensor]]) -> None:
-    """Raise ValueError for a tensor that has no place in flat memory."""
+def refuse_formless(named: Iterable[tuple[str, Tensor]], when: str) -> None:
+    """Raise ValueError for a tensor without values that lie in a row; `when` to give it a shape, as a clause."""
     for name, tensor in named:
         if is_lazy(tensor):
-            raise ValueError(
-                f"{name} has no shape yet: pass a batch through the model where it is made, before the optimizer is"
-            )
+            raise ValueError(f"{name} has no shape yet: pass a batch through the model {when}")
         if tensor.layout is not torch.strided:
             raise ValueError(
                 f"{name} is sparse, and ranks average dense ones: register its indices and values as buffers, and put it "

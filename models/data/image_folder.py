@@ -40,8 +40,8 @@ def listing(root: Path, seed: int) -> Listing:
         raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
     train = root / "train"
     if not (train.is_dir() and _folders(train)):
-        parts = [name for name in _folders(root) if name.lower() in PARTS and _folders(root / name)]
-        if parts and parts == _folders(root):
+        parts = _folders(root)
+        if parts and all(name.lower() in PARTS and _folders(root / name) for name in parts):
             raise ValueError(
                 f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are, or rename them: "
                 f"train, and {' or '.join(EVAL)}"

@@ -81,7 +81,7 @@ def test_parameters_that_share_memory_are_refused_unless_they_are_one() -> None:
 def test_a_buffer_that_was_given_other_memory_is_taken_back() -> None:
     model = nn.BatchNorm1d(4)
     state = FlatState(model)
-    model.running_mean.data = torch.arange(4.0)  # type: ignore[union-attr]
+    model.running_mean.data = torch.arange(4.0)
     model.running_var = torch.arange(4.0, 8.0, requires_grad=True)
     state.gather()
     buffers = [section.values for section in state.sections if section.kind == "buffers"]
