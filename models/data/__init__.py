@@ -34,6 +34,7 @@ DATA: dict[str, Entry] = {
     "mnist": Entry("models.data.mnist"),
     "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
     "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
+    "shifted_digits": Entry("models.data.shifted_digits"),
     "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
     "text_file": Entry("models.data.text_file", ("path", "seq_len")),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddp.data import TensorSource
 from models.data.dataset import DataSet, Origin
@@ -12,14 +14,23 @@ from models.data.images import images_source
 from models.data.options import DataOptions
 from models.data.split import held_out
 
-STD = (0.3760,)
+MEAN, STD = (0.3053,), (0.3760,)
+TOP = 16
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
     """Nothing to do: scikit-learn brings the file."""
 
 
-def _load() -> tuple[TensorSource, TensorSource]:
+class Labelled(NamedTuple):
+    """Images [n, 8, 8] of values 0 to `TOP`, and labels [n]."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.uint8]
+
+
+def read() -> tuple[Labelled, Labelled]:
+    """The digits to train with, and those of the test."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -28,8 +39,18 @@ def _load() -> tuple[TensorSource, TensorSource]:
     for digit in range(10):
         members = np.flatnonzero(labels == digit)
         chosen[members[held_out(0, digit, len(members))]] = True
-    train, test = (images_source(images[part], labels[part], 16, [0.3053], STD) for part in (~chosen, chosen))
+    train, test = (Labelled(images[part], labels[part]) for part in (~chosen, chosen))
     return train, test
+
+
+def source(part: Labelled) -> TensorSource:
+    """As samples, normalised."""
+    return images_source(part.images, part.labels, TOP, MEAN, STD)
+
+
+def _load() -> tuple[TensorSource, TensorSource]:
+    train, test = read()
+    return source(train), source(test)
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
