@@ -55,10 +55,10 @@ def test_averaging_against_copying(
     replicas, mean = [memory(f"snapshot-{rank}") for rank in range(world)], memory("average")
     source, target = memory("source"), memory("target")
     weights = tuple(float(3 + 2 * rank) for rank in range(world))
-    settings: dict[str, Any] = {"blend": 1.0, "measure": True} if stage == "round" else {}
+    blend = 1.0 if stage == "round" else None
 
     def work() -> object:
-        return average(mean, replicas, weights, **settings)
+        return average(mean, replicas, weights, blend=blend)
 
     work()
     moved = world + 1 if stage == "average" else 2 * world + 1

@@ -1,22 +1,23 @@
-"""The weighted mean of replicas that lie in memory, piece by piece in the cache. Tensor code alone.
+"""The weighted mean of replicas that lie in memory, piece by piece in the cache.
 
 A running mean, m <- m + (x - m) w_k / (w_1 + ... + w_k): one pass over each replica, no wider type, an error of a few units
-in the last place. The difference is taken from the heavier side, which keeps equal values bit for bit, the sign of zero too:
-identical replicas give themselves.
+in the last place. What is equal stays, bit for bit: identical replicas give themselves.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ddp.runtime.buffers import signed
+from ddp.runtime.compiled import Flat, begin, excess, proceed
 from ddp.runtime.outer import Outer, precise
 
-PIECE = 1 << 18
+PIECE = 1 << 17
 """Elements at a time: large enough for calls to cost nothing, small enough for the running mean to stay in the cache."""
 
 
@@ -45,66 +46,63 @@ def average(
     weights: Sequence[float],
     outer: Outer | None = None,
     blend: float | None = None,
-    measure: bool = False,
 ) -> tuple[float, list[float]]:
-    """`mean` becomes the average of `replicas` (flat, same size and type); integers take the maximum.
+    """`mean` becomes the average of `replicas` (flat, same size and type, on the CPU); integers take the maximum.
 
     A weight of 0 leaves a replica out, whatever it holds; if all are 0, all count alike. `outer` takes its step from the
     average that `mean` holds on entry. With `blend`, every replica becomes its excess, blend * (replica - average), which is
-    exactly zero where both are equal, infinities too. Returns the squared norms of the average and of each replica's
-    distance from it, where these are to be measured.
+    exactly zero where both are equal, infinities too. Returns the squared norms of the average and, with `blend`, of each
+    replica's distance from it (zeros of integers).
     """
     norm, changes = 0.0, [0.0] * len(replicas)
+    if not mean.is_floating_point():
+        _highest(mean, replicas, blend)
+        return norm, changes
     entering = [k for k, weight in enumerate(weights) if weight] or list(range(len(replicas)))
-    shares = [weights[k] or 1.0 for k in entering]
-    # Cut once: a slice costs as much as a third of the arithmetic on it.
-    for piece, part, *own in zip(
-        pieces(mean.numel()), *(torch.split(flat, PIECE) for flat in (mean, *replicas)), strict=True
-    ):
+    shares = _shares([weights[k] or 1.0 for k in entering])
+    kind = precise(mean.dtype)
+    for piece in pieces(mean.numel()):
+        part, own = mean[piece], [replica[piece] for replica in replicas]
+        # Copies of the half types; of others the memory itself.
         last = part.clone() if outer is not None else None
-        length = _combine(part, own, entering, shares)
+        into, wide = part.to(kind), [replica.to(kind) for replica in own]
+        length = _combine(into.numpy(), [wide[k].numpy() for k in entering], shares)
+        if into is not part:
+            part.copy_(into)
         if outer is not None and last is not None:
             outer.step(part, last, piece)
             length = square(part)
-        finite = math.isfinite(length)
-        norm += length if measure else 0.0
-        if blend is None or part.dtype is torch.bool:
+        norm += length
+        if blend is None:
             continue
-        for k, replica in enumerate(own):
-            same = None if finite else replica == part
-            signed(replica).sub_(signed(part))
-            if same is not None:
-                replica.masked_fill_(same, 0.0)
-            if measure:
-                changes[k] += square(replica)
-            if blend != 1.0:
-                replica.mul_(blend)
+        into = part.to(kind)
+        for k, (replica, values) in enumerate(zip(own, wide, strict=True)):
+            changes[k] += excess(values.numpy(), into.numpy(), blend)
+            if values is not replica:
+                replica.copy_(values)
     return norm, changes
 
 
-def _combine(mean: Tensor, replicas: list[Tensor], entering: list[int], weights: list[float]) -> float:
-    """The mean of those that enter, or the maximum of all; returns its squared norm, infinite unless all elements are
-    finite. Of integers 0."""
-    if not mean.is_floating_point():
-        mean.copy_(replicas[0])
-        for replica in replicas[1:]:
-            torch.maximum(mean, replica, out=mean)
-        return 0.0
-    kind = precise(mean.dtype)
-    chosen = [replicas[k] for k in entering]
-    into = mean if mean.dtype == kind else torch.empty_like(mean, dtype=kind)
-    now, total = chosen[0].to(kind), weights[0]
-    for replica, weight in zip(chosen[1:], weights[1:], strict=True):
-        total += weight
-        share, own = weight / total, replica.to(kind)
-        # `lerp` starts from the nearer end; only with a share of 0.5 or more does a zero keep its sign there.
-        now = torch.lerp(now, own, share, out=into) if share >= 0.5 else torch.lerp(own, now, 1.0 - share, out=into)
-    if now is not mean:
-        mean.copy_(now)
-    length = square(now)
-    if math.isfinite(length):
-        return length
-    # Equal infinities have no difference.
-    same = torch.stack([replica == chosen[0] for replica in chosen]).all(dim=0)
-    mean.copy_(torch.where(same, chosen[0], mean))
-    return math.inf
+def _shares(weights: Sequence[float]) -> list[float]:
+    """What each takes of the running mean as it enters: the first one all, whatever its weight."""
+    return [weight / total for weight, total in zip(weights, accumulate(weights), strict=True)]
+
+
+def _combine(mean: Flat, replicas: Sequence[Flat], shares: Sequence[float]) -> float:
+    """Four at a time. Where they do not come out even the last one fills up, with a share of nothing."""
+    missing = -len(replicas) % 4
+    arrays, numbers = [*replicas, *[replicas[-1]] * missing], [*shares, *[0.0] * missing]
+    squares = begin(mean, *arrays[:4], *numbers[1:4])
+    for k in range(4, len(arrays), 4):
+        squares = proceed(mean, *arrays[k : k + 4], *numbers[k : k + 4])
+    return squares
+
+
+def _highest(mean: Tensor, replicas: Sequence[Tensor], blend: float | None) -> None:
+    """The maximum of integers; with `blend`, whatever it is, every replica becomes its distance."""
+    mean.copy_(replicas[0])
+    for replica in replicas[1:]:
+        torch.maximum(mean, replica, out=mean)
+    if blend is not None and mean.dtype is not torch.bool:
+        for replica in replicas:
+            signed(replica).sub_(signed(mean))

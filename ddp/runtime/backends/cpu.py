@@ -193,7 +193,8 @@ class Reducer:
                     mean = self._file(path.with_stem(f"{kind}-{NOBODY}"))
                     laid = [self._file(path.with_stem(f"{kind}-{rank}")) for rank in order.members]
                     length, apart = average(mean, laid, weights, **self._treatment(kind, path, mean))
-                    norm, changes = norm + length, [a + b for a, b in zip(changes, apart, strict=True)]
+                    if kind == "parameters":  # the divergence is theirs alone
+                        norm, changes = norm + length, [a + b for a, b in zip(changes, apart, strict=True)]
                     size += (2 * len(laid) + 1) * mean.nbytes
             for rank, change in zip(order.members, changes, strict=True):
                 divergence = ratio(change, norm)
@@ -213,7 +214,7 @@ class Reducer:
             if step is not None:  # in shared memory, for checkpoints
                 step.velocity = _velocity(self._scratch, mean.dtype, mean.numel())
         elastic = self._settings.elastic
-        return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic, "measure": True}
+        return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic}
 
     def _file(self, path: Path) -> Tensor:
         """The tensor in a file that a rank has made; kept mapped."""
