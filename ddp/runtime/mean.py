@@ -7,8 +7,9 @@ in the last place. What is equal stays, bit for bit: identical replicas give the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from ddp.runtime.buffers import signed
 from ddp.runtime.compiled import Flat, begin, excess, proceed
 from ddp.runtime.outer import Outer, precise
 
-PIECE = 1 << 17
+PIECE = 1 << 18
 """Elements at a time: large enough for calls to cost nothing, small enough for the running mean to stay in the cache."""
 
 
@@ -60,27 +61,35 @@ def average(
         return norm, changes
     entering = [k for k, weight in enumerate(weights) if weight] or list(range(len(replicas)))
     shares = _shares([weights[k] or 1.0 for k in entering])
-    kind = precise(mean.dtype)
+    narrow = precise(mean.dtype) != mean.dtype
+    whole, *own = [_numbers(flat) for flat in (mean, *replicas)]
     for piece in pieces(mean.numel()):
-        part, own = mean[piece], [replica[piece] for replica in replicas]
         # Copies of the half types; of others the memory itself.
-        last = part.clone() if outer is not None else None
-        into, wide = part.to(kind), [replica.to(kind) for replica in own]
-        length = _combine(into.numpy(), [wide[k].numpy() for k in entering], shares)
-        if into is not part:
-            part.copy_(into)
+        into, wide = whole(piece), [numbers(piece) for numbers in own]
+        last = mean[piece].clone() if outer is not None else None
+        length = _combine(into, [wide[k] for k in entering], shares)
+        if narrow:
+            mean[piece] = torch.from_numpy(into)
         if outer is not None and last is not None:
-            outer.step(part, last, piece)
-            length = square(part)
+            outer.step(mean[piece], last, piece)
+            length = square(mean[piece])
         norm += length
         if blend is None:
             continue
-        into = part.to(kind)
-        for k, (replica, values) in enumerate(zip(own, wide, strict=True)):
-            changes[k] += excess(values.numpy(), into.numpy(), blend)
-            if values is not replica:
-                replica.copy_(values)
+        into = whole(piece)
+        for k, values in enumerate(wide):
+            changes[k] += excess(values, into, blend)
+            if narrow:
+                replicas[k][piece] = torch.from_numpy(values)
     return norm, changes
+
+
+def _numbers(flat: Tensor) -> Callable[[slice], Flat]:
+    """Pieces of a flat tensor as numbers to compute with."""
+    kind = precise(flat.dtype)
+    if flat.dtype == kind:
+        return cast("Flat", flat.numpy()).__getitem__  # a slice of an array costs a fifth of one of a tensor
+    return lambda piece: cast("Flat", flat[piece].to(kind).numpy())
 
 
 def _shares(weights: Sequence[float]) -> list[float]:

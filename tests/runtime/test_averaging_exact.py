@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -159,9 +162,10 @@ def test_integers_take_the_maximum_and_get_there_by_their_excess(dtype: torch.dt
         assert torch.equal(replica, highest)
 
 
-def test_the_mean_is_good_to_a_few_units_in_the_last_place() -> None:
-    replicas = [torch.randn(100_003, generator=torch.Generator().manual_seed(k)) for k in range(8)]
-    weights, mean = (3, 1, 4, 1, 5, 9, 2, 6), torch.empty(100_003)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 11])
+def test_the_mean_is_good_to_a_few_units_in_the_last_place(count: int) -> None:
+    replicas = [torch.randn(100_003, generator=torch.Generator().manual_seed(k)) for k in range(count)]
+    weights, mean = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)[:count], torch.empty(100_003)
     own = [replica.clone() for replica in replicas]
     norm, changes = average(mean, own, weights, blend=0.5)
     exact = sum(w * replica.double() for w, replica in zip(weights, replicas, strict=True)) / sum(weights)
@@ -171,3 +175,11 @@ def test_the_mean_is_good_to_a_few_units_in_the_last_place() -> None:
         torch.testing.assert_close(excess, 0.5 * (replica - mean), rtol=0, atol=1e-7)
         assert change == pytest.approx(float((replica - mean).double().norm()) ** 2, rel=1e-5)
     assert norm == pytest.approx(float(mean.double().norm()) ** 2, rel=1e-5)
+
+
+def test_loops_are_compiled_where_nothing_can_be_kept() -> None:
+    """An installation that cannot be written, and a user without a home: compiled anew by each process."""
+    where = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # which has none, as nobody names a folder
+    asked = "import ddp.runtime.compiled as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
+    done = subprocess.run([sys.executable, "-c", asked], env=os.environ | where, capture_output=True, text=True)
+    assert done.stdout == "3.0\n", done.stderr
