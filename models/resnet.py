@@ -100,7 +100,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="digits", epochs=16, batch_size=32, lr=0.05, target=0.97, schedule="cosine"),
+        "quick": Recipe(data="shifted_digits", epochs=4, batch_size=32, lr=0.05, target=0.97, schedule="cosine"),
         "published": Recipe(
             data="cifar10", epochs=200, batch_size=128, lr=0.1, target=0.9125, schedule="steps", augment=True
         ),
