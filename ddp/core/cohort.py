@@ -92,6 +92,8 @@ class Round:
     contributions: tuple[Contribution, ...] = ()
     seconds: tuple[tuple[int, float], ...] = ()
     """(rank, from entering the collective to its end); of a non-blocking backend (-1, averaging the snapshots)."""
+    away: tuple[tuple[int, float], ...] = ()
+    """What it kept each rank from training besides."""
     divergence: tuple[tuple[int, float], ...] = ()
     """(rank, how far it was from the average)."""
     starved: tuple[int, ...] = ()

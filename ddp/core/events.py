@@ -122,6 +122,8 @@ class Averaged:
     """Of the replica just after."""
     average: Sums = ()
     """Of what it took for the average."""
+    away_s: float = 0.0
+    """What the round kept the rank from training besides, seconds: reporting, copying, laying down a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +270,8 @@ class RoundClosed:
     busy_s: tuple[float, ...]
     """Seconds in which it did so."""
     sync_s: float
-    """The round's cost: time on the wire of a collective, or of averaging the snapshots."""
+    """What the round cost, but for waiting: time on the wire of a collective, or of averaging the snapshots, and what it
+    kept ranks from training besides, weighed by their samples."""
     wait_s: tuple[float, ...]
     """Seconds that a rank stood in the collective before the last one arrived."""
     divergence: tuple[float, ...]

@@ -106,6 +106,7 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
     if stage == "collect":
         current = replace(current, seconds=(*current.seconds, (event.rank, event.seconds)))
+    current = replace(current, away=(*current.away, (event.rank, event.away_s)))
     current = replace(current, divergence=(*current.divergence, (event.rank, event.divergence)))
     cohort = replace(cohort, round=current)
     if cohort.shares:
@@ -258,13 +259,15 @@ def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
     idle, ranks = Contribution(-1, (), 0, 0, 0.0), range(cohort.world.size)
     stays, apart = dict(current.seconds), dict(current.divergence)
     # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
-    wire = min(stays.values())
+    wire, away = min(stays.values()), dict(current.away)
+    samples = sum(entry.samples for entry in current.contributions)
+    lost = sum(away.get(entry.rank, 0.0) * entry.samples for entry in current.contributions) / max(samples, 1)
     return RoundClosed(
         at,
         current.index,
         steps=tuple(brought.get(rank, idle).steps for rank in ranks),
         busy_s=tuple(brought.get(rank, idle).busy_s for rank in ranks),
-        sync_s=wire,
+        sync_s=wire + lost,
         wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
         divergence=tuple(apart.get(rank, 0.0) for rank in ranks),
         starved=tuple(rank in current.starved for rank in ranks),

@@ -61,6 +61,8 @@ class Rank:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = Loop(job, rank, channel.send)
+        self._away = 0.0
+        """Seconds that the last snapshot kept this rank from training."""
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
         self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
@@ -87,8 +89,7 @@ class Rank:
 
     def _obey(self, action: Action) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
-        if not isinstance(action, Step):
-            loop.pause()
+        since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
                 if self._mishaps is not None:
@@ -97,11 +98,11 @@ class Rank:
             case Idle():
                 self._wait()
             case Average():
-                self._average(action)
+                self._average(action, since)
             case Apply():
                 change = backend.apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
-                self._averaged(action.round, 0, 0, change)
+                self._averaged(action.round, 0, 0, change, self._away + now() - since)
             case Join():
                 backend.join(action)
                 self._channel.send(Alive(now(), rank))
@@ -136,25 +137,27 @@ class Rank:
         if orders:  # only what is granted is read ahead, and no longer what was taken back
             self._loop.expect(self._worker.ahead())
 
-    def _average(self, order: Average) -> None:
+    def _average(self, order: Average, since: float) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
         if not backend.facts.blocking:
             brought = backend.snapshot(order.round)
             steps, samples = loop.contribute(order.round)
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples, brought))
+            self._away = now() - since
             return
         change = backend.average(order, loop.samples)
-        self._contributed(order.round, change)
+        self._contributed(order.round, change, max(now() - since - change.seconds, 0.0))
 
-    def _contributed(self, round: int, change: Change) -> None:
+    def _contributed(self, round: int, change: Change, away_s: float = 0.0) -> None:
         steps, samples = self._loop.contribute(round)
         self._loop.version += 1
-        self._averaged(round, steps, samples, change)
+        self._averaged(round, steps, samples, change, away_s)
 
-    def _averaged(self, round: int, steps: int, samples: int, change: Change) -> None:
+    def _averaged(self, round: int, steps: int, samples: int, change: Change, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
-        self._channel.send(Averaged(now(), self._rank, round, *figures, change.brought, change.became, change.average))
+        seen = change.brought, change.became, change.average
+        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """A collective broke: undo the step that it was part of, say so and stand still."""
