@@ -57,3 +57,9 @@ class Async(WindowSettings):
             max(more, min(2 * more, most)) if starved else more
             for more, starved in zip(state.overshoot, event.starved, strict=True)
         )
+
+    def stretched_overshoot(self, overshoot: tuple[int, ...], before: int, now: int) -> tuple[int, ...]:
+        """As large a part of a longer window: what ranks drift apart in one grows with it."""
+        if self.max_overshoot is not None or now <= before:
+            return overshoot
+        return tuple(-(-more * now // before) for more in overshoot)
