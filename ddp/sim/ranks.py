@@ -215,7 +215,8 @@ class Ranks:
         rank = self.all[index]
         assert rank.laid & ~self.average == 0, "the average holds what it is the average of"
         rank.content |= self.average
-        self.tell(Averaged(0.0, index, round, 0, 0, self.costs.copy_s, 8, 0.0))
+        copy_s = self.costs.copy_s
+        self.tell(Averaged(0.0, index, round, 0, 0, copy_s, 8, 0.0, away_s=2 * copy_s))
 
     def _adopted(self, index: int, round: int) -> None:
         rank = self.all[index]

@@ -21,6 +21,7 @@ from ddp.core.events import (
     Progress,
     Ready,
     Reduced,
+    RoundClosed,
     Snapshot,
     Tick,
 )
@@ -129,6 +130,19 @@ def test_ranks_that_evaluate_before_a_collective_are_not_stuck_in_it() -> None:
     coordinator, _ = play(ready(0), ready(1), *trained, *averaged, *beats, Tick(14.5), world=world)
     assert coordinator.cohort.round is not None
     assert not coordinator.over
+
+
+def test_what_a_round_keeps_ranks_from_training_is_part_of_its_cost() -> None:
+    """Weighed by samples, beside the shortest stay in the collective."""
+    trained = [Progress(2.0, 0, 0, 8, 80, 0.1, 0.0, 0.1), Progress(2.0, 1, 0, 2, 20, 0.1, 0.0, 0.1)]
+    averaged = [
+        Averaged(3.0, 0, 0, 8, 80, 0.1, 8, 0.0, away_s=0.02),
+        Averaged(3.0, 1, 0, 2, 20, 0.3, 8, 0.0, away_s=0.07),
+    ]
+    _, issued = play(ready(0), ready(1), *trained, *averaged, policy=Cadence(speed_hint=(4.0, 1.0)))
+    (closed,) = (output for output in issued if isinstance(output, RoundClosed))
+    assert closed.sync_s == pytest.approx(0.1 + 0.8 * 0.02 + 0.2 * 0.07)
+    assert closed.wait_s == pytest.approx((0.0, 0.2))
 
 
 @pytest.mark.parametrize("rounds", [(0, 0), (-1, -1)], ids=["between steps", "inside a step"])

@@ -177,3 +177,19 @@ def test_settings_of_a_user_go_before_those_of_a_recipe() -> None:
 def test_a_data_set_is_called_by_its_settings() -> None:
     assert title("digits", DataOptions()) == "digits"
     assert title("synthetic", DataOptions(samples=100, shape=(3, 8, 8))) == "synthetic (samples 100, shape 3x8x8)"
+
+
+def test_shifted_digits_are_the_digits_and_each_moved_by_a_pixel() -> None:
+    (plain, labels), (test, _) = load("digits", Path())
+    (train, marked), (same, _) = load("shifted_digits", Path())
+    assert torch.equal(test, same)
+    assert len(train) == 5 * len(plain) == 7190
+    original, up, down, left, right = train.chunk(5)
+    assert torch.equal(original, plain)
+    assert all(torch.equal(part, labels) for part in marked.chunk(5))
+    assert torch.equal(up[..., :-1, :], plain[..., 1:, :])
+    assert torch.equal(down[..., 1:, :], plain[..., :-1, :])
+    assert torch.equal(left[..., :-1], plain[..., 1:])
+    assert torch.equal(right[..., 1:], plain[..., :-1])
+    background = plain.min()
+    assert all((edge == background).all() for edge in (up[..., -1, :], down[..., 0, :], left[..., -1], right[..., 0]))

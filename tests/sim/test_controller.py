@@ -137,6 +137,36 @@ def test_where_nobody_blocks_no_rank_starves(step_s: tuple[float, ...], policy: 
     assert starving(case.play(policy), len(step_s)) < 0.01
 
 
+@pytest.mark.parametrize("policy", [Cadence(), Async()])
+def test_laying_down_snapshots_and_taking_averages_is_held_below_the_target(policy: Cadence | Async) -> None:
+    """Averaging alone was counted: windows stayed as short as they were, whatever a round took from the ranks."""
+    world = World(2, 20_000, 1, epochs=1, blocking=False, in_step=False)
+    costs = Costs(lambda rank, step: (0.001, 0.002)[rank], latency_s=0.0002, reduce_s=0.0002, copy_s=0.001)
+    played = simulate(policy, world, costs=costs)
+    starts = [entry.start for entry in played.trained]
+    rounds = len(closed(played))
+    spent = rounds * 2 * costs.copy_s / (max(starts) - min(starts))
+    assert 0.005 < spent < 0.02
+
+
+@pytest.mark.parametrize(("most", "kept"), [(450, 0.4), (45, 0.0)], ids=["in a long epoch", "in a short one"])
+def test_an_overshoot_keeps_its_part_of_a_window_that_grows(most: int, kept: float) -> None:
+    """It grew by doubling, a gap of the slow rank each time. Not where a rank would take what others need of an epoch."""
+    policy = Async()
+    state, plan = policy.init(World(2, most, 1, epochs=9, blocking=False, in_step=False))
+    assert plan.ahead[1] == min(4, max(2, most // 100))
+    for index in range(40):
+        counts = state.elche.counts
+        busy = (0.001 * counts[0], 0.004 * counts[1])
+        event = RoundClosed(float(index), index, counts, busy, 0.002, (0.0,) * 2, (1e-4,) * 2, (False,) * 2)
+        state, _ = policy.update(state, event)
+    assert state.elche.fewest > (10 if most < 100 else 25) - 5
+    ahead = policy.ahead(state)
+    assert ahead[1] >= kept * state.elche.fewest
+    if not kept:
+        assert ahead[1] == plan.ahead[1]
+
+
 @pytest.mark.parametrize("speeds", [(1.0, 0.25, 0.25), (1.0, 0.5, 0.5, 0.25)])
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 2.0])
 def test_nobody_waits_for_the_last_steps_of_an_epoch(speeds: tuple[float, ...], jitter: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddp.core.elche import ElChe
 from ddp.core.events import RoundClosed
 from ddp.core.policies.windows import WindowSettings, WindowState
 from ddp.core.world import World
@@ -58,8 +59,10 @@ class Async(WindowSettings):
             for more, starved in zip(state.overshoot, event.starved, strict=True)
         )
 
-    def stretched_overshoot(self, overshoot: tuple[int, ...], before: int, now: int) -> tuple[int, ...]:
-        """As large a part of a longer window: what ranks drift apart in one grows with it."""
-        if self.max_overshoot is not None or now <= before:
+    def stretched_overshoot(self, overshoot: tuple[int, ...], before: ElChe, now: ElChe) -> tuple[int, ...]:
+        """As large a part of a longer window, since what ranks drift apart in one grows with it; as far as an epoch holds a
+        window and that, as a rank which takes all of the next one leaves the others none."""
+        if self.max_overshoot is not None or now.fewest <= before.fewest:
             return overshoot
-        return tuple(-(-more * now // before) for more in overshoot)
+        room = now.fewest * (now.most - sum(now.counts)) // sum(now.counts)
+        return tuple(max(more, min(-(-more * now.fewest // before.fewest), room)) for more in overshoot)

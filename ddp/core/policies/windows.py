@@ -90,7 +90,7 @@ class WindowSettings(ElCheSettings):
             now = elche.tune(self, measured, may_grow=content >= REARM)
             overshoot = state.overshoot if content < REARM else self.grown_overshoot(state, event)
         now = elche.recount(self, now, state.elche)
-        overshoot = self.stretched_overshoot(overshoot, state.elche.fewest, now.fewest)
+        overshoot = self.stretched_overshoot(overshoot, state.elche, now)
         after = replace(state, elche=now, guard=guard, content=min(content, REARM), overshoot=overshoot)
         plan = self._planned(after, _reason(now, event))
         said = self._said(event, report, verdict)
@@ -114,8 +114,8 @@ class WindowSettings(ElCheSettings):
         """By rank, after a window."""
         return state.overshoot
 
-    def stretched_overshoot(self, overshoot: tuple[int, ...], before: int, now: int) -> tuple[int, ...]:
-        """By rank, where the slowest does `now` steps in a window instead of those before."""
+    def stretched_overshoot(self, overshoot: tuple[int, ...], before: ElChe, now: ElChe) -> tuple[int, ...]:
+        """By rank, where windows are other ones now."""
         return overshoot
 
     @property
