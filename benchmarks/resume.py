@@ -82,8 +82,14 @@ def compare(epochs: int) -> dict[str, tuple[Sample, Sample]]:
     with Warm() as warm, tempfile.TemporaryDirectory(prefix="resume-") as scratch:
         for seed in SEEDS:
             for mode in MODES:
-                words = ("model=mlp", f"mode={mode}", "world_size=2", f"seed={seed}", f"train.epochs={epochs}")
-                words = (*words, "checkpoint.spacing_s=0")
+                words = (
+                    "model=mlp",
+                    "data.name=digits",
+                    f"train.epochs={epochs}",
+                    "world_size=2",
+                    "checkpoint.spacing_s=0",
+                )
+                words = (*words, f"mode={mode}", f"seed={seed}")
                 whole, cut = (Path(scratch) / f"{mode}-{seed}-{kind}" for kind in ("whole", "cut"))
                 whole.mkdir()
                 cut.mkdir()
@@ -115,7 +121,7 @@ def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
         rows.append(row)
     verdict = f"beyond it: {', '.join(beyond)}" if beyond else "none is beyond it"
     return (
-        f"`mlp`, recipe `quick` with {epochs} epochs, 2 ranks, {len(SEEDS)} seeds, killed between the first checkpoint "
+        f"`mlp`, {epochs} epochs of `digits`, 2 ranks, {len(SEEDS)} seeds, killed between the first checkpoint "
         f"and three quarters of the way. Mean ± spread of the seeds; the difference of the means ± its standard error.\n\n"
         f"{tabulate(rows, 'keys', 'pipe', disable_numparse=True)}\n\n"
         f"Of {2 * len(rows)} differences, measured against {DOUBT:g} standard errors: {verdict}.\n"
