@@ -282,7 +282,7 @@ class _Pending:
         if loss is None:
             return
         if loss.device.type == "cpu":
-            self._loss_sum += float(loss) * samples
+            self._loss_sum += loss.detach().item() * samples
         else:
             self._losses.append(loss.detach())
             self._weights.append(samples)

@@ -77,10 +77,10 @@ def save_data(folder: Path) -> Path:
 
 
 def _recipe(model: str) -> Recipe:
-    """The quick one; of text, short pieces."""
+    """The quick one; of text, short pieces, and one data set for all images."""
     recipe = models.load(model).recipes["quick"]
-    assert recipe.data in ("digits", "pydoc")
-    return recipe if recipe.data == "digits" else replace(recipe, data_options=DataOptions(seq_len=LENGTH))
+    text = recipe.data == "pydoc"
+    return replace(recipe, data_options=DataOptions(seq_len=LENGTH)) if text else replace(recipe, data="digits")
 
 
 @cache

@@ -40,7 +40,7 @@ def classes(name: str) -> int:
 def test_a_setup_is_complete(name: str) -> None:
     setup = models.load(name)
     assert {"quick", "published"} <= set(setup.recipes)
-    assert setup.recipes["quick"].data in ("digits", "pydoc")
+    assert setup.recipes["quick"].data in ("digits", "shifted_digits", "pydoc"), "bundled"
     for recipe in setup.recipes.values():
         assert recipe.schedule in SCHEDULES
         assert recipe.epochs > 0
