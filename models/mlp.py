@@ -31,7 +31,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="shifted_digits", epochs=20, batch_size=16, lr=3e-3, target=0.975, schedule="cosine"),
+        "quick": Recipe(data="shifted_digits", epochs=12, batch_size=8, lr=3e-3, target=0.975, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.975),
     },
     task=task,
