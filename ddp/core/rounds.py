@@ -106,8 +106,8 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
         return cohort, (Abort("diverged", f"the parameters of rank {event.rank} are not finite"),)
     if stage == "collect":
         current = replace(current, seconds=(*current.seconds, (event.rank, event.seconds)))
-    current = replace(current, away=(*current.away, (event.rank, event.away_s)))
-    current = replace(current, divergence=(*current.divergence, (event.rank, event.divergence)))
+    away, apart = (event.rank, event.away_s), (event.rank, event.divergence)
+    current = replace(current, away=(*current.away, away), divergence=(*current.divergence, apart))
     cohort = replace(cohort, round=current)
     if cohort.shares:
         cohort = _caught_up(cohort, event.rank)

@@ -49,20 +49,20 @@ class Async(WindowSettings):
         one = min(max(world.steps // 100, LEAST), MOST) if self.max_overshoot is None else self.max_overshoot
         return (one,) * world.size
 
-    def grown_overshoot(self, state: WindowState, event: RoundClosed) -> tuple[int, ...]:
-        """Twice as much for a rank that ran short of work, up to a window."""
+    def grown_overshoot(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
+        """Twice as much for a rank that ran short of work, up to a window.
+
+        As large a part of a longer window, since what ranks drift apart in one grows with it; as far as an epoch holds a
+        window and that, as a rank which takes all of the next one leaves the others none.
+        """
         if self.max_overshoot is not None:
             return state.overshoot
-        most = state.elche.fewest
-        return tuple(
-            max(more, min(2 * more, most)) if starved else more
+        before = state.elche.fewest
+        doubled = tuple(
+            max(more, min(2 * more, before)) if starved else more
             for more, starved in zip(state.overshoot, event.starved, strict=True)
         )
-
-    def stretched_overshoot(self, overshoot: tuple[int, ...], before: ElChe, now: ElChe) -> tuple[int, ...]:
-        """As large a part of a longer window, since what ranks drift apart in one grows with it; as far as an epoch holds a
-        window and that, as a rank which takes all of the next one leaves the others none."""
-        if self.max_overshoot is not None or now.fewest <= before.fewest:
-            return overshoot
+        if now.fewest <= before:
+            return doubled
         room = now.fewest * (now.most - sum(now.counts)) // sum(now.counts)
-        return tuple(max(more, min(-(-more * now.fewest // before.fewest), room)) for more in overshoot)
+        return tuple(max(more, min(-(-more * now.fewest // before), room)) for more in doubled)

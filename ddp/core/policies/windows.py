@@ -87,10 +87,10 @@ class WindowSettings(ElCheSettings):
         if verdict.kind == "nudge":
             now, overshoot = elche.nudge_down(measured, verdict.factor), self.initial_overshoot(state.world)
         else:
-            now = elche.tune(self, measured, may_grow=content >= REARM)
-            overshoot = state.overshoot if content < REARM else self.grown_overshoot(state, event)
+            now, overshoot = elche.tune(self, measured, may_grow=content >= REARM), state.overshoot
         now = elche.recount(self, now, state.elche)
-        overshoot = self.stretched_overshoot(overshoot, state.elche, now)
+        if content >= REARM:
+            overshoot = self.grown_overshoot(state, event, now)
         after = replace(state, elche=now, guard=guard, content=min(content, REARM), overshoot=overshoot)
         plan = self._planned(after, _reason(now, event))
         said = self._said(event, report, verdict)
@@ -110,13 +110,9 @@ class WindowSettings(ElCheSettings):
         """By rank, to begin with and after a nudge."""
         return (0,) * world.size
 
-    def grown_overshoot(self, state: WindowState, event: RoundClosed) -> tuple[int, ...]:
-        """By rank, after a window."""
+    def grown_overshoot(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
+        """By rank, after a window with which the guard is content; `now` has the counts of the next."""
         return state.overshoot
-
-    def stretched_overshoot(self, overshoot: tuple[int, ...], before: ElChe, now: ElChe) -> tuple[int, ...]:
-        """By rank, where windows are other ones now."""
-        return overshoot
 
     @property
     def _guard(self) -> Guard:
