@@ -2,8 +2,8 @@
 
 For arrays [n] of float32 or float64, contiguous. They know no Python object, so that other threads go on meanwhile. What is
 equal to the mean stays it, bit for bit, zeros of both signs and infinities too; nothing else is contracted or reordered but
-the sums of squares, which are in double precision. Compiled once for a machine, and kept beside this file, or in Numba's
-cache of the user.
+the sums of squares, which are in double precision. `begin` and `proceed` are two, because a loop that may read where it
+writes is not vectorised. Compiled once for a machine, and kept beside this file, or in Numba's cache of the user.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -16,10 +17,6 @@ from models.data.split import held_out
 
 MEAN, STD = (0.3053,), (0.3760,)
 TOP = 16
-
-
-def _prepare(data_dir: str, options: DataOptions) -> None:
-    """Nothing to do: scikit-learn brings the file."""
 
 
 class Labelled(NamedTuple):
@@ -53,8 +50,13 @@ def _load() -> tuple[TensorSource, TensorSource]:
     return source(train), source(test)
 
 
-def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 8, 8), 10, cache(_load), STD)
+def origin(load: Callable[[], tuple[TensorSource, TensorSource]]) -> Origin:
+    """Of the digits that `load` reads. Nothing is to be made ready: scikit-learn brings the file."""
+
+    def describe(data_dir: str, options: DataOptions) -> DataSet:
+        return DataSet((1, 8, 8), 10, cache(load), STD)
+
+    return Origin(describe, lambda data_dir, options: None)
 
 
-ORIGIN = Origin(_describe, _prepare)
+ORIGIN = origin(_load)

@@ -5,21 +5,13 @@ Tested on the 359 digits of `digits`, as they are. An epoch is long enough for w
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.digits import STD, Labelled, read, source
-from models.data.options import DataOptions
+from models.data.digits import Labelled, origin, read, source
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 """Rows and columns; what comes in is background."""
-
-
-def _prepare(data_dir: str, options: DataOptions) -> None:
-    """Nothing to do: scikit-learn brings the file."""
 
 
 def _load() -> tuple[TensorSource, TensorSource]:
@@ -30,8 +22,4 @@ def _load() -> tuple[TensorSource, TensorSource]:
     return source(Labelled(np.concatenate(moved), np.tile(train.labels, len(MOVES)))), source(test)
 
 
-def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    return DataSet((1, 8, 8), 10, cache(_load), STD)
-
-
-ORIGIN = Origin(_describe, _prepare)
+ORIGIN = origin(_load)
