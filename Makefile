@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -43,6 +43,10 @@ campaign: $(STAMP)
 # Every synchronous engine x ranks x optimizers x models against the oracle; `make test` has a part of it. Some minutes.
 conformance: $(STAMP)
 	CONFORMANCE=all $(BIN)/python -m pytest tests/conformance $(ARGS)
+
+# What a change of the code's shape must leave as it is: hashes, replays, reports and bits. Three minutes. ARGS: see --help.
+golden: $(STAMP)
+	$(BIN)/python -m benchmarks.golden $(ARGS)
 
 # Speed and memory; never part of the tests.
 bench: $(STAMP)

@@ -1,0 +1,20 @@
+"""The golden digests that depend on no machine: `make golden` compares the bits of training as well."""
+
+import json
+
+import pytest
+
+from benchmarks import golden
+
+
+@pytest.mark.parametrize("part", ["configurations", "replay"])
+def test_digests_are_as_committed(part):
+    committed = json.loads(golden.DIGESTS.read_text())
+    assert golden.differences(committed[part], golden.PARTS[part]()) == []
+
+
+def test_a_digest_that_differs_is_named():
+    assert golden.differences({"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "4"}) == [
+        "b: 2 committed, 3 now",
+        "c: nothing committed, 4 now",
+    ]
