@@ -5,7 +5,7 @@ Until then the slices lie beside it, in the run folder: whatever ends the run, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -47,19 +47,23 @@ class Journal:
             for name in (f"slices-{rank}.jsonl", file_of(scratch, rank).name):
                 (scratch / name).symlink_to(self._path.absolute().with_name(name))
 
-    def merge(self) -> list[Record]:
-        """Weave the ranks' slices into the file, in the order of time, and remove them; all records."""
+    def merge(self, counted: Callable[[int], None] = lambda _: None) -> list[Record]:
+        """Weave the ranks' slices into the file, in the order of time, and remove them; all records. `counted` is told how
+        many, before the work begins."""
         parts = sorted(self._path.parent.glob(SLICES))
-        lines = woven(self._path, parts)
+        lines = woven(self._path, parts, counted)
         write_text(self._path, "".join(f"{line}\n" for line in lines))
         for part in parts:
             part.unlink()
         return [decode(line) for line in lines]
 
 
-def woven(path: Path, parts: Iterable[Path]) -> list[str]:
+def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[str]:
     """The whole lines of a file of records and of others, in the order of time. Raises OSError."""
-    return sorted((line for each in (path, *parts) for line in _whole(each)), key=stamp)
+    lines = [line for each in (path, *parts) for line in _whole(each)]
+    counted(len(lines))
+    lines.sort(key=stamp)
+    return lines
 
 
 def _whole(path: Path) -> list[str]:

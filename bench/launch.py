@@ -5,12 +5,9 @@ Knows neither Hydra nor policies, and says everything through the monitor. Impor
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from rich.console import Console
 
 from bench import environment, interrupts
 from bench.analyze import analyze
+from bench.collector import no_collections, short_collections
 from bench.figures import plural
 from bench.journal import Journal
 from bench.modelgraph import described
@@ -92,8 +90,8 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
-            with interrupts.deferred():
-                records = journal.merge()
+            with interrupts.deferred(), no_collections():
+                records = journal.merge(monitor.analysing)
                 metrics = analyze(
                     spec,
                     records,
@@ -144,7 +142,7 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     try:
         with usage():
             run = member("engine", engine, ENGINES[engine], "run")
-        with _short_collections():
+        with short_collections():
             run(job, emit)
         interrupts.check()
     except KeyboardInterrupt:
@@ -158,17 +156,6 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     except EngineError as error:
         return _End("failed", str(error))
     return _End("ok")
-
-
-@contextmanager
-def _short_collections() -> Iterator[None]:
-    """The garbage collector does not look at what is there already. 300,000 objects of packages take it 0.2 s, and all ranks
-    wait for this process."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _announce(spec: RunSpec, monitor: Monitor, source: Source | None) -> None:

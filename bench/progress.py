@@ -22,6 +22,9 @@ from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.events import Evaluated, Failed, Progress, Ready
 from ddp.runtime.codec import Record
 
+MANY = 50_000
+"""Records that take longer to analyse than a moment: a second or so."""
+
 
 @dataclass
 class EpochScore:
@@ -159,6 +162,12 @@ class Monitor:
             self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
         self._write(line)
+
+    def analysing(self, records: int) -> None:
+        """Say that training is over and so many records are looked at; few are done before anybody could read it."""
+        if records >= MANY:
+            self.say(f"analysing {records:,} records ...")
+            self._bars.update(self._bar, description="analysing", facts="")
 
     def _write(self, text: str) -> None:
         self._log.write(f"{text}\n")

@@ -7,6 +7,7 @@ of every sample once. Knows nothing of how a checkpoint is made (`ddp.runtime.ch
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from ddp.core.commands import Books, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
-from ddp.core.spans import union
+from ddp.core.spans import Span, Spans, union
 from ddp.runtime.checkpoint import Checkpoint, find
 from ddp.runtime.codec import decode, encode
 
@@ -210,7 +211,8 @@ def earlier(source: Source, at: float) -> list[str]:
         raise ValueError(f"{source.folder / EVENTS}: does not tell of checkpoint {index}; begin the run anew")
     limits = _limits(records, index, books)
     try:
-        known = [(when, record) for when, record in records if when <= cut and _counts(record, books, limits)]
+        counts = _Counting(books, limits)
+        known = [(when, record) for when, record in records if when <= cut and counts(record)]
     except AssertionError as error:  # spans that cannot be
         raise ValueError(f"{source.folder / EVENTS}: not the records of a run ({error}); begin the run anew") from error
     lines = []
@@ -247,17 +249,29 @@ def _limits(records: Sequence[tuple[float, Any]], index: int, books: Books) -> d
     return last | limits
 
 
-def _counts(record: Any, books: Books, limits: Mapping[int, float]) -> bool:
-    open_epochs = {ledger.epoch: ledger for ledger in books.ledgers}
-    match record:
-        case Progress():
-            return record.at <= limits.get(record.rank, record.at)
-        case Merged():
-            ledger = open_epochs.get(record.epoch)
-            if ledger is None:
-                return record.epoch < books.begun
-            held = ledger.merged
-            return all(any(a <= start and stop <= b for a, b in held) for start, stop in union((), record.spans))
-        case Evaluate() | Evaluated():
-            return record.epoch < books.begun and record.epoch not in open_epochs
-    return bool(getattr(record, "round", -1) < books.rounds)
+class _Counting:
+    """Whether a record is of what the checkpoint's model knows of."""
+
+    def __init__(self, books: Books, limits: Mapping[int, float]) -> None:
+        self._books, self._limits = books, limits
+        self._held = {ledger.epoch: ledger.merged for ledger in books.ledgers}
+        """Epoch that was not over -> what of it is in the model, ascending."""
+
+    def __call__(self, record: Any) -> bool:
+        match record:
+            case Progress():
+                return record.at <= self._limits.get(record.rank, record.at)
+            case Merged() if record.epoch not in self._held:
+                return record.epoch < self._books.begun
+            case Merged():
+                held = self._held[record.epoch]
+                return all(_holds(held, span) for span in union((), record.spans))
+            case Evaluate() | Evaluated():
+                return record.epoch < self._books.begun and record.epoch not in self._held
+        return bool(getattr(record, "round", -1) < self._books.rounds)
+
+
+def _holds(held: Spans, span: Span) -> bool:
+    """Whether `span` lies in one of the spans, which ascend."""
+    place = bisect_right(held, span[0], key=lambda known: known[0]) - 1
+    return place >= 0 and span[1] <= held[place][1]

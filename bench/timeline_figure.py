@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.analysis.breakdown import CATEGORIES, CATEGORY
+from bench.analysis.breakdown import CATEGORIES, categories, within
 from bench.analysis.stream import Floats, Stream
 from bench.style import CATEGORIES as COLOURS
 from bench.style import save, styled
@@ -26,7 +26,7 @@ ZOOM = 28
 
 def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
     """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
-    ranks = sorted(set(stream.slices.rank.tolist()))
+    ranks = list(stream.slices.by_rank)
     if not ranks:
         return
     bars = _bars(stream)
@@ -76,15 +76,15 @@ Bars = dict[tuple[int, str], tuple[Floats, Floats]]
 
 def _bars(stream: Stream) -> Bars:
     """Measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
-    s, wire = stream.slices, stream.slices.wire_start()
-    category = np.array([CATEGORY[kind] for kind in s.kind.tolist()])
+    s, wire = stream.slices, stream.slices.wire_start
+    category = categories(s)
     bars: Bars = {}
-    for rank in set(s.rank.tolist()):
+    for rank, own in s.by_rank.items():
         for name in CATEGORIES:
-            mine = (s.rank == rank) & (category == name)
+            mine = own[within(category[own], (name,))]
             starts, stops = wire[mine], s.stop[mine]
             if name == "wait":
-                held = (s.rank == rank) & (wire > s.start)
+                held = own[wire[own] > s.start[own]]
                 starts, stops = np.append(starts, s.start[held]), np.append(stops, wire[held])
             order = np.argsort(starts)
             if order.size:
@@ -136,8 +136,7 @@ def _focus(stream: Stream) -> tuple[float, float]:
     """The stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and has no
     evaluation near it; without meetings, around the middle."""
     s = stream.slices
-    mine = np.flatnonzero(s.rank == s.rank.min())
-    mine = mine[np.argsort(s.start[mine], kind="stable")]
+    mine = s.places(int(s.rank.min()))
     meets = np.flatnonzero(np.isin(s.kind[mine], ["exchange", "copy"]))
     meets = meets if meets.size else np.arange(mine.size)
     for middle in meets[np.argsort(np.abs(meets - mine.size // 2), kind="stable")][:ZOOM].tolist():

@@ -6,9 +6,11 @@ wire. What no slice covers is `other`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from bench.analysis.stream import Floats, Slices, Stream
+from bench.analysis.stream import Flags, Floats, Places, Slices, Stream
 from bench.schema import RankTime
 
 CATEGORY = {
@@ -40,8 +42,8 @@ def walls(stream: Stream, world_size: int) -> list[float]:
 def breakdown(stream: Stream, walls: list[float]) -> list[RankTime]:
     """By rank; empty if not all became ready. Raises AssertionError if the slices of a rank overlap grossly."""
     slices = stream.slices
-    category = _categories(slices)
-    waiting = slices.wire_start()
+    category = categories(slices)
+    waiting = slices.wire_start
     return [_rank(stream, rank, wall, category, waiting) for rank, wall in enumerate(walls)]
 
 
@@ -53,30 +55,32 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
 
 def wall_end(stream: Stream, rank: int) -> float:
     """When the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not known."""
-    measured = stream.slices.stop[stream.slices.rank == rank]
-    if rank in stream.drops and measured.size:
-        return float(measured.max())
+    if rank in stream.drops and (mine := stream.slices.places(rank)).size:
+        return float(stream.slices.stop[mine].max())
     return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
 
 
-def _categories(slices: Slices) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    kinds, inverse = np.unique(slices.kind, return_inverse=True)
-    unknown = [str(kind) for kind in kinds if str(kind) not in CATEGORY]
+def categories(slices: Slices) -> Places:
+    """Of each slice the category, as its place in `CATEGORIES`. Raises AssertionError for a kind that has none."""
+    kinds, codes = slices.kinds
+    unknown = [kind for kind in kinds if kind not in CATEGORY]
     assert not unknown, f"slices of unknown kind: {unknown}"
-    index = np.array([CATEGORIES.index(CATEGORY[str(kind)]) for kind in kinds], np.int64)
-    return index[inverse] if len(kinds) else np.zeros(0, np.int64)
+    return np.array([CATEGORIES.index(CATEGORY[kind]) for kind in kinds], np.int64)[codes]
 
 
-def _rank(
-    stream: Stream, rank: int, wall: float, category: np.ndarray[tuple[int], np.dtype[np.int64]], waiting: Floats
-) -> RankTime:
+def within(category: Places, names: Collection[str]) -> Flags:
+    """Which of the slices, whose `category` is given, lie in one of these categories."""
+    return np.isin(category, [CATEGORIES.index(name) for name in names])
+
+
+def _rank(stream: Stream, rank: int, wall: float, category: Places, waiting: Floats) -> RankTime:
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
-    mine = stream.slices.rank == rank
+    mine = stream.slices.places(rank)
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))
     seconds = np.bincount(category[mine], weights=stop - wire, minlength=len(CATEGORIES))
     seconds[CATEGORIES.index("wait")] += float((wire - start).sum())
     total = float(seconds.sum())
-    _check_overlap(rank, start, stop, wall)
+    _check_overlap(rank, start, stop, wall)  # its slices come by their begins
     whole = max(wall, total)
     shares = seconds / whole if whole > 0 else np.zeros(len(CATEGORIES))
     named = {name: float(share) for name, share in zip(CATEGORIES, shares, strict=True)}
@@ -84,6 +88,5 @@ def _rank(
 
 
 def _check_overlap(rank: int, start: Floats, stop: Floats, wall: float) -> None:
-    order = np.argsort(start, kind="stable")
-    overlap = float(np.maximum(stop[order][:-1] - start[order][1:], 0.0).sum())
+    overlap = float(np.maximum(stop[:-1] - start[1:], 0.0).sum())
     assert overlap <= GROSS * wall + 1e-3, f"slices of rank {rank} overlap by {overlap:.3f} s in {wall:.3f} s"

@@ -24,10 +24,8 @@ def faults(stream: Stream, launched: float, world_size: int) -> list[Fault]:
     for at, record in stream.trouble:
         found.add(at, record)
     found.end_break()
-    return [
-        row.model_copy(update={"action": row.action + _again(stream, row.rank)}) if row.rank in found.dropped else row
-        for row in found.rows
-    ]
+    again = _again(stream, found.dropped)
+    return [row.model_copy(update={"action": row.action + again.get(row.rank, "")}) for row in found.rows]
 
 
 def notes(rows: list[Fault]) -> list[str]:
@@ -112,8 +110,13 @@ def _ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def _again(stream: Stream, rank: int | None) -> str:
-    """How much of what a lost rank trained others had to train again."""
-    trained = sum(event.samples for event in stream.progress if event.rank == rank)
-    kept = sum(measure(event.spans) for event in stream.merged if event.rank == rank)
-    return f"; {trained - kept:,} of its samples were trained again" if trained > kept else ""
+def _again(stream: Stream, dropped: set[int]) -> dict[int | None, str]:
+    """By lost rank, how much of what it trained others had to train again; nothing of one of which all was kept."""
+    lost = dict.fromkeys(dropped, 0)
+    for event in stream.progress if lost else ():
+        if event.rank in lost:
+            lost[event.rank] += event.samples
+    for merged in stream.merged if lost else ():
+        if merged.rank in lost:
+            lost[merged.rank] -= measure(merged.spans)
+    return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}

@@ -74,9 +74,8 @@ class _Rank:
 
     def __init__(self, stream: Stream, rank: int) -> None:
         self.rank = rank
-        s, wire = stream.slices, stream.slices.wire_start()
-        mine = np.flatnonzero(s.rank == rank)
-        mine = mine[np.argsort(s.start[mine], kind="stable")]
+        s, wire = stream.slices, stream.slices.wire_start
+        mine = s.places(rank)
         self.begin, self.end = stream.ready[rank].at, wall_end(stream, rank)
         self.start, self.wire, self.stop = s.start[mine], wire[mine], s.stop[mine]
         self.kind, self.seq = s.kind[mine], s.seq[mine]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from bench.analysis.stream import Stream
 from bench.schema import Ledger, LedgerRow
+from ddp.core.events import Merged
 from ddp.core.spans import Span, measure
 
 
@@ -22,9 +25,10 @@ def ledger(stream: Stream, world_size: int, planned: int) -> Ledger:
 
 def _merged(stream: Stream, world_size: int) -> list[LedgerRow]:
     rows = []
-    merged = [event for part in stream.parts_in_turn for event in part.merged]
-    for epoch in sorted({event.epoch for event in merged}):
-        lines = [event for event in merged if event.epoch == epoch]
+    merged: dict[int, list[Merged]] = defaultdict(list)
+    for event in (event for part in stream.parts_in_turn for event in part.merged):
+        merged[event.epoch].append(event)
+    for epoch, lines in sorted(merged.items()):
         by_rank = [0] * world_size
         for line in lines:
             by_rank[line.rank] += measure(line.spans)
@@ -44,9 +48,10 @@ def _covered(spans: list[Span]) -> int:
 
 def _counted(stream: Stream, samples: int) -> list[LedgerRow]:
     rows = []
-    progress = [event for part in stream.parts_in_turn for event in part.progress]
-    for epoch in sorted({event.epoch for event in progress}):
-        trained = sum(event.samples for event in progress if event.epoch == epoch)
+    counts: dict[int, int] = defaultdict(int)
+    for event in (event for part in stream.parts_in_turn for event in part.progress):
+        counts[event.epoch] += event.samples
+    for epoch, trained in sorted(counts.items()):
         once = min(trained, samples)
         rows.append(LedgerRow(epoch=epoch, samples=once, repeated=trained - once, by_rank=[trained]))
     return rows

@@ -6,13 +6,15 @@ a step, so that whole steps are held against exactly their time.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
-from bench.analysis.breakdown import CATEGORY
-from bench.analysis.stream import Slices, Stream
+from bench.analysis.breakdown import CATEGORIES, categories, within
+from bench.analysis.stream import Places, Slices, Stream
 from bench.schema import Steady
+from ddp.core.events import Progress
 
 ROUNDS = 5
 """Rounds after which the controller has settled."""
@@ -22,6 +24,8 @@ LEAST_ROUNDS = 3
 """Fewest rounds of one, where replicas meet in rounds."""
 WORK = ("data", "compute")
 STOPPED = ("eval", "checkpoint")
+Reports = dict[int, list[Progress]]
+"""Rank -> its reports, in the order of their times."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,14 @@ class _Rank:
 def steady(stream: Stream, world_size: int) -> Steady | None:
     """None where the run has no such stretch, or it is too short."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
-    stretch = _stretch(stream, live)
+    reported: Reports = defaultdict(list)
+    for event in stream.progress:
+        reported[event.rank].append(event)
+    stretch = _stretch(stream, reported, live)
     if stretch is None:
         return None
-    ranks = {rank: _measure(stream, rank, *stretch) for rank in live}
+    category = categories(stream.slices)
+    ranks = {rank: _measure(reported[rank], stream.slices, category, rank, *stretch) for rank in live}
     known = [rank for rank in ranks.values() if rank is not None]
     if len(known) < len(live):
         return None
@@ -60,14 +68,15 @@ def steady(stream: Stream, world_size: int) -> Steady | None:
     )
 
 
-def _stretch(stream: Stream, live: list[int]) -> tuple[float, float] | None:
+def _stretch(stream: Stream, reported: Reports, live: list[int]) -> tuple[float, float] | None:
     """(begin, end) in seconds on the clock of the records."""
-    reports = [event for event in stream.progress if event.rank in live]
+    reports = [event for rank in live for event in reported[rank]]
     if not reports:
         return None
     settled = max(stream.drops.values(), default=0.0)
-    begin = max(event.at for event in reports if event.epoch == min(event.epoch for event in reports))
-    end = min(max((event.at for event in reports if event.rank == rank), default=0.0) for rank in live)
+    first = min(event.epoch for event in reports)
+    begin = max(event.at for event in reports if event.epoch == first)
+    end = min(max((event.at for event in reported[rank]), default=0.0) for rank in live)
     if stream.closed:
         rounds = [event.at for event in stream.closed if event.at > settled]
         if len(rounds) < ROUNDS:
@@ -77,39 +86,40 @@ def _stretch(stream: Stream, live: list[int]) -> tuple[float, float] | None:
         return (begin, inside[-1]) if len(inside) > LEAST_ROUNDS else None
     # Inside steps nothing has to settle; after a loss, the first report of a rank still covers it.
     for rank in live if stream.drops else ():
-        begin = max(begin, min((e.at for e in reports if e.rank == rank and e.at > settled), default=end))
+        begin = max(begin, min((event.at for event in reported[rank] if event.at > settled), default=end))
     return (begin, end) if begin < end else None
 
 
-def _measure(stream: Stream, rank: int, begin: float, end: float) -> _Rank | None:
+def _measure(
+    reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
+) -> _Rank | None:
     """Between the rank's last reports before `begin` and `end`; None if that is too short."""
-    reports = [event for event in stream.progress if event.rank == rank and event.at <= end]
+    reports = [event for event in reported if event.at <= end]
     first = max((event.at for event in reports if event.at <= begin), default=begin)
     inside = [event for event in reports if event.at > first]
     if sum(event.steps for event in inside) < LEAST_STEPS:
         return None
     last = inside[-1].at
-    times = _times(stream.slices, rank, first, last)
-    seconds = last - first - sum(times.get(name, 0.0) for name in STOPPED)
+    times = _times(slices, category, rank, first, last)
+    seconds = last - first - sum(times[name] for name in STOPPED)
     samples = sum(event.samples for event in inside)
     busy = times["busy"]
-    apart = times.get("comm", 0.0) + times.get("wait", 0.0)
+    apart = times["comm"] + times["wait"]
     return _Rank(samples, seconds, busy, apart) if samples and busy > 0 and seconds > 0 else None
 
 
-def _times(slices: Slices, rank: int, begin: float, end: float) -> dict[str, float]:
+def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:
     """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank does alone.
 
     A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
     its own.
     """
-    mine = np.flatnonzero((slices.rank == rank) & (slices.stop > begin) & (slices.start < end))
-    mine = mine[np.argsort(slices.start[mine], kind="stable")]
-    start, stop = slices.start[mine].clip(begin, end), slices.stop[mine].clip(begin, end)
-    category = np.array([CATEGORY[kind] for kind in slices.kind[mine].tolist()], np.str_)
-    times = {str(name): float((stop - start)[category == name].sum()) for name in set(category.tolist())}
-    work = np.isin(category, WORK)
-    own = work | np.isin(category, STOPPED)
+    mine = slices.places(rank)
+    mine = mine[(slices.stop[mine] > begin) & (slices.start[mine] < end)]
+    start, stop, category = slices.start[mine].clip(begin, end), slices.stop[mine].clip(begin, end), category[mine]
+    times = {name: float((stop - start)[within(category, (name,))].sum()) for name in CATEGORIES}
+    work = within(category, WORK)
+    own = work | within(category, STOPPED)
     between = np.maximum(start[1:] - stop[:-1], 0.0)[own[1:] & own[:-1]]
     times["busy"] = float((stop - start)[work].sum() + between.sum())
     return times

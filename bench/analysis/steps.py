@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from bench.analysis.breakdown import CATEGORY
-from bench.analysis.stream import Floats, Slices
+from bench.analysis.breakdown import categories, within
+from bench.analysis.stream import Floats, Places, Slices
 
-Places = np.ndarray[Any, np.dtype[np.int64]]
 Steps = dict[int, tuple[Floats, Floats]]
 """Rank -> begins and ends of its steps, seconds on the clock of the records, ascending."""
 
@@ -38,10 +35,8 @@ def worked(slices: Slices) -> dict[int, Floats]:
 
 def _busy(slices: Slices) -> tuple[Places, Places]:
     """Which slices are batches and computing, by rank and time; where among them steps begin."""
-    work = np.array(
-        [kind for kind in np.unique(slices.kind).tolist() if CATEGORY[kind] in ("data", "compute")], np.str_
-    )
-    busy = np.flatnonzero(np.isin(slices.kind, work))
+    category = categories(slices)
+    busy = np.flatnonzero(within(category, ("data", "compute")))
     busy = busy[np.lexsort((slices.start[busy], slices.rank[busy]))]
-    rank, data = slices.rank[busy], slices.kind[busy] == "data"
+    rank, data = slices.rank[busy], within(category[busy], ("data",))
     return busy, np.flatnonzero(data | (np.diff(rank, prepend=-1) != 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +29,12 @@ from ddp.core.events import (
     Slice,
     Snapshot,
 )
+from ddp.core.summary import Clock
 from ddp.runtime.codec import Record
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Places = NDArray[np.int64]
 Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join
 
 
@@ -59,6 +63,25 @@ class Slices:
             bytes=np.array([s.bytes for s in slices], np.int64),
         )
 
+    @cached_property
+    def by_rank(self) -> dict[int, Places]:
+        """Rank -> where its slices are, by their begins."""
+        order = np.lexsort((self.start, self.rank))
+        ranks, first = np.unique(self.rank[order], return_index=True)
+        return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
+
+    def places(self, rank: int) -> Places:
+        """Where the slices of `rank` are, by their begins."""
+        return self.by_rank.get(rank, np.zeros(0, np.int64))
+
+    @cached_property
+    def kinds(self) -> tuple[list[str], Places]:
+        """The kinds that there are, and which of them each slice is."""
+        names: dict[str, int] = {}
+        codes = [names.setdefault(kind, len(names)) for kind in self.kind.tolist()]
+        return list(names), np.array(codes, np.int64)
+
+    @cached_property
     def wire_start(self) -> Floats:
         """When the wire time of each slice begins: at the last arrival at its collective; at its own start for other
         kinds. Never beyond its end."""
@@ -115,6 +138,11 @@ class Stream:
         """Ranks were to work together inside every step, but no collective is on record: forward, backward and optimizer
         hold it. So it is in PyTorch's engines."""
         return any(plan.in_step for _, plan in self.plans) and not bool((self.slices.kind == "exchange").any())
+
+    @cached_property
+    def clock(self) -> Clock | None:
+        """The training clock; None if no rank became ready."""
+        return None if self.begun is None else Clock(self.begun, len(self.ready), self.evaluated)
 
     @property
     def begun(self) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.analysis.breakdown import CATEGORY, wall_end
+from bench.analysis.breakdown import categories, wall_end, within
 from bench.analysis.idle import by_cause, gaps
 from bench.analysis.steps import steps, worked
 from bench.analysis.stream import Stream
@@ -68,12 +68,12 @@ def overlap(stream: Stream, rank: int) -> Overlap:
     return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)
 
 
-def _of(stream: Stream, rank: int, categories: tuple[str, ...], begin: float, end: float) -> Stretches:
+def _of(stream: Stream, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
     """When the rank did these; of an exchange, its time on the wire."""
     s = stream.slices
-    kinds = [kind for kind in np.unique(s.kind).tolist() if CATEGORY[kind] in categories]
-    mine = (s.rank == rank) & np.isin(s.kind, np.array(kinds, np.str_))
-    return clipped(s.wire_start()[mine], s.stop[mine], begin, end)
+    mine = s.places(rank)
+    mine = mine[within(categories(s)[mine], names)]
+    return clipped(s.wire_start[mine], s.stop[mine], begin, end)
 
 
 def arrivals(stream: Stream, world_size: int) -> list[Arrivals]:
@@ -93,7 +93,9 @@ def arrivals(stream: Stream, world_size: int) -> list[Arrivals]:
     late = at - np.repeat(at[first], sizes)
     last = np.zeros(number.size, bool)
     last[first + sizes - 1] = True
-    of = [shared & (rank == each) for each in range(world_size)]
+    chosen = np.flatnonzero(shared)
+    chosen = chosen[np.argsort(rank[chosen], kind="stable")]
+    of = np.split(chosen, np.searchsorted(rank[chosen], np.arange(world_size + 1)))[1:-1]
     return [_arrivals(late[mine], last[mine]) for mine in of]
 
 

@@ -6,7 +6,9 @@ The figures of an epoch are those that a live run tells, too (`ddp.core.summary`
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from bench.analysis.stream import Stream
 from bench.schema import Epoch, Target, Throughput
 from ddp.core.events import Evaluated, Progress
 from ddp.core.spans import measure
-from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
+from ddp.core.summary import Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
 
 class Finite:
@@ -32,10 +34,19 @@ class Finite:
         return None
 
 
-def clock(stream: Stream) -> Clock | None:
-    """None if no rank became ready."""
-    begun = stream.begun
-    return None if begun is None else Clock(begun, len(stream.ready), stream.evaluated)
+class Trained:
+    """How many samples each rank had reported by when. `reports`: in the order of their times."""
+
+    def __init__(self, reports: Sequence[Progress]) -> None:
+        self._at: dict[int, list[float]] = defaultdict(list)
+        self._sums: dict[int, list[int]] = defaultdict(lambda: [0])
+        for event in reports:
+            self._at[event.rank].append(event.at)
+            self._sums[event.rank].append(self._sums[event.rank][-1] + event.samples)
+
+    def until(self, ends: dict[int, float], otherwise: float) -> int:
+        """Samples of all ranks, of each until its time in `ends`, of the others until `otherwise`."""
+        return sum(self._sums[rank][bisect_right(times, ends.get(rank, otherwise))] for rank, times in self._at.items())
 
 
 def seconds_at(stream: Stream, time: float) -> float:
@@ -45,49 +56,50 @@ def seconds_at(stream: Stream, time: float) -> float:
         if time < stream.resumed.at:
             return seconds_at(stream.earlier, time)
         before = seconds_at(stream.earlier, np.nextafter(stream.resumed.at, -np.inf))
-    ticking = clock(stream)
-    return before + (ticking.at(time) if ticking is not None else 0.0)
+    return before + (stream.clock.at(time) if stream.clock is not None else 0.0)
 
 
 def train_seconds(stream: Stream) -> float:
     """Seconds of training, from the last rank ready to the last finished (or the last record of a run cut short)."""
-    ticking = clock(stream)
-    if ticking is None:
+    if stream.clock is None:
         return 0.0
     finished = [event.at for event in stream.finished.values()]
-    return ticking.at(max(finished or stream.last_at.values()))
+    return stream.clock.at(max(finished or stream.last_at.values()))
 
 
 def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
     """One row for each epoch of which anything was trained."""
     trained: dict[int, list[Progress]] = defaultdict(list)
     streams = stream.parts_in_turn
-    for event in (event for part in streams for event in part.progress):
+    reports = [event for part in streams for event in part.progress]
+    for event in reports:
         trained[event.epoch].append(event)
     parts: dict[int, dict[tuple[int, int], Evaluated]] = defaultdict(dict)
     for evaluated in (event for part in streams for event in part.evaluated):
         parts[evaluated.epoch][evaluated.rank, evaluated.part] = evaluated
     split = {epoch: ranks for part in streams for epoch, ranks in part.parts.items()}
+    samples = Trained(reports)
     rows: list[Epoch] = []
     for epoch in sorted(trained):
         whole = len(parts[epoch]) >= split.get(epoch, world_size)
-        rows.append(_epoch(stream, trained[epoch], list(parts[epoch].values()) if whole else [], world_size, finite))
+        told = list(parts[epoch].values()) if whole else []
+        rows.append(_epoch(stream, trained[epoch], told, samples, world_size, finite))
     return rows
 
 
-def _epoch(stream: Stream, trained: list[Progress], parts: list[Evaluated], ranks: int, finite: Finite) -> Epoch:
+def _epoch(
+    stream: Stream, trained: list[Progress], parts: list[Evaluated], samples: Trained, ranks: int, finite: Finite
+) -> Epoch:
     epoch, last = trained[-1].epoch, max(trained, key=lambda event: event.at)
     name = f"epochs.{epoch}"
     until = ended(trained, parts)
     # A rank trains nothing while it evaluates, so what it reported by the end of that, it had trained at its beginning.
     ends = {part.rank: part.at for part in parts}
-    progress = (event for part in stream.parts_in_turn for event in part.progress)
-    samples = sum(p.samples for p in progress if p.at <= ends.get(p.rank, until))
     size = sum(part.samples for part in parts)
     eval_loss, metric = evaluation(parts)
     return Epoch(
         epoch=epoch,
-        samples=samples,
+        samples=samples.until(ends, until),
         train_loss=finite(f"{name}.train_loss", mean_loss(trained)),
         eval=finite(f"{name}.eval", metric) if size else None,
         eval_loss=finite(f"{name}.eval_loss", eval_loss) if size else None,
@@ -124,8 +136,8 @@ def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
         return Throughput(samples_per_s=None, per_rank=[0.0] * world_size, efficiency=None)
     there = [_there(stream, rank, seconds) / seconds for rank in range(world_size)]
     bound = sum(n / s * t for n, s, t in zip(samples, busy, there, strict=True) if s > 0)
-    for rank in stream.drops:
-        samples[rank] = min(samples[rank], _kept(stream, rank))
+    for rank, kept in _kept(stream).items():
+        samples[rank] = min(samples[rank], kept)
     rate = sum(samples) / seconds
     return Throughput(
         samples_per_s=rate,
@@ -137,12 +149,15 @@ def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
 
 def _there(stream: Stream, rank: int, seconds: float) -> float:
     """Seconds of training during which the rank was there; `seconds` if it was not lost."""
-    ticking = clock(stream)
-    if rank not in stream.drops or ticking is None:
+    if rank not in stream.drops or stream.clock is None:
         return seconds
-    return min(ticking.at(stream.last_at[rank]), seconds)
+    return min(stream.clock.at(stream.last_at[rank]), seconds)
 
 
-def _kept(stream: Stream, rank: int) -> int:
-    """Samples of the rank that came into the model."""
-    return sum(measure(event.spans) for event in stream.merged if event.rank == rank)
+def _kept(stream: Stream) -> dict[int, int]:
+    """By lost rank, its samples that came into the model."""
+    kept = dict.fromkeys(stream.drops, 0)
+    for event in stream.merged if kept else ():
+        if event.rank in kept:
+            kept[event.rank] += measure(event.spans)
+    return kept

@@ -29,7 +29,7 @@ from ddp.core.events import (
 from ddp.runtime.codec import Record
 
 POINTS = 400
-"""Most points of what is kept of plans and rounds, and most entries of a list."""
+"""Most points of what is kept of epochs, plans and rounds, and most entries of a list."""
 MAX_RANK = 1024
 T = TypeVar("T")
 
@@ -51,6 +51,11 @@ class Score(NamedTuple):
     """Since the first record, at its last one."""
     seen: int = 0
     """Samples trained in the run by then."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its evaluation is in."""
+        return self.evaluated >= self.parts > 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,8 @@ class State:
     ranks: Mapping[int, Rank] = field(default_factory=dict)
     series: Series = field(default_factory=Series)
     epochs: Mapping[int, Score] = field(default_factory=dict)
+    epochs_gone: int = 0
+    """Whole ones that were thinned out."""
     plan: Plan | None = None
     plans: tuple[Planned, ...] = ()
     rounds: int = 0
@@ -195,7 +202,18 @@ def _used(state: State, record: Memory, at: float) -> State:
 
 def _scored(state: State, epoch: int, **changed: object) -> State:
     new = state.epochs.get(epoch, Score())._replace(**changed)  # type: ignore[arg-type]
-    return replace(state, epochs={**state.epochs, epoch: new})
+    return _entered(state, epoch, new)
+
+
+def _entered(state: State, epoch: int, score: Score, **changed: object) -> State:
+    """With this score; of more epochs than `POINTS`, the older half is thinned out."""
+    epochs = {**state.epochs, epoch: score}
+    gone = 0
+    if len(epochs) > POINTS:
+        kept = set(thinned(tuple(sorted(epochs))))
+        gone = sum(known.whole and known.samples > 0 for number, known in epochs.items() if number not in kept)
+        epochs = {number: known for number, known in epochs.items() if number in kept}
+    return replace(state, epochs=epochs, epochs_gone=state.epochs_gone + gone, **changed)  # type: ignore[arg-type]
 
 
 def _trained(state: State, record: Progress, at: float) -> State:
@@ -218,12 +236,13 @@ def _trained(state: State, record: Progress, at: float) -> State:
     score = score._replace(
         samples=score.samples + record.samples, loss=score.loss + loss, lr=record.lr, seconds=stop, seen=samples
     )
-    return replace(  # most of the records come here: one new state, not one for each field
+    return _entered(  # most of the records come here: one new state, not one for each field
         state,
+        record.epoch,
+        score,
         samples=samples,
         ranks={**state.ranks, record.rank: rank},
         series=spread(state.series, record.rank, start, stop, what),
-        epochs={**state.epochs, record.epoch: score},
     )
 
 

@@ -46,7 +46,7 @@ def row(about: About, state: State) -> Json:
     evaluated = [score for score in done if _eval(score) is not None]
     return known | {
         "progress": _part(state.samples, _total(about, state)),
-        "epoch": sum(_whole(score) for score in done),
+        "epoch": state.epochs_gone + sum(score.whole for score in done),
         "epochs": about.epochs or None,
         "seconds": short(seconds),
         "left_s": left_s(about, state) if about.status == RUNNING else None,
@@ -151,17 +151,13 @@ def epoch(number: int, score: Score) -> Json:
         "seconds": short(score.seconds),
         "loss": short(ratio(score.loss, score.samples)),
         "eval": short(_eval(score)),
-        "eval_loss": short(ratio(score.eval_loss, score.eval_samples)) if _whole(score) else None,
+        "eval_loss": short(ratio(score.eval_loss, score.eval_samples)) if score.whole else None,
         "lr": short(score.lr),
     }
 
 
-def _whole(score: Score) -> bool:
-    return score.evaluated >= score.parts > 0
-
-
 def _eval(score: Score) -> float | None:
-    return ratio(score.metric, score.eval_samples) if _whole(score) else None
+    return ratio(score.metric, score.eval_samples) if score.whole else None
 
 
 def controller(state: State) -> Json:

@@ -99,7 +99,7 @@ def _table(stream: Stream, launched: float) -> str:
     writer.writerow(["rank", "kind", "start_s", "seconds", "waited_s", "seq", "bytes"])
     s = stream.slices
     exchange = s.kind == "exchange"
-    waited: Any = (s.wire_start() - s.start) * exchange
+    waited: Any = (s.wire_start - s.start) * exchange
     columns = (s.rank, s.kind, s.start - launched, s.stop - s.start, waited, s.seq, s.bytes)
     for rank, kind, start, seconds, wait, seq, size in zip(*(c.tolist() for c in columns), strict=True):
         writer.writerow([rank, kind, f"{start:.6f}", f"{seconds:.6f}", f"{wait:.6f}", seq, size])

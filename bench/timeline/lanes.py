@@ -6,7 +6,7 @@ One process per rank and one for the run. Times are since launch. `bench.trace` 
 from __future__ import annotations
 
 import math
-from bisect import bisect, insort
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -57,8 +57,8 @@ def make_trace(
         speed = f" · emulated speed {spec.speeds[rank]:g}" if rank < len(spec.speeds) else ""
         threads = _operations(trace, rank, (operations or {}).get(rank, ()))
         trace.process(rank, f"rank {rank} · {device}{speed}", LANES | threads)
-        _phases(trace, stream, rank, launched)
     trace.process(run, f"run · {spec.model} {spec.mode}", {PHASE: "phase", COMM: "comm", POLICY: "policy"})
+    _phases(trace, stream, launched)
     _slices(trace, stream)
     for gap in idle:
         if gap.seconds >= LEAST_S:
@@ -103,19 +103,25 @@ def told(gap: Gap) -> str:
     return f"{gap.cause} {gap.by}" + (f": {gap.during}" if gap.during else "")
 
 
-def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
-    """Startup, then one slice per epoch: from the end of the previous phase to the rank's last report of the epoch."""
-    if rank not in stream.ready:
-        return
-    begin = stream.ready[rank].at
-    trace.slice(rank, PHASE, "startup", launched, begin, cat="phase")
-    last: dict[int, float] = {}
+def _phases(trace: Trace, stream: Stream, launched: float) -> None:
+    """Of each rank: startup, then its epochs."""
+    last: dict[int, dict[int, float]] = defaultdict(dict)
     for event in stream.progress:
-        if event.rank == rank:
-            last[event.epoch] = event.at
+        last[event.rank][event.epoch] = event.at
+    evaluated: dict[int, list[float]] = defaultdict(list)
+    for held in stream.evaluated:
+        evaluated[held.rank].append(held.at)
+    for rank, ready in stream.ready.items():
+        trace.slice(rank, PHASE, "startup", launched, ready.at, cat="phase")
+        _epochs(trace, rank, ready.at, last[rank], evaluated[rank])
+
+
+def _epochs(trace: Trace, rank: int, begin: float, last: Mapping[int, float], evaluated: Sequence[float]) -> None:
+    """One slice per epoch: from the end of the previous phase to the rank's last report of the epoch. `last` has that by
+    epoch, `evaluated` the ends of the rank's evaluations, ascending."""
     for epoch, end in sorted(last.items(), key=lambda item: item[1]):
-        evaluated = [e.at for e in stream.evaluated if e.rank == rank and begin < e.at <= end]
-        begin = max([begin, *evaluated])
+        before = bisect(evaluated, end)
+        begin = max([begin, *evaluated[:before][-1:]])
         trace.slice(rank, PHASE, f"epoch {epoch}", begin, end, cat="phase")
         begin = max(begin, end)
 
@@ -123,7 +129,7 @@ def _phases(trace: Trace, stream: Stream, rank: int, launched: float) -> None:
 def _slices(trace: Trace, stream: Stream) -> None:
     """The measured slices on their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
     s = stream.slices
-    begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start(), s.stop))
+    begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start, s.stop))
     spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
     place = {kind: (_LANE[CATEGORY[kind]], CATEGORY[kind]) for kind in set(s.kind.tolist())}
     columns = (s.rank.tolist(), s.kind.tolist(), begins, wires, ends, s.seq.tolist(), s.bytes.tolist())
@@ -159,7 +165,7 @@ def _collectives(trace: Trace, stream: Stream) -> None:
     here = (s.kind == "exchange").nonzero()[0]
     groups: dict[int, list[tuple[int, float, float]]] = {}
     for rank, seq, start, stop in zip(
-        s.rank[here].tolist(), s.seq[here].tolist(), s.wire_start()[here].tolist(), s.stop[here].tolist(), strict=True
+        s.rank[here].tolist(), s.seq[here].tolist(), s.wire_start[here].tolist(), s.stop[here].tolist(), strict=True
     ):
         groups.setdefault(seq, []).append((rank, start, stop))
     for seq, members in groups.items():
@@ -176,7 +182,9 @@ def _rounds(trace: Trace, stream: Stream) -> None:
     copies: dict[int, list[tuple[float, float]]] = defaultdict(list)
     here = (s.kind == "copy").nonzero()[0]
     for rank, start, stop in zip(s.rank[here].tolist(), s.start[here].tolist(), s.stop[here].tolist(), strict=True):
-        insort(copies[rank], (start, stop))
+        copies[rank].append((start, stop))
+    for mine in copies.values():
+        mine.sort()
     before: dict[int, float] = {}
     points: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for event in sorted(told, key=lambda event: event.at):

@@ -6,9 +6,12 @@ What a live run tells its user and what is written about it later are computed h
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 from ddp.core.events import Evaluated, Progress
 
@@ -30,8 +33,23 @@ class Clock:
 
     def at(self, time: float) -> float:
         """Seconds of training until `time` (on the clock of the events)."""
-        stopped = sum(min(max(time - (e.at - e.seconds), 0.0), e.seconds) for e in self.evaluations)
-        return max(time - self.begun - stopped / self.ranks, 0.0)
+        return max(time - self.begun - self._stopped(time) / self.ranks, 0.0)
+
+    def _stopped(self, time: float) -> float:
+        """Seconds of evaluation until `time`, all ranks together: of those that are over, and of those under way."""
+        events, ends, sums, longest = self._over
+        over = bisect_right(ends, time)
+        until = bisect_right(ends, time + longest)
+        begun = (time - (e.at - e.seconds) for e in events[over:until])
+        return sums[over] + sum(seconds for seconds in begun if seconds > 0)
+
+    @cached_property
+    def _over(self) -> tuple[list[Evaluated], list[float], list[float], float]:
+        """Evaluations by their ends, these, the seconds of the first 0, 1, 2, ... of them, and the longest: so a moment is
+        told without a look at all of them."""
+        events = sorted(self.evaluations, key=lambda event: event.at)
+        sums = list(accumulate((event.seconds for event in events), initial=0.0))
+        return events, [event.at for event in events], sums, max((event.seconds for event in events), default=0.0)
 
 
 def ended(trained: Sequence[Progress], parts: Sequence[Evaluated]) -> float:
@@ -68,7 +86,10 @@ def scalar_means(trained: Iterable[Progress]) -> Scalars:
 
 def scalars_by_rank(trained: Sequence[Progress], ranks: int) -> tuple[Scalars, ...]:
     """The same for each rank alone; empty where a rank recorded nothing."""
-    return tuple(scalar_means(event for event in trained if event.rank == rank) for rank in range(ranks))
+    by_rank: list[list[Progress]] = [[] for _ in range(ranks)]
+    for event in trained:
+        by_rank[event.rank].append(event)
+    return tuple(map(scalar_means, by_rank))
 
 
 def _total(values: Iterable[float | None]) -> float | None:

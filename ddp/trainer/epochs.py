@@ -46,9 +46,11 @@ def epoch_metrics(
     trained: Sequence[Progress], parts: Sequence[Evaluated], seconds: float, devices: tuple[str, ...]
 ) -> EpochMetrics:
     """The metrics of one epoch, of which `trained` are all reports and `parts` the whole evaluation (or nothing)."""
-    ranks = range(len(devices))
-    samples = [sum(event.samples for event in trained if event.rank == rank) for rank in ranks]
-    steps = [sum(event.steps for event in trained if event.rank == rank) for rank in ranks]
+    samples, steps = [0] * len(devices), [0] * len(devices)
+    for event in trained:
+        samples[event.rank] += event.samples
+        steps[event.rank] += event.steps
+    whole = sum(steps)
     eval_loss, metric = evaluation(parts)
     last = max(trained, key=lambda event: event.at)
     return EpochMetrics(
@@ -62,7 +64,7 @@ def epoch_metrics(
         scalars=scalar_means(trained),
         per_rank_scalars=scalars_by_rank(trained, len(devices)),
         per_rank_throughput=tuple(count / seconds if seconds > 0 else 0.0 for count in samples),
-        per_rank_batch_share=tuple(count / sum(steps) for count in steps),
+        per_rank_batch_share=tuple(count / whole for count in steps),
         devices=devices,
     )
 

@@ -6,7 +6,9 @@ two must be the baseline's; the model must be the same on all ranks, and an aver
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 from bench.runfolder import Run
 from bench.validate.findings import Case
@@ -63,15 +65,35 @@ def _amiss(case: Case, run: Run, known: Records) -> str:
 def _models(known: Records) -> str:
     averages = [event.average for event in known.averaged]
     averages = averages if all(averages) else []  # else it may be one of those that were not recorded
+    made = _Made(averages)
     by_epoch: dict[int, list[Evaluated]] = defaultdict(list)
     for event in known.evaluated:
         by_epoch[event.epoch].append(event)
     for epoch, events in sorted(by_epoch.items()):
         if any(not _same(event.model, events[0].model) for event in events):
             return f"epoch {epoch}: the ranks evaluated different models"
-        if averages and not any(_same(events[0].model, average) for average in averages):
+        if averages and not made.has(events[0].model):
             return f"epoch {epoch}: the model that was evaluated is no average that was made"
     return ""
+
+
+class _Made:
+    """The averages of a run, by the first of their sums: of all of them, few can be the one that is asked for."""
+
+    def __init__(self, averages: Sequence[Sums]) -> None:
+        known = [(sums[0], sums) for sums in averages if sums[0] is not None]
+        known.sort(key=lambda pair: pair[0])
+        self._firsts, self._known = [first for first, _ in known], [sums for _, sums in known]
+        self._unknown = [sums for sums in averages if sums[0] is None]
+
+    def has(self, model: Sums) -> bool:
+        """Whether one of them is `model`."""
+        first = model[0] if model else None
+        near = self._known
+        if first is not None:
+            slack = 2 * NEAR * max(abs(first), 1.0)
+            near = near[bisect_left(self._firsts, first - slack) : bisect_right(self._firsts, first + slack)]
+        return any(_same(model, average) for average in (*near, *self._unknown))
 
 
 def _same(one: Sums, other: Sums) -> bool:
