@@ -141,7 +141,7 @@ class Loop:
         return now() if since is None else since
 
     def begin(self, last: int, seen: float) -> None:
-        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: it is nobody's computing."""
+        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
         if (callback := self.replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
