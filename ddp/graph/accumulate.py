@@ -52,6 +52,7 @@ class Accumulating(Replica):
                 began += at - waited
             tensors = self.feed.get(batch)
             at = meter.add("data", at)
+            self.untouched.begin()
             with self.scalars:
                 loss: Tensor = self.task.loss(self.model, tensors)
         at = meter.add("forward", at)
@@ -59,6 +60,7 @@ class Accumulating(Replica):
             if parameter.grad is not None:  # of a backward pass inside the user's loss
                 parameter.grad *= part
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        self.untouched.end()
         _add_to(kept)
         at = self._slowdown.pay(meter.add("backward", at) - began, meter)
         self.busy_s += at - began

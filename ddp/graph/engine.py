@@ -123,8 +123,12 @@ class _Engine:
         self._hand_on()
         self._emit(self._windows.plan, now())
         seen = self._books.samples
+        begun = -1
         while seen < self._job.epochs * self._samples:
             epoch, position = divmod(seen, self._samples)
+            if epoch != begun:
+                begun = epoch
+                self._begin(epoch, seen)
             seen += self._window(epoch, position, seen)
             if seen % self._samples == 0:
                 self._close(epoch)
@@ -135,6 +139,12 @@ class _Engine:
         """Nothing runs in the background any more."""
         for loop in self._loops:
             loop.close()
+
+    def _begin(self, epoch: int, seen: int) -> None:
+        """Call the user back on every replica, one after the other: they share the generator that a callback is seeded in,
+        and what it draws there is not the model's."""
+        for rank, loop in enumerate(self._loops):
+            self._on(rank, partial(loop.begin, epoch, seen))
 
     def _window(self, epoch: int, position: int, seen: int) -> int:
         """Train until the replicas have met once; samples trained."""

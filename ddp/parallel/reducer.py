@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ddp.core.buckets import Item, Launches, assign
 from ddp.parallel.agreement import layout
 from ddp.parallel.group import Group
+from ddp.runtime.sparse import dense
 from ddp.runtime.transports.base import MEAN, SUM
 
 UNUSED, SAMPLES, SAID = range(3)
@@ -134,7 +135,7 @@ class Reducer:
         grad = self._parameters[index].grad
         assert grad is not None
         self._mend(index)
-        self._views[index].copy_(grad.to_dense() if grad.is_sparse else grad)
+        self._views[index].copy_(dense(grad))
         self._parameters[index].grad = self._views[index]
 
     def _attach(self, came: int = -1) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ddp.parallel.agreement import Watched, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
+from ddp.runtime.sparse import dense
 from ddp.runtime.transports.base import MAX, SUM
 
 
@@ -106,7 +107,7 @@ def _add_up(column: Sequence[nn.Parameter], counts: Sequence[float], view: Tenso
     view.zero_()
     for parameter, count in zip(column, counts, strict=True):
         if parameter.grad is not None and count:
-            gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            gradient = dense(parameter.grad)
             view.add_(gradient.reshape(-1).to(view.device, view.dtype), alpha=count)
 
 

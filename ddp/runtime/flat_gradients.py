@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddp.runtime.buffers import BufferChanges, Counters, moves
 from ddp.runtime.flat import Empty, FlatState
+from ddp.runtime.sparse import dense
 
 
 class FlatGradients:
@@ -94,7 +95,7 @@ class FlatGradients:
                 view.zero_()
             else:
                 self._touched[index] = 1.0
-                view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                view.copy_(dense(gradient))
             parameter.grad = view
 
     def pack(self, weight: float, gradients: float | None = None) -> None:

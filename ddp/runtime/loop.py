@@ -108,7 +108,7 @@ class Loop:
         if step.batch.epoch != self._pending.epoch:
             self.report()
             self._pending = _Pending(step.batch.epoch)
-            self._begin(step)
+            self.begin(step.batch.epoch, step.seen)
             self.pause()
         if self._profiler is not None and self._profiler.step():
             self.pause()
@@ -140,14 +140,14 @@ class Loop:
         since, self._stepped = self._stepped, None
         return now() if since is None else since
 
-    def _begin(self, step: Step) -> None:
-        """Call the user back for the epochs that begin with `step`. No slice covers it: it is nobody's computing."""
+    def begin(self, last: int, seen: float) -> None:
+        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
         if (callback := self.replica.task.epoch_callback) is not None:
-            for epoch in range(self._begun + 1, step.batch.epoch + 1):
+            for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
-                callback(epoch, WorkerHandle(self, epoch, step.seen))
+                callback(epoch, WorkerHandle(self, epoch, seen))
         self.replica.state.check_added(self.replica.model)
-        self._begun = max(self._begun, step.batch.epoch)
+        self._begun = max(self._begun, last)
 
     def report(self) -> None:
         """Report what has been trained since the last report."""

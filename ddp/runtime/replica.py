@@ -30,6 +30,7 @@ from ddp.runtime.rates import Rates
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job, Tensors, whole_batches
+from ddp.runtime.untouched import Untouched
 
 PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
@@ -50,6 +51,7 @@ class Replica:
         held = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
+        self.untouched = Untouched(self.state.named, self.optimizer)
         self.settings = settings(self.optimizer)
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
@@ -123,10 +125,12 @@ class Replica:
             factor = team.begin(batch)
         loss: Tensor | None = None
         if batch.samples:
+            self.untouched.begin()
             with self.scalars:
                 loss = self.task.loss(self.model if team is None else team.module, tensors)
             at = meter.add("forward", at)
             (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+            self.untouched.end()
             at = meter.add("backward", at)
         elif team is not None:
             team.idle(batch)

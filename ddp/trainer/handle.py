@@ -35,8 +35,8 @@ PATIENCE_S = 30.0
 """How long `abort` waits for the end. A step in this very process is not cut short."""
 
 DIFFERENT = (
-    "the ranks ended with different models: a step changes what is not averaged, such as a frozen parameter; make that a "
-    "buffer. The state of the run is that of its first rank"
+    "the ranks ended with different models: what the epoch callback changes in a model must be the same on every rank. The "
+    "state of the run is that of its first rank"
 )
 
 _live: weakref.WeakSet[RunHandle] = weakref.WeakSet()

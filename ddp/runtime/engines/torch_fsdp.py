@@ -8,11 +8,13 @@ own, and the whole model has those of rank 0, as `torch_ddp` does and as is usua
 from __future__ import annotations
 
 import copy
+from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
@@ -29,6 +31,7 @@ choice to the user; its older size-based rule took 100 million."""
 class Sharded(Team):
     """Every rank has a slice of everything."""
 
+    takes_sparse = False
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:
@@ -41,6 +44,20 @@ class Sharded(Team):
         places: dict[Tensor, Tensor] = dict(zip(own, twin.parameters(), strict=True))
         for group in self.replica.optimizer.param_groups:
             group["params"] = [places[parameter] for parameter in group["params"]]
+
+    def watch(self) -> None:
+        """What autograd knows are the gathered parameters, which take their places as their group's forward pass begins."""
+        for path, module in self.module.named_modules():
+            gathers = isinstance(module, FSDPModule)
+            if gathers:
+                module.register_forward_pre_hook(partial(self._gathered, path))
+
+    def _gathered(self, path: str, module: nn.Module, args: Any) -> None:
+        self._watch.add(
+            (f"{path}.{name}".removeprefix("."), parameter)
+            for name, parameter in module.named_parameters()
+            if not isinstance(parameter, DTensor)
+        )
 
     def assemble(self) -> None:
         """Gather every parameter; each rank's own buffers, then rank 0's."""

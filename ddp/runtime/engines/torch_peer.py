@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ddp.core.commands import Join
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
+from ddp.runtime import sparse
 from ddp.runtime.clock import now
 from ddp.runtime.engines.together import Together
 from ddp.runtime.scalars import Scalars
@@ -48,6 +49,8 @@ class Peer(Together):
         if job.transport not in ("auto", library):
             raise ValueError(f"cluster.transport={job.transport}: PyTorch's engines use {library} here; use auto")
         super().__init__(replace(job, transport=library), rank, loop)
+        if loop.device.type == "cuda" or not self.team.takes_sparse:
+            sparse.refuse(sparse.declared(loop.replica.model), job.backend)
         self._joined = False
         self.steps: Team | None = None
 
@@ -86,10 +89,14 @@ class Peer(Together):
 class Team:
     """One rank's part in a step: PyTorch's engine is built at the first one."""
 
+    takes_sparse = True
+    """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
+
     def __init__(self, replica: Replica, job: Job, loop: Loop) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
+        self._watch = sparse.Watch(job.backend)
 
     def build(self) -> None:
         """Wrap the replica: `module`, and the optimizer if need be. All ranks do so at once."""
@@ -104,6 +111,7 @@ class Team:
                 raise ExchangeBroken("there is no group")
             self.build()
             self._built = True
+            self.watch()
         self.replica.optimizer.zero_grad(set_to_none=True)
         return batch.samples * self.size / batch.total
 
@@ -113,8 +121,14 @@ class Team:
             loss = self.replica.task.loss(self.module, self.replica.some(IDLE))
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
 
+    def watch(self) -> None:
+        """Look at gradients before PyTorch does: of what no layer declares, it has to be told that they are sparse."""
+        known = set(sparse.declared(self.replica.model))
+        self._watch.add((name, parameter) for name, parameter in self.replica.state.named if name not in known)
+
     def exchange(self, batch: Batch) -> None:
         """Done already, inside the backward pass."""
+        self._watch.rest()
 
     def clip(self, limit: float) -> None:
         """As PyTorch does it for the parameters that the optimizer moves."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.sharding.layout import Run
 from ddp.runtime.sharding.shards import Group, Shard
+from ddp.runtime.sparse import dense
 
 
 @dataclass(eq=False)
@@ -91,6 +92,7 @@ class Buckets:
     def _arrive(self, parameter: nn.Parameter) -> None:
         gradient, bucket = parameter.grad, self._of[parameter]
         assert gradient is not None
+        gradient = dense(gradient)
         if parameter in bucket.arrived:
             raise ValueError(
                 "a parameter got gradients twice in one step (two backward passes, or checkpointing with "

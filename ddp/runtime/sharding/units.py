@@ -18,7 +18,19 @@ from ddp.runtime.sharding.shards import Group
 from ddp.runtime.transports.base import Wait
 
 Fetch = Callable[[Tensor, Tensor, list[Run]], Wait]
-METADATA = ("dtype", "device", "requires_grad", "is_leaf", "layout", "grad", "grad_fn", "shape", "ndim", "is_sparse")
+METADATA = (
+    "dtype",
+    "device",
+    "requires_grad",
+    "is_leaf",
+    "layout",
+    "grad",
+    "grad_fn",
+    "shape",
+    "ndim",
+    "is_sparse",
+    "_version",
+)
 QUESTIONS = ("__repr__", "size", "numel", "nelement", "dim", "is_floating_point", "element_size", "requires_grad_")
 """Attributes and methods that need no values."""
 
