@@ -2,7 +2,7 @@
 
 A checkpoint is the model that all ranks share right after an average, with the books as of that average: what is not in the
 model then is not in the books either, and is trained again by whoever goes on. If a rank is lost before all have laid down
-their parts, that checkpoint is none; the one before stays. The next average may be ordered before all parts of the one before
+their parts, that checkpoint is none; the one before stays. The next average may be ordered before all parts of the last one
 are there: so several checkpoints may be in the making, each with its books, and none that is due is left out for another.
 """
 
