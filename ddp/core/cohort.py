@@ -168,7 +168,8 @@ class Cohort:
     """Collectives that broke in a row though no rank was lost."""
     moved: float = 0.0
     """When a rank last said more than that it lives, or was last given an order."""
-    saving: Saving | None = None
+    savings: tuple[Saving, ...] = ()
+    """Checkpoints in the making, oldest first."""
     saves: int = 0
     """Checkpoints begun."""
     saved: Mark = Mark()
@@ -204,7 +205,7 @@ class Cohort:
         if not state.alive or state.finished:
             return False
         waited = self.round is not None and rank in self.round.waiting
-        waited |= self.saving is not None and rank in self.saving.waiting
+        waited |= any(rank in saving.waiting for saving in self.savings)
         works = bool(state.queue) or any(owed.rank == rank for owed in self.evaluating)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 

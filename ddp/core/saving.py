@@ -2,7 +2,8 @@
 
 A checkpoint is the model that all ranks share right after an average, with the books as of that average: what is not in the
 model then is not in the books either, and is trained again by whoever goes on. If a rank is lost before all have laid down
-their parts, that checkpoint is none; the one before stays.
+their parts, that checkpoint is none; the one before stays. The next average may be ordered before all parts of the last one
+are there: so several checkpoints may be in the making, each with its books, and none that is due is left out for another.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from ddp.core.world import World
 def begin(cohort: Cohort, plan: Plan, at: float, turn: bool) -> tuple[Cohort, tuple[Save, ...]]:
     """Order all live ranks to save the model, if it is time: behind the round in flight, or while all stand still."""
     settings, world = cohort.world.checkpoints, cohort.world
-    if settings is None or cohort.saving is not None or cohort.broken:
+    if settings is None or cohort.broken:
         return cohort, ()
     mark = Mark(at, cohort.complete, averages(cohort, plan))
-    reason = due(settings, mark, cohort.saved, world.epochs)
+    last = cohort.savings[-1].mark if cohort.savings else cohort.saved
+    reason = due(settings, mark, last, world.epochs)
     if not reason:
         return cohort, ()
     saving = Saving(cohort.saves, cohort.live, cohort.live, mark)
     orders = tuple(Save(rank, saving.index, rank == cohort.live[0], turn, reason) for rank in cohort.live)
-    return replace(cohort, saving=saving, saves=cohort.saves + 1), orders
+    return replace(cohort, savings=(*cohort.savings, saving), saves=cohort.saves + 1), orders
 
 
 def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> str:
@@ -64,32 +66,48 @@ def handed_out(outputs: tuple[Any, ...]) -> bool:
 
 def on_saved(cohort: Cohort, event: Saved) -> Cohort:
     """A rank has laid down its part, or could not. Parts of a checkpoint that is off are of no interest."""
-    saving = cohort.saving
-    if saving is None or saving.index != event.index:
+    saving = next((saving for saving in cohort.savings if saving.index == event.index), None)
+    if saving is None:
         return cohort
     if event.error:
-        return replace(cohort, saving=None, saved=saving.mark)
+        return _over(cohort, saving)
     files = (*saving.files, *event.files)
     waiting = tuple(rank for rank in saving.waiting if rank != event.rank)
-    return replace(cohort, saving=replace(saving, waiting=waiting, files=files))
+    return _with(cohort, replace(saving, waiting=waiting, files=files))
 
 
 def settle(
     cohort: Cohort, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
 ) -> tuple[Cohort, tuple[Publish, ...]]:
-    """Keep the books of a checkpoint once its average is there; publish it once all parts are; drop it if a rank is lost."""
-    saving = cohort.saving
-    if saving is None:
-        return cohort, ()
-    if cohort.broken or cohort.live != saving.members:
-        return replace(cohort, saving=None), ()
-    in_step = plan is not None and plan.in_step
-    if saving.books is None and (in_step or any(isinstance(output, RoundClosed) for output in outputs)):
-        saving = replace(saving, books=_books(cohort, plan, policy_state))
-    if saving.books is None or saving.waiting:
-        return replace(cohort, saving=saving), ()
-    order = Publish(saving.index, saving.members, saving.files, saving.books, "all parts are there")
-    return replace(cohort, saving=None, saved=saving.mark), (order,)
+    """Keep the books of a checkpoint once its average is there; publish it once all parts are; drop it if a rank is lost, or
+    the average that it was to be of broke."""
+    orders: list[Publish] = []
+    there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
+    for saving in cohort.savings:
+        if cohort.live != saving.members or (cohort.broken and saving.books is None):
+            cohort = _without(cohort, saving)
+            continue
+        if saving.books is None and there:
+            saving = replace(saving, books=_books(cohort, plan, policy_state))
+        cohort = _with(cohort, saving)
+        if saving.books is not None and not saving.waiting:
+            orders.append(Publish(saving.index, saving.members, saving.files, saving.books, "all parts are there"))
+            cohort = _over(cohort, saving)
+    return cohort, tuple(orders)
+
+
+def _with(cohort: Cohort, saving: Saving) -> Cohort:
+    return replace(cohort, savings=tuple(saving if old.index == saving.index else old for old in cohort.savings))
+
+
+def _over(cohort: Cohort, saving: Saving) -> Cohort:
+    """It is made, or could not be: the next one counts from it."""
+    later = max(cohort.saved, saving.mark, key=lambda mark: mark.averages)
+    return replace(_without(cohort, saving), saved=later)
+
+
+def _without(cohort: Cohort, saving: Saving) -> Cohort:
+    return replace(cohort, savings=tuple(old for old in cohort.savings if old.index != saving.index))
 
 
 def _books(cohort: Cohort, plan: Plan | None, policy_state: Any) -> Books:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections import OrderedDict
@@ -31,13 +32,14 @@ from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
 from ddp.runtime.task import Job
 
-VERSION = 4
+VERSION = 5
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. Ours are a few thousand."""
 BOOKS, MODEL = "books", "model.pt"
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
+Origin = dict[str, str | int | None]
 
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
@@ -97,6 +99,8 @@ class Manifest:
 
     version: int
     identity: Identity
+    run: str
+    """Of the job that made it."""
     index: int
     members: tuple[int, ...]
     files: tuple[File, ...]
@@ -119,9 +123,19 @@ class Checkpoint:
         """What `rank` goes on with: its own state; that of another rank if it was lost before."""
         return self.path / rank_file(rank if self.is_own(rank) else self.manifest.members[0])
 
+    def origin(self, rank: int | None) -> Origin:
+        """What the part that `rank` goes on with must say of itself; of None, the model's."""
+        owner = rank if rank is None or self.is_own(rank) else self.manifest.members[0]
+        return origin(self.manifest.run, self.manifest.index, owner)
+
     def is_own(self, rank: int) -> bool:
         """Whether that is its own state."""
         return rank in self.manifest.members
+
+
+def origin(run: str, index: int, rank: int | None) -> Origin:
+    """Said in every part, so that none is taken for another: the run, the checkpoint, and whose it is (None: the model)."""
+    return {"run": run, "index": index, "rank": rank}
 
 
 def rank_file(rank: int) -> str:
@@ -171,21 +185,36 @@ def publish(job: Job, order: Publish) -> Path:
     folder = job.checkpoint_folder
     assert folder is not None
     parts = part_folder(folder, order.index)
-    manifest = Manifest(VERSION, Identity.of(job), order.index, order.members, order.files, order.books)
+    manifest = Manifest(VERSION, Identity.of(job), job.run, order.index, order.members, order.files, order.books)
     (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
     whole = place(folder, order.index)
     shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, as are all beyond this one
     os.rename(parts, whole)
     ours = [path for path in _places(folder) if (path / BOOKS).is_file()]
     beyond = [path for path in ours if int(path.name) > order.index]
-    for old in (*beyond, *ours[len(beyond) + KEEP :], *_named(folder, r"\.part-\d{6,}")):
+    # The next one may be in the making.
+    off = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
+    for old in (*beyond, *ours[len(beyond) + KEEP :], *off):
         shutil.rmtree(old, ignore_errors=True)
     return whole
+
+
+def begin(job: Job) -> Job:
+    """The job of a run that begins now, with a name of its own. What an earlier run did not finish laying down goes."""
+    if job.run or job.checkpoints is None or job.checkpoint_folder is None:
+        return job
+    for old in _parts(job.checkpoint_folder):
+        shutil.rmtree(old, ignore_errors=True)
+    return replace(job, run=secrets.token_hex(8))
 
 
 def _places(folder: Path) -> list[Path]:
     """Folders of checkpoints, the latest first. What else lies there is the user's."""
     return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
+
+
+def _parts(folder: Path) -> list[Path]:
+    return _named(folder, r"\.part-\d{6,}")
 
 
 def _named(folder: Path, pattern: str) -> list[Path]:

@@ -88,11 +88,14 @@ class Loop:
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._held = checkpoint.resume(job)
         if self._held is not None:
-            held = parts.load(self._held.path / checkpoint.MODEL)
+            held = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
             parts.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
             before, samples = self._held.books.epoch_samples, self.replica.samples
             if before != samples:
                 raise checkpoint.Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
+            self._note(self.replica.data.check(held.get("data")))
+        elif job.checkpoints is not None and not rank and not self.replica.data.lasting:
+            self.replica.data.kept()  # as it is before anything is trained
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -197,9 +200,12 @@ class Loop:
         replica.state.gather()
         with consensus or nullcontext():
             try:
-                files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state()),)
+                files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state(order)),)
                 if order.model:
-                    files = (*files, checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(kept)))
+                    files = (
+                        *files,
+                        checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(order, kept)),
+                    )
             except OSError as problem:
                 files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
             except checkpoint.NotPlain as problem:
@@ -209,30 +215,36 @@ class Loop:
         self._send(saved)
         return saved
 
-    def _state(self) -> dict[str, Any]:
+    def _note(self, said: str) -> None:
+        self.replica.note = "; ".join(filter(None, (self.replica.note, said)))
+
+    def _state(self, order: Save) -> dict[str, Any]:
         counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
         own = self.replica
         held = {"optimizer": own.optimizer.state_dict(), "settings": own.settings, "rates": own.rates.capture()}
-        return {**held, "others": others(), **counters}
+        of = checkpoint.origin(self.job.run, order.index, self.rank)
+        return {**held, "others": others(), **counters, "of": of}
 
-    def _model(self, kept: Sequence[Tensor]) -> dict[str, Any]:
+    def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
         named = {name: v.detach() for name, v in savable(self.replica.model).items() if isinstance(v, Tensor)}
-        return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named}
+        about = {"of": checkpoint.origin(self.job.run, order.index, None), "data": self.replica.data.kept()}
+        return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
 
     def restore(self, kept: Sequence[Tensor] = ()) -> None:
         """Take over what this rank laid down for the checkpoint that the run goes on from. Raises Torn."""
         if self._held is None:
             return
         part = self._held.part(self.rank)
-        model, held = map(parts.load, (self._held.path / checkpoint.MODEL, part))
+        model = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
+        held = parts.load(part, self._held.origin(self.rank))
         parts.take("averages", kept, model.get("kept"))
         try:
             parts.load_into(self.replica.optimizer, self.replica.settings, held)
             if self._held.is_own(self.rank):
                 set_others(held["others"])
             if self.replica.rates.restore(held["rates"]):
-                self.replica.note = "; ".join(filter(None, (self.replica.note, LACKS)))
+                self._note(LACKS)
             counters = [held[name] for name in ("begun", "steps", "version")]
             if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
                 raise ValueError(f"counters {counters}")

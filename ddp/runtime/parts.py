@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from ddp.runtime.checkpoint import Torn
+from ddp.runtime.checkpoint import Origin, Torn
 
 Settings = list[dict[str, Any]]
 """What an optimizer was made with, by parameter group."""
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers."""
+def load(path: Path, of: Origin) -> dict[str, Any]:
+    """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers, and for a part that is not
+    `of` this rank and checkpoint."""
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything
@@ -22,7 +23,16 @@ def load(path: Path) -> dict[str, Any]:
         raise Torn(f"{path}: not a part of a checkpoint ({said})") from error
     if not isinstance(held, dict):
         raise Torn(f"{path}: not a part of a checkpoint")
+    if held.get("of") != of:
+        raise Torn(f"{path}: {_told(held.get('of'))} lies where {_told(of)} belongs; put it back, or begin anew")
     return held
+
+
+def _told(of: Any) -> str:
+    if not isinstance(of, dict):
+        return "a part of no checkpoint"
+    what = "the model" if of.get("rank") is None else f"the part of rank {of['rank']}"
+    return f"{what} of checkpoint {of.get('index')} of run {of.get('run')}"
 
 
 def take(name: str, into: Any, values: Any) -> None:

@@ -27,6 +27,7 @@ from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
 from ddp.runtime.parts import settings
 from ddp.runtime.rates import Rates
+from ddp.runtime.samedata import SameData
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job, Tensors, whole_batches
@@ -65,6 +66,7 @@ class Replica:
         in_turn = Visits(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
+        self.data = SameData((self._source, visits, self.task.augment), (evaluated, in_turn, None))
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
         """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
         # The general call visits every kind of device, which costs a small model's step.

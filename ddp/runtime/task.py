@@ -118,6 +118,8 @@ class Job:
     """How often a checkpoint is made; None: never."""
     checkpoint_folder: Path | None = None
     """Where they are laid down; made when the first one is."""
+    run: str = ""
+    """Names this run, so that parts of its checkpoints are told from those of others. Made by the engine."""
     resume: Path | None = None
     """The checkpoint (a folder in such a folder) to go on from."""
     profile_steps: int = 0

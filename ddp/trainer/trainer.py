@@ -21,7 +21,9 @@ from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.loop import place
+from ddp.runtime.parts import load as load_part
 from ddp.runtime.rates import a_schedule
+from ddp.runtime.samedata import SameData
 from ddp.runtime.task import Job, whole_batches
 from ddp.settings import (
     check_transport,
@@ -184,7 +186,7 @@ class Trainer:
         Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
         if resume is not None:
             self._job = replace(self._job, resume=_latest(Path(resume)))
-            checkpoint.resume(self._job)
+            _check_data(self._job, self._parts)
 
     def run(self) -> RunHandle:
         """Start training and return at once. May be called again: every run begins anew.
@@ -229,6 +231,18 @@ def _checkpoints(
     if callback is not None:
         function("checkpoint_callback", callback)
     return None if folder is None else settings
+
+
+def _check_data(job: Job, parts: Parts) -> None:
+    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
+    look at: to read of it here might open what cannot be sent to them."""
+    held = checkpoint.resume(job)
+    task = make_task(parts)
+    source, evaluated = task.train_data(), task.eval_data()
+    visits = Visits(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
+    data = SameData((source, visits, task.augment), (evaluated, Visits(0, len(evaluated), shuffle=False), None))
+    if held is not None and data.lasting and held.books.epoch_samples == len(visits):
+        data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
 
 
 def _latest(path: Path) -> Path:

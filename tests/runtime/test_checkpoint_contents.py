@@ -247,7 +247,8 @@ def run(job: Job) -> None:
 
 def other_model(job: Job) -> dict[str, Any]:
     wide = torch.nn.Linear(50, 50)
-    return {"tensors": [torch.cat([p.detach().flatten() for p in wide.parameters()])], "kept": [], "state_dict": {}}
+    held = torch.load(at(job) / MODEL, weights_only=True)
+    return held | {"tensors": [torch.cat([p.detach().flatten() for p in wide.parameters()])], "kept": []}
 
 
 def with_key(name: str, key: str, value: Any) -> Change:
@@ -267,6 +268,9 @@ def with_key(name: str, key: str, value: Any) -> Change:
         (MODEL, lambda job: b"PK\x03\x04 no archive", "not a part of a checkpoint"),
         (MODEL, lambda job: [1, 2], "not a part of a checkpoint"),
         (MODEL, other_model, "parameters and buffers are not those of this model"),
+        (MODEL, with_key(MODEL, "of", KeyError), "a part of no checkpoint lies where the model of checkpoint 2 of run"),
+        (MODEL, with_key(MODEL, "data", KeyError), "does not say what data it is of"),
+        (MODEL, with_key(MODEL, "data", {"training": {}, "evaluation": 3}), "does not say what data it is of"),
         (MODEL, with_key(MODEL, "tensors", KeyError), "are not those of this model"),
         (MODEL, with_key(MODEL, "tensors", {"a": 1}), "are not those of this model"),
         (MODEL, with_key(MODEL, "kept", [torch.zeros(3)]), "averages are not those of this model"),
@@ -290,6 +294,41 @@ def test_parts_that_cannot_be_gone_on_with_are_one_line(job: Job, name: str, con
     assert "\n" not in str(caught.value)
     assert not (job.scratch / "run").exists(), "code was run"
     assert read(at(job)), "it is still there"
+
+
+def swap(job: Job, one: Path, other: Path) -> None:
+    """Exchange two files of checkpoints, and sign the first one's place anew."""
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    for path in (one, other):
+        if path.parent == at(job):
+            put(job, path.name, path.read_bytes())
+
+
+def test_parts_of_two_ranks_that_were_exchanged_are_told_apart(job: Job) -> None:
+    swap(job, at(job) / "rank-0.pt", at(job) / "rank-1.pt")
+    part = r"the part of rank \d of checkpoint 2 of run \w+"
+    told = f"{part} lies where {part} belongs"
+    with pytest.raises(Torn, match=told) as caught:
+        run(job)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [MODEL, "rank-0.pt"])
+def test_a_part_of_the_checkpoint_before_is_told_apart(made: tuple[Job, Path], job: Job, name: str) -> None:
+    before = made[1].with_name("000001") / name
+    put(job, name, before.read_bytes())
+    with pytest.raises(Torn, match=r"of checkpoint 1 of run \w+ lies where .* of checkpoint 2 of run \w+ belongs"):
+        run(job)
+
+
+def test_a_part_of_the_same_checkpoint_of_another_run_is_told_apart(job: Job, tmp_path: Path) -> None:
+    again = replace(job, resume=None, checkpoint_folder=tmp_path / "other", run="", **EVERY)
+    run(again)
+    put(job, "rank-0.pt", (tmp_path / "other" / at(job).name / "rank-0.pt").read_bytes())
+    with pytest.raises(Torn, match="the part of rank 0 of checkpoint 2 of run"):
+        run(job)
 
 
 def test_other_data_than_before_are_refused_between_two_epochs_too(job: Job) -> None:

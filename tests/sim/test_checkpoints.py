@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
-from ddp.core.events import Merged
+from ddp.core.events import Merged, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
@@ -54,3 +55,63 @@ def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> 
         assert rest.status == "ok"
         assert set(both.values()) == {1}
         assert both.total() == world.samples * world.epochs
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_every_checkpoint_that_is_due_is_made_whatever_the_schedule(data: Any) -> None:
+    draw = data.draw
+    name, blocking = draw(st.sampled_from(sorted(POLICIES))), draw(st.booleans())
+    policy = POLICIES[name](**({} if name == "sync" else {"anchor": draw(st.integers(1, 30))}))
+    every, unit = draw(st.integers(1, 3)), draw(st.sampled_from(["epochs", "averages"]))
+    world = World(
+        size=draw(st.integers(1, 4)),
+        samples=draw(st.integers(1, 200)),
+        batch=draw(st.integers(1, 8)),
+        epochs=draw(st.integers(2, 7)),
+        blocking=blocking,
+        in_step=blocking,
+        checkpoints=Checkpointing(every, unit, 0.0),
+    )
+    speeds = draw(st.lists(st.sampled_from([1.0, 0.5, 0.2]), min_size=4, max_size=4))
+    # Laying down may take longer than the training of an epoch.
+    copy_s = draw(st.sampled_from([0.0, 0.005, 0.1, 2.0]))
+    costs = Costs(lambda rank, step: 0.01 / speeds[rank], copy_s=copy_s, wire_s=0.003)
+    ends = Ends()
+    run = simulate(policy, world, costs=costs, watch=ends)
+    made = [record.books for _, record in run.records if isinstance(record, Publish)]
+    if unit == "epochs":
+        assert [books.epochs for books in made] == expected(ends.complete, every, world.epochs)
+    else:
+        averages = [books.rounds for books in made if books.rounds]
+        assert all(after - before == every for before, after in pairwise([0, *averages]))
+        rounds = sum(isinstance(record, RoundClosed) for _, record in run.records)
+        assert rounds // every - len(averages) in (0, 1)  # the end of the run makes none
+
+
+class Ends:
+    """Watches how many epochs are complete with each average; inside steps, at any time."""
+
+    def __init__(self) -> None:
+        self.complete: list[int] = []
+        self._read = self._coming = 0
+
+    def __call__(self, run: Simulation) -> None:
+        """After an event."""
+        new, self._read = run.records[self._read :], len(run.records)
+        cohort, plan = run.coordinator.cohort, run.coordinator.plan
+        if plan is not None and plan.in_step:
+            self.complete.append(cohort.complete)
+        elif any(isinstance(record, RoundClosed) for _, record in new):
+            self.complete.append(self._coming)
+        if cohort.round is not None:
+            self._coming = cohort.complete
+
+
+def expected(ends: list[int], every: int, epochs: int) -> list[int]:
+    """Of these, the first `every` or more epochs after the last, but for the end of the run."""
+    made = [0]
+    for end in ends:
+        if end < epochs and end - made[-1] >= every:
+            made.append(end)
+    return made[1:]

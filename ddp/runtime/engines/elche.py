@@ -29,6 +29,7 @@ def run(job: Job, emit: Emit) -> None:
     if job.world_size == 1:
         solo.run(job, emit)
         return
+    job = checkpoint.begin(job)
     held = checkpoint.resume(job)
     with Ranks(job) as ranks:
         module = load(job.backend)

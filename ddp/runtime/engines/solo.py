@@ -42,7 +42,7 @@ def run(job: Job, emit: Emit) -> None:
             raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
 
     try:
-        _train(job, send, emit)
+        _train(checkpoint.begin(job), send, emit)
     except (Diverged, checkpoint.Torn):
         raise
     except Exception as error:

@@ -51,6 +51,7 @@ class Travelling:
     meet: str
     host_ranks: int
     profile_steps: int
+    run: str
 
 
 @dataclass(frozen=True)

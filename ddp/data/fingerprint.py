@@ -1,0 +1,195 @@
+"""What a data set is, in a few kilobytes: enough to tell another one of the same length. Knows no checkpoints.
+
+Whole numbers and texts are told apart by their digest. Numbers with a fraction are told apart by weighted sums of stretches,
+as another machine may round otherwise: what differs by no more than `ROUNDING` of a stretch is the same.
+
+Of tensors of up to `WHOLE` bytes everything is looked at, of larger ones `PARTS` stretches at even distances. And of every
+data set some samples at even distances, as they come to the model: put together, and augmented with the random numbers of
+their first epoch. They are read twice. If they differ then, they say nothing of the data set, and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.data.augment import Augment, augmented
+from ddp.data.dataset import MapSource
+from ddp.data.draws import Draws
+from ddp.data.seeded import others, seed_others, set_others
+from ddp.data.visits import Visits
+
+WHOLE = 1 << 26
+PARTS = 64
+MOST, PATIENCE_S = 16, 0.5
+"""Samples that are looked at, and about how long reading them may take; one is read in any case."""
+ORDER = 1 << 16
+"""Positions of the first epoch that are looked at."""
+STRETCH = 1 << 14
+"""Numbers in a sum."""
+ROUNDING = 1e-6
+UNSURE = "gives other samples each time it is read, so whether it is the one of before could not be checked"
+
+Print = dict[str, Any]
+"""Tensors and plain containers: what a file keeps."""
+
+
+def fingerprint(source: Any, visits: Visits, augment: Augment | None = None, like: Print | None = None) -> Print:
+    """Return that of a source of samples in the order of `visits`; `like` another one, so that the two can be compared.
+
+    Random generators are left as they were."""
+    tensors: tuple[Tensor, ...] = getattr(source, "tensors", ())
+    found: Print = {"tensors": [_described(tensor) for tensor in tensors]}
+    if not len(source):
+        return found
+    found["order"] = _digest(visits(0)[:ORDER])
+    with _undisturbed():
+        try:
+            found["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
+            found["batch"] = _batch(source, visits, augment, found["drawn"])
+        except Exception:  # of the user's own code: it is heard where the sample is trained
+            found["batch"] = None
+    return found
+
+
+def difference(before: Print, now: Print) -> str:
+    """Return in what two of them differ, in a word; empty: in nothing that was looked at."""
+    held, holds = before.get("tensors"), now.get("tensors")
+    if held and holds and not _same(held, holds):  # the same samples may be read one by one now
+        return "samples"
+    if before.get("order") != now.get("order"):
+        return "order of samples"
+    if unsure(before) or unsure(now) or _same(before.get("batch"), now.get("batch")):
+        return ""
+    return "batches (what a sample is, how batches are put together, or augmentation)"
+
+
+def unsure(one: Print) -> bool:
+    """Tell whether samples differed from one reading to the next."""
+    return "batch" in one and one["batch"] is None
+
+
+def _positions(source: Any, visits: Visits) -> list[int]:
+    """Some samples, at even distances; fewer where reading takes long."""
+    began = time.monotonic()
+    _read(source, visits, None, [0])
+    took = max(time.monotonic() - began, 1e-6)
+    count = min(MOST, len(source), max(int(PATIENCE_S / (2 * took)), 1))
+    return [len(source) * place // count for place in range(count)]
+
+
+def _batch(source: Any, visits: Visits, augment: Augment | None, drawn: Any) -> Any:
+    """What the model sees of some samples, described; None if that is another thing each time."""
+    if not isinstance(drawn, list) or not all(isinstance(n, int) and 0 <= n < len(source) for n in drawn):
+        return []
+    seen = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        seed_others(seed)
+        seen.append(_parts(_read(source, visits, augment, drawn)))
+    return seen[0] if _same(*seen) else None
+
+
+def _read(source: Any, visits: Visits, augment: Augment | None, drawn: list[int]) -> Any:
+    indices = torch.tensor(drawn)
+    draws = partial(Draws, visits.seed, 0, indices)
+    batch = source.batch(indices, draws()) if isinstance(source, MapSource) else source.batch(indices)
+    return augmented(augment, batch, draws)
+
+
+def _parts(batch: Any) -> list[Any]:
+    """All that is in a batch, described."""
+    if isinstance(batch, Tensor):
+        return [_described(batch)]
+    if isinstance(batch, Mapping):
+        return [part for key, value in batch.items() for part in (str(key), *_parts(value))]
+    if isinstance(batch, (tuple, list)):
+        return [len(batch), *(part for member in batch for part in _parts(member))]
+    if isinstance(batch, (str, bytes, int)):
+        return [hashlib.sha256(repr(batch).encode()).hexdigest()]
+    return [_described(torch.tensor(batch))] if isinstance(batch, float) else [type(batch).__name__]
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    about = {"shape": list(tensor.shape), "dtype": str(tensor.dtype), "layout": str(tensor.layout)}
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return about
+    if tensor.is_floating_point() or tensor.is_complex():
+        sums, sizes = zip(*map(_sums, _stretches(tensor)), strict=True)
+        return {**about, "sums": torch.cat(sums), "sizes": torch.cat(sizes)}
+    return {**about, "digest": _digest(*_stretches(tensor))}
+
+
+def _stretches(tensor: Tensor) -> Iterator[Tensor]:
+    """All of it, or as much as is looked at."""
+    tensor = tensor.detach()
+    if tensor.nbytes <= WHOLE or not tensor.dim():
+        yield tensor
+        return
+    rows = len(tensor)
+    each = max(WHOLE // PARTS * rows // tensor.nbytes, 1)
+    for part in range(min(PARTS, rows)):
+        start = (rows - each) * part // max(min(PARTS, rows) - 1, 1)
+        yield tensor[start : start + each]
+
+
+def _digest(*tensors: Tensor) -> str:
+    """Of whole numbers, bit for bit."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sums of all stretches, and sums of what there is in them, float64."""
+    flat = tensor.cpu().resolve_conj()
+    flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
+    weights = 1.5 + torch.sin(torch.arange(STRETCH, dtype=torch.float64))
+    found, sizes = [], []
+    for stretch in torch.split(flat, STRETCH):  # type: ignore[no-untyped-call]
+        values = stretch.double()
+        found.append(values @ weights[: len(values)])
+        sizes.append(values.abs().sum())
+    return torch.stack(found), torch.stack(sizes)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return False
+        if "sums" in one:
+            return _close(one, other)
+        return all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
+def _close(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if any(one[key] != other[key] for key in ("shape", "dtype", "layout")) or one["sums"].shape != other["sums"].shape:
+        return False
+    apart, size = (one["sums"] - other["sums"]).abs(), torch.maximum(one["sizes"], other["sizes"])
+    same = torch.isclose(one["sums"], other["sums"], rtol=0.0, atol=0.0, equal_nan=True)  # infinite, or no number
+    return bool((same | (apart <= ROUNDING * size)).all())
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Random generators are as before at the end."""
+    before = others()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    try:
+        with torch.random.fork_rng(devices=gpus):
+            yield
+    finally:
+        set_others(before)
