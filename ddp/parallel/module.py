@@ -40,7 +40,7 @@ class DistributedDataParallel(nn.Module):
     `overlap=False` sends nothing before `sync_gradients()`, buffers neither.
 
     Raises ValueError for a model that is wrapped already or is not the same on all ranks (with rank and parameter), RankLost
-    for a rank that does not come. A pass that sends raises ValueError where replicas have come apart, as an optimizer stepped
+    for a rank that does not come. A pass that sends raises ValueError where replicas have come apart: an optimizer stepped
     on gradients of one rank alone.
     """
 
