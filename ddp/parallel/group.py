@@ -27,8 +27,8 @@ WIDEST = 16
 GRACE_S = 2.0
 """How long after a collective broke another rank may take to notice it too, seconds."""
 REMEDY = (
-    "all ranks must do the same backward passes and collectives in the same order; one that has no batch left calls "
-    "sync_gradients(samples=0) as often as the others have batches"
+    "all ranks must do the same passes and collectives in the same order; one that has no batch left calls "
+    "sync_gradients(samples=0) as often as the others have batches, one that evaluates alone takes the wrapper's .module"
 )
 _current: Group | None = None
 

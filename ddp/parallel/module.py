@@ -17,6 +17,7 @@ from ddp.core.buckets import BUCKET_BYTES, FIRST_BYTES
 from ddp.parallel.agreement import Watched, agree, claim, release
 from ddp.parallel.group import Group, current
 from ddp.parallel.reducer import Reducer
+from ddp.parallel.sending import Sending
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
 
@@ -28,16 +29,19 @@ class DistributedDataParallel(nn.Module):
     (`average=False`: the sum), the same bits on all ranks. Parameters that a rank did not use count as zero there; those
     that no rank used keep no gradient.
 
-    As torch's: `broadcast_buffers` (rank 0's, before each training forward), `bucket_cap_mb` (MiB; a number, or one for
-    each bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave;
-    None is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
-    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
+    As torch's: which backward passes send (forward passes outside `no_sync()` decide), `broadcast_buffers` (rank 0's, before
+    each forward pass that follows one that was to send, in evaluation too), `bucket_cap_mb` (MiB; a number, or one for each
+    bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave; None
+    is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
+    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets. docs/api.md
+    says where else it differs from torch's.
 
     Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
     `overlap=False` sends nothing before `sync_gradients()`, buffers neither.
 
     Raises ValueError for a model that is wrapped already or is not the same on all ranks (with rank and parameter), RankLost
-    for a rank that does not come.
+    for a rank that does not come. A pass that sends raises ValueError where replicas have come apart: an optimizer stepped
+    on gradients of one rank alone.
     """
 
     def __init__(
@@ -78,7 +82,9 @@ class DistributedDataParallel(nn.Module):
             raise
         self.module, self._watched = module, Watched(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
-        self._reducer.enabled = overlap
+        self._sending = Sending()
+        self._buffers_due = True
+        """Whether the next forward pass begins with rank 0's buffers."""
         self._pass: weakref.ref[Callable[[], None]] | None = None
         """What the backward pass that is under way calls at its end; dead: it broke off."""
         self._weighed = False
@@ -115,13 +121,21 @@ class DistributedDataParallel(nn.Module):
             self._watched.check()
             self._break_off()
             self._settled = self._weighed = False
-            if self._share_buffers and self.training and self._reducer.enabled:
-                self.sync_buffers()
+            self._sending.forward()
+        if self._overlap:
+            self._align_buffers(again=torch.is_grad_enabled() and self._sending.wanted)
         return self.module(*inputs, **named)
+
+    def _align_buffers(self, again: bool) -> None:
+        """Rank 0's buffers, if they are due; `again`: before the next forward pass, too."""
+        if self._share_buffers and self._buffers_due:
+            self.sync_buffers()
+        self._buffers_due = again
 
     def _came(self, index: int) -> None:
         """From a parameter's hook: its gradient of this pass is complete."""
         self._settled = False
+        self._reducer.enabled = self._overlap and self._sending.now
         if self._reducer.enabled and (self._pass is None or self._pass() is None):
             self._break_off()
             self._begin()
@@ -151,17 +165,28 @@ class DistributedDataParallel(nn.Module):
     def _finish(self) -> None:
         """The backward pass is over."""
         self._pass, self._weighed = None, self._reducer.samples is not None
+        self._sending.sent()
         self._reducer.finish()
         self._settled = True
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes in here add up on this rank alone; the next pass outside sends them all."""
-        before, self._reducer.enabled = self._reducer.enabled, False
+        """Gradients of forward passes in here add up on this rank alone, wherever their backward passes are. The next
+        forward and backward pass outside sends all of them."""
+        before, self._sending.wanted = self._sending.wanted, False
         try:
             yield
         finally:
-            self._reducer.enabled = before
+            self._sending.wanted = before
+
+    @property
+    def require_backward_grad_sync(self) -> bool:
+        """False inside `no_sync()`; torch's name, which loops that accumulate gradients set."""
+        return self._sending.wanted
+
+    @require_backward_grad_sync.setter
+    def require_backward_grad_sync(self, wanted: bool) -> None:
+        self._sending.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
         """How many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average over
@@ -180,18 +205,19 @@ class DistributedDataParallel(nn.Module):
         """
         if samples is not None:
             self.set_samples(samples)
-            if samples == 0 and self._share_buffers and self.training and self._overlap:
-                self.sync_buffers()  # as the others do in their forward pass
+            if samples == 0 and self._overlap:
+                self._align_buffers(again=True)  # as the others do in their forward pass
         elif self._settled:
             return
         self._reducer.finish()
-        self._settled, self._weighed = True, False
+        self._settled, self._weighed, self._buffers_due = True, False, True
         if self._share_buffers and self.training and not self._overlap:
             self.sync_buffers()
 
     def sync_parameters(self) -> None:
         """Give all ranks rank 0's parameters and buffers."""
         self._group.broadcast([p.detach() for p in self.module.parameters()])
+        self._reducer.moved.forget()
         self.sync_buffers()
 
     def sync_buffers(self) -> None:

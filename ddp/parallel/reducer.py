@@ -3,7 +3,8 @@
 Gradients live in the buckets: `p.grad` is a view. Where the user has cleared `grad` to None, only the first gradient to come
 is copied: by then the rest of the model has its views. Buckets but the last go from a thread (or PyTorch's own) while
 backward still runs; the last one goes at its end, from the caller's, for there is nothing left to overlap with. Behind it
-travel three numbers: whether a rank left a parameter out, its samples, whether it said them.
+travel four numbers: whether a rank left a parameter out, its samples, whether it said them, whether its parameters moved
+by gradients that it alone has.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from torch import Tensor, nn
 
 from ddp.core.buckets import Item, Launches, assign
 from ddp.parallel.agreement import layout
+from ddp.parallel.apart import Moved, compare
 from ddp.parallel.group import Group
 from ddp.runtime.sparse import dense
 from ddp.runtime.transports.base import MEAN, SUM
 
-UNUSED, SAMPLES, SAID = range(3)
-TAIL = 3
+TAIL = 4
 
 
 class Reducer:
@@ -56,13 +57,14 @@ class Reducer:
                 self._lay(index)
         self._tail = self._flats[-1][-TAIL:] if exact else torch.zeros(TAIL, device=group.device)
         self._apart = not exact
-        """The three numbers go by themselves: a bucket of few bits would round them."""
+        """The four numbers go by themselves: a bucket of few bits would round them."""
         self._wires = None if wire is None else [group.empty(f.numel(), wire) for f in self._flats]
         self._numbers = self._tail.numpy() if group.device.type == "cpu" else None
         self.samples: int | None
         """How many samples this rank's gradient is the mean of; None: ranks weigh the same."""
         self.enabled = True
         """Whether gradients are sent as they come."""
+        self.moved = Moved(self._parameters)
         self.passes = 0
         """Synchronisations so far."""
         self._summed = False
@@ -93,7 +95,9 @@ class Reducer:
         if not self._is_here(index):
             self._take_in(index)
         self._used[index] = True
-        if self.enabled:
+        if not self.enabled:
+            self.moved.unsent()
+        else:
             last = len(self._plan) - 1
             try:
                 for bucket in self._launches.arrive(index):
@@ -171,7 +175,8 @@ class Reducer:
             if bucket < last:
                 self._send(bucket, inline=True)
         outgoing = self._outgoing(last)
-        self._tell([float(not all(self._used)), 1.0 if said is None else float(said), float(said is not None)])
+        samples = 1.0 if said is None else float(said)
+        self._tell([float(not all(self._used)), samples, float(said is not None), float(bool(self.moved))])
         self._group.all_reduce(outgoing, self._op)
         if self._apart:
             self._group.all_reduce(self._tail, self._op)
@@ -214,7 +219,7 @@ class Reducer:
 
     def _conclude(self, said: int | None) -> None:
         """Unpack, divide by the samples, and take away the gradients of parameters that no rank used."""
-        unused, samples, counted = (self._tail if self._numbers is None else self._numbers).tolist()
+        unused, samples, counted, moved = (self._tail if self._numbers is None else self._numbers).tolist()
         whole = 1.0 if self._op == MEAN else float(self._group.world_size)
         if counted and counted != whole:
             raise ValueError(
@@ -239,6 +244,9 @@ class Reducer:
                     self._parameters[index].grad = None
         self._rest()
         self._summed = self._op == SUM
+        self.moved.forget()
+        if moved:
+            compare(self._group, self._names, self._parameters)
 
     def abandon(self) -> None:
         """A pass broke off; what was said of samples is for the next one. Raises ValueError if some of it was sent already:
