@@ -28,6 +28,7 @@ from bench.exitcodes import Exit
 from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError, RankLost
 from ddp.runtime.engines import facts
+from ddp.runtime.orphans import at_parents_end
 from models.setup import Recipe
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ def _open_store(place: Seat) -> Store:
 
 def _serve(place: Seat) -> int:
     """Serve rank 0 until it says that all is over; its exit code."""
+    at_parents_end(signal.SIGCONT)  # stopped, it would not notice that rank 0 is gone with torchrun
     try:
         with usage():
             known = _key(place)

@@ -10,6 +10,7 @@ command as that was then, its modules among it: a test of what is imported where
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
@@ -216,6 +217,7 @@ def _forked_fork_server(path: bytes, words: Sequence[str], fds: Sequence[int]) -
     child = _fork()
     if child:
         return child
+    atexit._clear()  # what it registers from here on is its own
     try:
         edges = [2, *sorted(fds), 1 << 16]
         for below, above in pairwise(edges):
@@ -224,6 +226,7 @@ def _forked_fork_server(path: bytes, words: Sequence[str], fds: Sequence[int]) -
             signal.signal(number, signal.SIG_DFL)
         exec(words[-1], {})
     finally:
+        atexit._run_exitfuncs()
         os._exit(0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from bench.dashboard.listening import address, listen
 from bench.exitcodes import Exit
 from bench.runfolder import write_text
 from bench.usage import UsageError, usage
+from ddp.runtime.orphans import at_parents_end
 
 
 def export(path: Path, out: Path) -> Exit:
@@ -49,6 +51,7 @@ def serve(path: Path, host: str, port: int) -> Exit:
 
 def attend(path: Path, descriptor: int) -> Exit:
     """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends."""
+    at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
     run(path, listening.getsockname()[0], listening, until=_closed)

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import select
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed
 from ddp.runtime.codec import Record, decode
+from ddp.runtime.orphans import at_parents_end
 
 LOOK_S = 1.0
 """Between two looks."""
@@ -126,6 +128,7 @@ class Following:
 
 def main(words: list[str]) -> str | None:
     """Follow the run until it ends. What went wrong, in one line."""
+    at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     module, folder, output, said = words
     try:

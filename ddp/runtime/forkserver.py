@@ -40,7 +40,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     The modules of the first call count: the server lives as long as the process, for all its runs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, "ddp.runtime.preloaded"])
+    context.set_forkserver_preload(["ddp.runtime.preloaded", *PRELOAD])
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,

@@ -1,6 +1,6 @@
 """A rank's process: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process.
+Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
+from ddp.runtime.orphans import bind_rank
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import ExchangeBroken, broken
 
 
 def main(job: Job, rank: int, connection: Connection) -> None:
     """Entry point of the process."""
+    bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     clock.shift(job.clock_shift)

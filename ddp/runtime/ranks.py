@@ -67,9 +67,14 @@ class Forked:
 
     def start(self) -> Connection:
         """Milliseconds from the second on."""
-        with forkserver.script_left_alone():
-            self._process.start()
-        self._theirs.close()
+        try:
+            with forkserver.script_left_alone():
+                self._process.start()
+        except BaseException:  # it may have been forked, though nobody knows its number: the closed channel ends it
+            self._ours.close()
+            raise
+        finally:
+            self._theirs.close()
         return self._ours
 
     def wait(self, timeout_s: float) -> bool:
@@ -81,7 +86,8 @@ class Forked:
 
     def kill(self) -> None:
         """Works on a stopped process as well."""
-        self._process.kill()
+        if self._process.pid is not None:
+            self._process.kill()
 
     def fate(self) -> str:
         """By its exit code."""
@@ -123,15 +129,21 @@ class Ranks:
         self._end(FAREWELL_S if kind is None else 0.0)
 
     def _end(self, patience_s: float) -> None:
-        for runner in self._runners:
-            if not runner.wait(patience_s):
+        try:
+            for runner in self._runners:
+                if not runner.wait(patience_s):
+                    runner.kill()
+            for runner in self._runners:
+                runner.wait(FAREWELL_S)
+        except BaseException:  # interrupted once more
+            for runner in self._runners:
                 runner.kill()
-        for runner in self._runners:
-            runner.wait(FAREWELL_S)
-        for channel in self._channels.values():
-            channel.close()
-        self._wake.close()
-        self._bell.close()
+            raise
+        finally:
+            for channel in self._channels.values():
+                channel.close()
+            self._wake.close()
+            self._bell.close()
 
     def reduced(self, event: Reduced | Exception) -> None:
         """Hand in what the reducer's thread has done; wakes `events`."""

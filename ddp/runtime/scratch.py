@@ -22,9 +22,9 @@ processes."""
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
     """A new folder with room for `more` bytes beyond the usual, in memory if there is so much."""
-    memory = Path("/dev/shm")
+    memory, disk = places()
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
-    where = memory if roomy else Path(tempfile.gettempdir())
+    where = memory if roomy else disk
     tidy(where)
     prefix = f"{PREFIX}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as folder:
@@ -36,6 +36,11 @@ def scratch(more: int = 0) -> Iterator[Path]:
         finally:
             if life is not None:
                 life.end()
+
+
+def places() -> tuple[Path, Path]:
+    """Where such folders are: in memory, on disk."""
+    return Path("/dev/shm"), Path(tempfile.gettempdir())
 
 
 def tidy(where: Path) -> None:
