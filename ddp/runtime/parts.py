@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ddp.runtime.checkpoint import Torn
+from ddp import regular
+from ddp.runtime.checkpoint import LARGEST_PART, Torn
 
 Settings = list[dict[str, Any]]
 """What an optimizer was made with, by parameter group."""
@@ -16,7 +17,8 @@ Settings = list[dict[str, Any]]
 def load(path: Path) -> dict[str, Any]:
     """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        with regular.opened(path, LARGEST_PART) as file:
+            held = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise Torn(f"{path}: not a part of a checkpoint ({said})") from error
