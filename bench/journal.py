@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.runfolder import write_text
+from ddp import regular
 from ddp.runtime.codec import Record, decode, encode, stamp
 from ddp.runtime.operations import file_of
 
@@ -68,5 +69,4 @@ def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = la
 
 def _whole(path: Path) -> list[str]:
     """The lines of a file, without a last one that a killed process left unfinished."""
-    body, _, _ = path.read_bytes().rpartition(b"\n")
-    return body.decode("utf-8").split("\n") if body else []
+    return [line.decode("utf-8") for line in regular.whole_lines(path)]

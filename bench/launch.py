@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from bench.timeline import begin_timeline, write_timeline
 from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.registered import member
-from ddp.runtime.checkpoint import Torn
+from ddp.runtime.checkpoint import Torn, copy
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
 from ddp.runtime.engines import ENGINES
@@ -119,7 +121,7 @@ def _take_over(source: Source, folder: Path, at: float) -> Path:
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
         place = folder.absolute() / CHECKPOINTS / source.checkpoint.path.name
         part = place.with_name(f".part-{place.name}")
-        shutil.copytree(source.checkpoint.path, part)
+        copy(source.checkpoint, part)
         os.rename(part, place)
     return place
 

@@ -11,6 +11,7 @@ import msgspec
 import pandas as pd
 
 from bench.runfolder import EVENTS, Run, find_runs
+from ddp import regular
 from ddp.suggest import unknown
 
 Row = dict[str, Any]
@@ -82,13 +83,12 @@ def _ranks(run: Run) -> Iterator[Row]:
 def _events(run: Run) -> Iterator[Row]:
     first: float | None = None
     try:
-        with (run.path / EVENTS).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                body = msgspec.json.decode(line, type=dict[str, Any])
-                at = float(body["at"])
-                first = at if first is None else first
-                said = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}
-                yield _who(run) | {"line": number, "type": body["type"], "since_s": at - first} | said
+        for number, line in enumerate(regular.lines(run.path / EVENTS), 1):
+            body = msgspec.json.decode(line, type=dict[str, Any])
+            at = float(body["at"])
+            first = at if first is None else first
+            said = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}
+            yield _who(run) | {"line": number, "type": body["type"], "since_s": at - first} | said
     except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run.path / EVENTS}: the rest is left out: {error}", stacklevel=5)
 

@@ -59,6 +59,7 @@ class Planned:
             spec = plan(
                 config, models.load(config.model.name), DATA, Machine(environment.cores(), torch.cuda.device_count())
             ).spec
+            done = not config.force and finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return
@@ -66,8 +67,7 @@ class Planned:
             self.left_out.append(f"{spec.model} {spec.mode} {spec.run_id}: asked for more than once, trained once")
             return
         self.specs.append(spec)
-        there = finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
-        self.done.append(there and not config.force)
+        self.done.append(done)
 
 
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:

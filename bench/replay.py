@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from bench.resume import configured_again
-from bench.runfolder import CONFIG, EVENTS, Run, read_object
+from bench.runfolder import CONFIG, EVENTS, Run, located, read_object
+from ddp import regular
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
@@ -75,7 +76,11 @@ def deviation(run: Run) -> tuple[int, str | None]:
 def _in_order(path: Path) -> list[tuple[float, Record]]:
     """(time, record) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
     found = []
-    for line in path.read_bytes().split(b"\n")[:-1]:
+    try:
+        lines = list(regular.whole_lines(path))
+    except OSError as error:
+        raise ValueError(located(error)) from None
+    for line in lines:
         try:
             body = msgspec.json.decode(line)
             record = decode(line)

@@ -18,6 +18,7 @@ import msgspec
 from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.plan import RunPlan, mode_name
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
+from ddp import regular
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Books, Evaluate
@@ -227,8 +228,7 @@ def earlier(source: Source, at: float) -> list[str]:
 def _records(path: Path) -> list[tuple[float, Any]]:
     """(time, record) of every whole line."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in lines]
+        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in regular.whole_lines(path)]
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
     except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -163,7 +163,9 @@ class Session:
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
         anew = config.force and all(cell.folder != place(*key) for cell in self.cells)
-        if self.sweep and source is None and not anew and finished(*key):
+        with usage():
+            skipped = self.sweep and source is None and not anew and finished(*key)
+        if skipped:
             self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")

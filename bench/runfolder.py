@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from bench.schema import READABLE, Metrics
 from bench.usage import reason, tame
+from ddp import regular
 from ddp.core.errors import ProtocolError
 from ddp.runtime.codec import Record, decode
 
@@ -32,9 +33,14 @@ FAILED = ".failed"
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8) so that `path` is either as before or complete. Raises OSError."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, body: bytes) -> None:
+    """Write `body` in the same way: nothing that lies there, be it a pipe or a link, is written to. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(body)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -50,9 +56,18 @@ def making(output: Path, model: str, mode: str, run_id: str) -> Path:
     return output / model / mode / f".tmp-{run_id}-{os.getpid()}"
 
 
+class Shut(ValueError):
+    """What may not be looked at. One line that names it."""
+
+
 def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
-    """Whether that run is there with status `ok`."""
-    return _is_ok(place(output, model, mode, run_id))
+    """Return whether that run is there with status `ok`. Raises Shut where nobody may look."""
+    try:
+        return _read(place(output, model, mode, run_id)).metrics.status == "ok"
+    except Shut as error:
+        raise Shut(f"{error}; whether that run is finished cannot be told: make its folder readable") from None
+    except ValueError:
+        return False
 
 
 def status(folder: Path) -> str | None:
@@ -63,8 +78,12 @@ def status(folder: Path) -> str | None:
         return None
 
 
-def _is_ok(folder: Path) -> bool:
-    return status(folder) == "ok"
+def _may_be_ok(folder: Path) -> bool:
+    """Whether a finished run is there, as far as anybody may look."""
+    try:
+        return _read_metrics(folder).status == "ok"
+    except ValueError as error:
+        return isinstance(error, Shut)
 
 
 def _resumable(folder: Path) -> bool:
@@ -98,7 +117,7 @@ class RunWriter:
         one, nor one that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it. Checkpoints are
         kept until a run of the cell is `ok`. Raises NotInPlace: what was written stays where it is, under `path`."""
         beside = self._place.with_name(self._place.name + FAILED)
-        kept = _is_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
+        kept = _may_be_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
         destination = beside if status != "ok" and kept else self._place
         try:
             if status == "ok":
@@ -189,25 +208,31 @@ class Run:
 
 def find_runs(path: Path) -> tuple[list[Run], list[str]]:
     """The runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
-    be read. Raises ValueError if `path` is no folder."""
+    be read, and for each folder that may not be looked into. Raises ValueError if `path` is no folder."""
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
     runs: list[Run] = []
     problems: list[str] = []
-    for folder in _run_folders(path):
+    shut: list[OSError] = []
+    for folder in _run_folders(path, shut):
         try:
-            runs.append(Run(folder, _read_metrics(folder), _read_config(folder)))
+            runs.append(_read(folder))
         except ValueError as error:
             problems.append(str(error))
-    return runs, problems
+    return runs, [*problems, *map(located, shut)]
 
 
-def _run_folders(path: Path) -> Iterator[Path]:
-    for folder, subfolders, files in os.walk(path):
+def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
+    for folder, subfolders, files in regular.walk(path, unread):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
-            yield Path(folder)
+            yield folder
+
+
+def _read(folder: Path) -> Run:
+    """Raises ValueError: one line that names the file and what is wrong with it."""
+    return Run(folder, _read_metrics(folder), _read_config(folder))
 
 
 def _read_metrics(folder: Path) -> Metrics:
@@ -240,16 +265,28 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if (folder / CONFIG).exists() else {}
+    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
     return found
+
+
+def located(error: OSError) -> str:
+    """Return a line that begins with the path that an error is about."""
+    return f"{error.filename}: {error.strerror}"
+
+
+def there(path: Path) -> bool:
+    """Return whether there is anything of that name, readable or not; a link that leads nowhere is something."""
+    return os.path.lexists(path)
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
     try:
-        body = msgspec.json.decode(path.read_bytes())
+        body = msgspec.json.decode(regular.content(path))
     except FileNotFoundError:
         raise ValueError(f"{path}: missing") from None
+    except PermissionError as error:
+        raise Shut(f"{path}: {error.strerror}") from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -262,9 +299,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_records(folder: Path) -> Iterator[Record]:
     """The events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
     path = folder / EVENTS
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                yield decode(line)
-            except ProtocolError as error:
-                raise ValueError(f"{path}:{number}: {error}") from None
+    for number, line in enumerate(regular.lines(path), 1):
+        try:
+            yield decode(line)
+        except ProtocolError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None

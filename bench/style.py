@@ -5,6 +5,7 @@ The only module that sets up matplotlib. Knows nothing of runs.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from PIL import Image
+
+from bench.runfolder import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,5 +114,7 @@ def save(figure: Figure, path: Path) -> None:
     canvas.draw()  # type: ignore[no-untyped-call]
     pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
     picture = Image.fromarray(pixels).convert("RGB")
-    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, "PNG", compress_level=8)
+    file = io.BytesIO()
+    picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", compress_level=8)
+    write_bytes(path, file.getvalue())
     canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not

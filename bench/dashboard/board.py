@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class _Watched:
     tail: Tail
     complete: bool = False
     """Its records have been read to their end, and no more can come."""
-    shown: tuple[About, State, bool] | None = None
+    shown: tuple[About, State, tuple[str, ...], bool] | None = None
     """What its pieces were made of."""
 
 
@@ -93,10 +93,10 @@ class Board:
         if not run.complete and (wanted or run.about.metrics is None):
             more = run.tail.read()
             run.complete = not more and run.about.status != RUNNING
-        last, run.shown = run.shown, (run.about, run.tail.state, wanted)
-        if last is not None and last[0] is run.about and last[1] is run.tail.state and last[2] == wanted:
+        last, run.shown = run.shown, (run.about, run.tail.state, run.tail.unread, wanted)
+        if last is not None and last[0] is run.about and last[1] is run.tail.state and last[2:] == run.shown[2:]:
             return more
-        self._show_all(run.about, run.tail.state, wanted)
+        self._show_all(_noted(run.about, run.tail.unread), run.tail.state, wanted)
         return more
 
     def _show_all(self, about: About, state: State, wanted: bool) -> None:
@@ -122,6 +122,12 @@ def _about(found: tree.Found) -> About:
         return tree.read(found)
     except Exception as error:  # read again when the folder changes, not at every look
         return _broken(found.key, error)
+
+
+def _noted(about: About, unread: Collection[str]) -> About:
+    """With the files of records that cannot be read."""
+    new = tuple(text for text in unread if text not in about.problems)
+    return replace(about, problems=(*about.problems, *new)) if new else about
 
 
 def _broken(key: str, error: Exception) -> About:

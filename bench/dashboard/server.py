@@ -12,70 +12,127 @@ import json
 import secrets
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bench.dashboard import page
 from bench.dashboard.board import Board, Piece, whole
+from bench.hosts import named
 
 POLL_S = 0.2
 """Between two looks at the folders, while anybody is watching, seconds."""
 MOST_POLL_S = 1.0
 MOST_KEYS = 32
 """Runs that one page may ask for."""
+NOBODY = "frame-ancestors 'none'"
+"""No other page may have ours in it, and lead clicks to it."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": f"default-src 'none'; {NOBODY}",
+}
+"""Of every answer, unless it has its own."""
+
+T = TypeVar("T")
 
 
 def names_us(host: str, bound: str) -> bool:
     """Whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has pointed at
     it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one it was told."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+    name = named(host)
+    if name is None:
+        return False
     with suppress(ValueError):
         address = ipaddress.ip_address(name)
         return address.is_loopback or not _is_loopback(bound)
-    return name.lower() in {
-        "localhost",
-        bound.lower(),
-        *(() if _is_loopback(bound) else (socket.gethostname().lower(),)),
-    }
+    ours = {"localhost", bound, *(() if _is_loopback(bound) else (socket.gethostname(),))}
+    return name in {one.lower().removesuffix(".") for one in ours}
 
 
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower().removesuffix(".") == "localhost"
+
+
+def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
+    """Return whether a request names this server, once, and no page of another one asks. A browser says who asks in
+    `Sec-Fetch-Site`, an old one in `Origin`."""
+    said: dict[str, list[str]] = {}
+    for name, value in headers:
+        said.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    hosts, sites, origins = (said.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
+    if len(hosts) != 1 or not names_us(hosts[0], bound):
+        return False
+    own = (f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower())
+    return all(site in ("none", "same-origin") for site in sites) and all(one.lower() in own for one in origins)
 
 
 class OnlyUs:
-    """Refuses requests that name another host, and ones of other pages in the browser."""
+    """Refuses requests that name another host, and ones of other pages in the browser. Every answer has `HEADERS`."""
 
     def __init__(self, app: ASGIApp, bound: str) -> None:
         self._app, self._bound = app, bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http":
-            headers = dict(scope["headers"])
-            host = headers.get(b"host", b"").decode("latin-1")
-            if not names_us(host, self._bound) or headers.get(b"sec-fetch-site", b"none") not in (
-                b"none",
-                b"same-origin",
-            ):
-                await PlainTextResponse("this dashboard has another name\n", 403)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = PlainTextResponse("this dashboard has another name\n", 403)
+        await (self._app if asked_by_us(scope["headers"], self._bound) else refused)(scope, receive, answer)
+
+
+async def apart(work: Callable[[], T]) -> T:
+    """Return what `work` returns in a thread of its own, which nobody waits for at the end: a disk that does not answer
+    keeps no server from ending. Raises what it raises."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def tell(put: Callable[[], None]) -> None:
+        if not answer.done():
+            put()
+
+    def run() -> None:
+        put: Callable[[], None]
+        try:
+            put = partial(answer.set_result, work())
+        except Exception as error:
+            put = partial(answer.set_exception, error)
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(tell, put)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await answer
 
 
 class Stream:
@@ -97,7 +154,7 @@ class Stream:
             keys = {key for keys in self._watching for key in keys}
             began = time.monotonic()
             try:
-                more = await asyncio.to_thread(self.board.refresh, keys)
+                more = await apart(partial(self.board.refresh, keys))
             except Exception:  # what a run does stays in its row; this is ours, and the next look may be better
                 more = False
                 self._complain(traceback.format_exc())
@@ -154,23 +211,21 @@ def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlet
 
     async def index(request: Request) -> Response:
         text = page.live()
-        return HTMLResponse(text, headers={**HEADERS, "Content-Security-Policy": page.policy(text)})
+        return HTMLResponse(text, headers={"Content-Security-Policy": f"{page.policy(text)}; {NOBODY}"})
 
     async def events(request: Request) -> Response:
+        if request.method == "HEAD":  # the stream has no end
+            return Response(media_type="text/event-stream")
         keys = tuple(dict.fromkeys(request.query_params.getlist("run")))[:MOST_KEYS]
         last_id = request.headers.get("last-event-id", "")
-        return EventSourceResponse(request.app.state.stream.changes(keys, last_id), headers=HEADERS)
+        return EventSourceResponse(request.app.state.stream.changes(keys, last_id))
 
     async def export(request: Request) -> Response:
         keys = set(request.query_params.getlist("run")[:MOST_KEYS])
-        text = await asyncio.to_thread(lambda: page.exported(whole(root, keys or None), root))
-        headers = {**HEADERS, "Content-Disposition": 'attachment; filename="dashboard.html"'}
-        return HTMLResponse(text, headers=headers)
+        text = await apart(lambda: page.exported(whole(root, keys or None), root))
+        return HTMLResponse(text, headers={"Content-Disposition": 'attachment; filename="dashboard.html"'})
 
     routes = [Route("/", index), Route("/events", events), Route("/export", export)]
     made = Starlette(routes=routes, middleware=[Middleware(OnlyUs, bound=bound)], lifespan=lifespan)
     made.state.closing = lambda: False  # whoever runs it knows better: streams end then
     return made
-
-
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from bench.dashboard.state import State, fold
 from bench.journal import SLICES
-from bench.runfolder import EVENTS
+from bench.runfolder import EVENTS, located
+from ddp import regular
 from ddp.runtime.codec import decode, stamp
 
 CHUNK = 4 << 20
 """Bytes read in one go, so that one long file does not keep the others waiting."""
-LONGEST = 16 << 20
-"""A line that is longer is no record."""
 _UNSEEN = re.compile(
     rb'\{(?:"n":\d+,)?"type":"(?:Slice|Train|Average|Averaged|Merged|Snapshot|Reduced|Reduce|Apply|Save|Saved|Publish|Alive)"'
 )
@@ -37,7 +36,7 @@ class Lines:
 
     def more(self, limit: int) -> list[bytes] | None:
         """Lines that are new; None: this is another file than before, nothing was read. Raises OSError."""
-        with self.path.open("rb") as file:
+        with regular.opened(self.path, regular.RECORDS) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self.identity not in (None, identity) or status.st_size < self.offset:
@@ -47,7 +46,7 @@ class Lines:
             data = file.read(limit)
         self.offset += len(data)
         *lines, rest = (self.rest + data).split(b"\n")
-        self.rest = rest if len(rest) <= LONGEST else b""
+        self.rest = rest if len(rest) <= regular.LONGEST else b""
         return lines
 
 
@@ -59,6 +58,8 @@ class Tail:
     state: State = field(default_factory=State)
     malformed: int = 0
     """Lines that are no records."""
+    unread: tuple[str, ...] = ()
+    """Files that are there and cannot be read, a line each."""
     _files: dict[str, Lines] = field(default_factory=dict)
     _merged: bool = False
     """What ranks measured is among the events by now."""
@@ -66,12 +67,15 @@ class Tail:
     def read(self) -> bool:
         """Take in what is new; whether there may be more at once."""
         files = [EVENTS, *self._parts()]
-        more = False
+        more, unread = False, []
         for name in files:
             file = self._files.setdefault(name, Lines(self.folder / name))
             try:
                 lines = file.more(CHUNK)
-            except OSError:
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                unread.append(located(error))
                 continue
             if lines is None:
                 self.restart()
@@ -80,11 +84,12 @@ class Tail:
             for line in lines:
                 self._take(line)
             more = more or (len(lines) > 0 and file.offset < _size(file.path))
+        self.unread = tuple(unread)
         return more
 
     def restart(self) -> None:
         """Read everything again."""
-        self.state, self.malformed, self._files, self._merged = State(), 0, {}, False
+        self.state, self.malformed, self.unread, self._files, self._merged = State(), 0, (), {}, False
 
     def move(self, folder: Path) -> None:
         """The run is in another folder now: the same one under another name, or that of another attempt."""

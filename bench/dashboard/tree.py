@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.dashboard.about import LEFT, RUNNING, About
-from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object
+from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
 from bench.schema import MOST_RANKS
+from ddp import regular
 
 _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
 
@@ -35,14 +36,17 @@ def scan(root: Path) -> dict[str, Found]:
     """The runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown as it is
     now; what nobody goes on with is shown where there is nothing else of the run."""
     found: dict[str, Found] = {}
-    for folder, subfolders, files in os.walk(root):
-        path = Path(folder)
+    shut: list[OSError] = []
+    for path, subfolders, files in regular.walk(root, shut):
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             if entry := _entry(root, path):
                 found[entry.key] = _best(found.get(entry.key), entry)
             continue
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _MAKING.fullmatch(name))
+    for path in (Path(error.filename) for error in shut):
+        if entry := _entry(root, path):
+            found.setdefault(entry.key, entry)
     return dict(sorted(found.items()))
 
 
@@ -79,7 +83,7 @@ def read(found: Found) -> About:
     parts = {}
     for name in (CONFIG, GRAPH):
         try:
-            parts[name] = read_object(found.folder / name) if (found.folder / name).exists() else {}
+            parts[name] = read_object(found.folder / name) if there(found.folder / name) else {}
         except ValueError as error:
             problems.append(str(error))
     metrics = None

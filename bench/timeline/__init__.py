@@ -21,12 +21,15 @@ from bench.analysis.stream import Stream, sort
 from bench.runfolder import write_text
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
+from ddp import regular
 from ddp.runtime.clock import now
 from ddp.runtime.codec import Record
 from ddp.runtime.operations import Operation, file_of, read
 
 __all__ = ["begin_timeline", "draw", "launched_at", "make_trace", "write_timeline"]
 FILES = ("timeline.json", "timeline.html", "timeline.csv", "timeline.png")
+LARGEST = 1 << 30
+"""Bytes of a trace that is read again, at most."""
 
 
 def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
@@ -57,7 +60,7 @@ def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
     """What torch.profiler recorded in each rank, where it did. What a rank left torn is not shown."""
     found = {}
     for rank in range(spec.world_size):
-        with suppress(FileNotFoundError, ValueError):
+        with suppress(OSError, ValueError):
             found[rank] = read(file_of(folder, rank))
     return found
 
@@ -77,7 +80,7 @@ def launched_at(folder: Path) -> float | None:
 
 def _about(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / "timeline.json").read_text(encoding="utf-8"))["otherData"]
+        about = json.loads(regular.content(folder / "timeline.json", LARGEST))["otherData"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}

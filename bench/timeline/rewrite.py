@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench.journal import SLICES, woven
-from bench.runfolder import EVENTS
+from bench.runfolder import EVENTS, there
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import about
 from ddp.core.errors import ProtocolError
@@ -39,7 +39,7 @@ def locate(path: Path) -> Path:
     places = [path, *sorted(path.parent.glob(f".tmp-{path.name}-*"), key=_age, reverse=True)]
     places.append(path.with_name(path.name + ".failed"))
     for place in places:
-        if (place / EVENTS).is_file():
+        if there(place / EVENTS):
             return place
     raise ValueError(f"{path}: no run folder; give one, such as runs/<model>/<mode>/<run_id>")
 

@@ -13,6 +13,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from bench.hosts import named
+
 HOST, PORT = "127.0.0.1", 9001
 UI = "https://ui.perfetto.dev"
 
@@ -25,6 +27,8 @@ class Handler(SimpleHTTPRequestHandler):
         self.send_header("Access-Control-Allow-Origin", UI)
         self.send_header("Access-Control-Allow-Private-Network", "true")
         self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
         super().end_headers()
 
     def do_OPTIONS(self) -> None:
@@ -35,7 +39,7 @@ class Handler(SimpleHTTPRequestHandler):
 
     def send_head(self) -> Any:
         """Refuse what is not for this folder, then as ever."""
-        if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
+        if named(self.headers.get("Host", "")) not in (HOST, "localhost"):
             self.send_error(403, "ask for 127.0.0.1")
             return None
         name = self.path.partition("?")[0].removeprefix("/")

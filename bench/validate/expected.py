@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from io import StringIO
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -17,9 +18,11 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, TypeAdapter, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from bench.runfolder import there
 from bench.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
 from bench.validate.verdict import EXITS, Identity, Verdict
+from ddp import regular
 from ddp.suggest import unknown
 
 FILE = "expected.yaml"
@@ -45,10 +48,10 @@ class Expected(Strict):
 def load(folder: Path) -> list[Expected]:
     """The entries of a folder of baselines; none if it has no such file. Raises ValueError that names what is wrong."""
     path = folder / FILE
-    if not path.is_file():
+    if not there(path):
         return []
     try:
-        body = OmegaConf.to_container(OmegaConf.load(path))
+        body = OmegaConf.to_container(OmegaConf.load(StringIO(regular.content(path).decode("utf-8"))))
         found = TypeAdapter(list[Expected]).validate_python(body or [])
     except ValidationError as error:
         first = error.errors()[0]

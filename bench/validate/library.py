@@ -9,8 +9,10 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from bench.cells import Cell
+from bench.runfolder import located, there
 from bench.validate.fingerprint import Difference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
+from ddp import regular
 
 APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio")
 """Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
@@ -34,7 +36,7 @@ class Library:
 
     references: tuple[Reference, ...] = ()
     broken: tuple[str, ...] = ()
-    """A line for each file that cannot be trusted."""
+    """A line for each file that cannot be trusted, and each folder that may not be looked into."""
     places: Mapping[str, Path] = field(default_factory=dict)
     """Hash of a cell -> file of its reference."""
 
@@ -94,16 +96,21 @@ def _environment(reference: Reference, cell: Cell) -> list[Difference]:
     return found
 
 
-def files(path: Path) -> list[Path]:
-    """The files of references in a folder, or the one file that `path` is."""
-    return [path] if path.is_file() else sorted(path.glob("**/*.json"))
+def files(path: Path) -> tuple[list[Path], list[str]]:
+    """Return the files of references in a folder, or the one file that `path` is; and a line for each folder in it that may
+    not be looked into."""
+    unread: list[OSError] = []
+    if not path.is_dir():
+        return [path] if there(path) else [], []
+    found = [folder / name for folder, _, names in regular.walk(path, unread) for name in names]
+    return sorted(file for file in found if file.suffix == ".json"), list(map(located, unread))
 
 
 def load(path: Path) -> Library:
     """The references in a folder, or in one file. What is not there is an empty library."""
     found: dict[str, tuple[Path, Reference]] = {}
-    broken = []
-    for file in files(path):
+    listed, broken = files(path)
+    for file in listed:
         try:
             reference = read(file)
         except Broken as error:

@@ -13,7 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bench.runfolder import EVENTS, Run
+from bench.runfolder import EVENTS, Run, there
+from ddp import regular
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
 from ddp.runtime.codec import decode
@@ -53,10 +54,10 @@ class Records:
 
 def records(run: Run) -> Records | None:
     """Of a finished run that went as planned; None for another one, or one without events. Raises ValueError that names the
-    file and line that cannot be read."""
+    file and line that cannot be read, OSError."""
     m = run.metrics
     path = run.path / EVENTS
-    if m.status != "ok" or m.faults or m.scripted_faults or m.resumed or not path.is_file():
+    if m.status != "ok" or m.faults or m.scripted_faults or m.resumed or not there(path):
         return None
     return _read(path, path.stat().st_mtime_ns)
 
@@ -71,18 +72,17 @@ def _read(path: Path, written: int) -> Records:
             strict=True,
         )
     )
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.startswith(_MOST):
-                continue
-            kind = _KIND.search(line, 0, 60)
-            if kind is None or kind[1] in _NAMES:
-                try:
-                    record = decode(line)
-                except ProtocolError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from None
-                if type(record) in places:
-                    places[type(record)].append(record)
+    for number, line in enumerate(regular.lines(path), 1):
+        if line.startswith(_MOST):
+            continue
+        kind = _KIND.search(line, 0, 60)
+        if kind is None or kind[1] in _NAMES:
+            try:
+                record = decode(line)
+            except ProtocolError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
+            if type(record) in places:
+                places[type(record)].append(record)
     return found
 
 

@@ -21,6 +21,7 @@ from bench.cells import Workload, norm_limit
 from bench.schema import Strict
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.statistics import GATING_SEEDS, Moments
+from ddp import regular
 
 VERSION = 1
 MIN_SEEDS = 5
@@ -188,7 +189,7 @@ def text(reference: Reference) -> str:
 def read(path: Path) -> Reference:
     """The reference in a file. Raises Broken."""
     try:
-        body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
+        body = json.loads(regular.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
         _version(body)
         found = Reference.model_validate(body)
         date.fromisoformat(found.expires), date.fromisoformat(found.created)

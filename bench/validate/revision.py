@@ -85,7 +85,7 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
     Raises ValueError, with nothing written, if one asks less than what it replaces and no reason is given, or is older, or a
     file cannot be trusted."""
     whole(proposals)
-    candidates = [(file, read(file)) for file in files(proposals)]
+    candidates = [(file, read(file)) for file in files(proposals)[0]]
     if not candidates:
         raise ValueError(f"{proposals}: no proposals; make some: python -m bench baseline propose RUNS")
     library = whole(baselines) if baselines.exists() else Library()

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ import msgspec
 import numpy as np
 import torch
 
+from ddp import regular
 from ddp.core.commands import Books, Publish
 from ddp.core.world import World
 from ddp.runtime.backends.base import load as load_backend
@@ -36,6 +36,8 @@ VERSION = 5
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. Ours are a few thousand."""
+LARGEST_PART = 1 << 42
+"""Bytes. Parts have the size that the books say."""
 BOOKS, MODEL = "books", "model.pt"
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
@@ -235,13 +237,13 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """The checkpoint in a folder. Raises Torn with one line."""
     try:
-        manifest = msgspec.msgpack.decode(_content(place / BOOKS), type=Manifest)
+        manifest = msgspec.msgpack.decode(regular.content(place / BOOKS, LARGEST_BOOKS), type=Manifest)
         if manifest.version != VERSION:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
         _check(place, manifest)
         for name, size, sha256 in manifest.files:
             path = place / name
-            if _size(path) != size or _sha256(path) != sha256:
+            if regular.size(path, LARGEST_PART) != size or _sha256(path) != sha256:
                 raise Torn(f"{path}: torn, its content is not what was written")
     except OSError as error:
         raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
@@ -250,18 +252,11 @@ def read(place: Path) -> Checkpoint:
     return Checkpoint(place, manifest)
 
 
-def _size(path: Path) -> int:
-    """Bytes of a file. Raises Torn for what is none: a pipe or device may have no end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise Torn(f"{path}: not a file")
-    return found.st_size
-
-
-def _content(books: Path) -> bytes:
-    if _size(books) > LARGEST_BOOKS:
-        raise Torn(f"{books}: not the books of a checkpoint (too large)")
-    return books.read_bytes()
+def copy(checkpoint: Checkpoint, to: Path) -> None:
+    """Write the files of a checkpoint into a new folder; what else lies there stays there. Raises OSError."""
+    to.mkdir(parents=True)
+    for name in (BOOKS, *(name for name, _, _ in checkpoint.manifest.files)):
+        regular.copy(checkpoint.path / name, to / name, LARGEST_PART)
 
 
 def _check(place: Path, manifest: Manifest) -> None:
@@ -292,5 +287,5 @@ def resume(job: Job) -> Checkpoint | None:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with regular.opened(path, LARGEST_PART) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from ddp import regular
+
 
 class Operation(msgspec.Struct, array_like=True):
     """One operation on the processor."""
@@ -26,6 +28,6 @@ def file_of(folder: Path, rank: int) -> Path:
 def read(path: Path) -> list[Operation]:
     """The operations in a file that a rank has left. Raises ValueError for what is none, OSError."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[Operation])
+        return msgspec.json.decode(regular.content(path), type=list[Operation])
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path}: not the operations of a rank ({error})") from None

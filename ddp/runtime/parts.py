@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ddp.runtime.checkpoint import Origin, Torn
+from ddp import regular
+from ddp.runtime.checkpoint import LARGEST_PART, Origin, Torn
 
 Settings = list[dict[str, Any]]
 """What an optimizer was made with, by parameter group."""
@@ -17,7 +18,8 @@ def load(path: Path, of: Origin) -> dict[str, Any]:
     """A part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers, and for a part that is not
     `of` this rank and checkpoint."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        with regular.opened(path, LARGEST_PART) as file:
+            held = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise Torn(f"{path}: not a part of a checkpoint ({said})") from error

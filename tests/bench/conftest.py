@@ -18,13 +18,18 @@ Bench = Callable[..., int]
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """Runs `python -m bench ...` in an empty folder; the exit code."""
+    return faked(monkeypatch, tmp_path)
+
+
+def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
+    """The same in `folder`, for fixtures of a wider scope."""
     for name in list(ENGINES):
         monkeypatch.setitem(ENGINES, name, fake_engine.__name__)
     monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
     monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the command sets it: put it back
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     fake_engine.runs.clear()
     fake_engine.watched.clear()
 

@@ -35,8 +35,11 @@ Change = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path]:
+    return make(tmp_path_factory.mktemp("made"))
+
+
+def make(folder: Path) -> tuple[Job, Path]:
     """A job of two ranks under `cadence`, whose rounds do not depend on time, and a checkpoint of it within an epoch."""
-    folder = tmp_path_factory.mktemp("made")
     policy = POLICIES["cadence"](anchor=3, max_anchor=3, max_batch_diff=0)  # nor do its counts
     (folder / "scratch").mkdir()
     job = Job(

@@ -1,0 +1,104 @@
+"""Files that others may have put there: regular ones of bounded size, opened in one place."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import bench
+from ddp import regular
+from tests import strange
+from tests.held_back import held_back
+
+BENCH = Path(bench.__file__).parent
+READERS = {"open", "read_text", "read_bytes", "load", "copyfile", "copytree", "copy", "copy2", "fromfile", "memmap"}
+"""Names by which files are opened or copied."""
+OTHERS = {"json", "models", "regular", "expected", "webbrowser"}
+"""`load` and `copy` of what is no file."""
+OWN = {
+    ("dashboard/page.py", "read_text"): "assets of the package",
+    ("environment.py", "read_text"): "of /proc",
+    ("journal.py", "open"): "its own file, to append to",
+    ("judging.py", "open"): "GitHub's step summary, to append to",
+    ("launch.py", "open"): "its own log, to write",
+    ("listing.py", "read_bytes"): "the source of a module of ours",
+    ("listing.py", "read_text"): "conf/",
+    ("report/html.py", "read_text"): "assets of the package",
+    ("report/planned.py", "OmegaConf.load"): "conf/",
+    ("reproduce.py", "OmegaConf.load"): "conf/",
+    ("run.py", "os.open"): "the null device",
+    ("__main__.py", "os.open"): "the null device",
+    ("timeline/html.py", "read_text"): "assets of the package",
+    ("validate/expected.py", "OmegaConf.load"): "text that was read already",
+}
+"""Who opens what is no file of a run or a baseline."""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", strange.KINDS)
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    strange.put(kind, path)
+    for read in (regular.content, lambda path: list(regular.lines(path))):
+        with held_back(), pytest.raises(OSError, match=kind) as caught:
+            read(path)
+        assert caught.value.filename == str(path)
+
+
+def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"one\ntwo\nhalf")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "link"):
+        path = tmp_path / name
+        assert regular.content(path) == b"one\ntwo\nhalf"
+        assert list(regular.lines(path)) == [b"one\n", b"two\n", b"half"]
+        assert list(regular.whole_lines(path)) == [b"one", b"two"]
+    with pytest.raises(FileNotFoundError):
+        regular.content(tmp_path / "nothing")
+
+
+def test_a_hole_among_lines_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"one\n")
+    with path.open("r+b") as file:
+        file.truncate(1 << 36)
+    lines = regular.lines(path)
+    assert next(lines) == b"one\n"
+    with pytest.raises(OSError, match=r"a line of more than 16,777,216 bytes"):
+        next(lines)
+
+
+def test_sizes_are_bounded_to_the_byte(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"12345")
+    assert regular.content(path, 5) == b"12345"
+    assert regular.size(path, 5) == 5
+    with pytest.raises(OSError, match=r"too large \(5 bytes, 4 at most\)"):
+        regular.content(path, 4)
+    regular.copy(path, tmp_path / "copy", 5)
+    assert (tmp_path / "copy").read_bytes() == b"12345"
+
+
+def test_nothing_else_opens_files_of_runs_or_baselines() -> None:
+    """Whoever reads a file that is not listed above does so by `ddp.regular`."""
+    found = {
+        (file.relative_to(BENCH).as_posix(), called)
+        for file in BENCH.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Call) and (called := opening(node.func)) is not None
+    }
+    assert found == set(OWN)
+
+
+def opening(function: ast.expr) -> str | None:
+    """How a call opens a file, if it does."""
+    if isinstance(function, ast.Name):
+        return function.id if function.id in READERS - {"load", "copy"} else None
+    if not isinstance(function, ast.Attribute) or function.attr not in READERS:
+        return None
+    of = ast.unparse(function.value)
+    if of in OTHERS or (function.attr in ("load", "copy") and of not in ("torch", "np", "numpy", "shutil", "OmegaConf")):
+        return None
+    return f"{of}.{function.attr}" if of in ("os", "OmegaConf", "torch", "np", "shutil") else function.attr
