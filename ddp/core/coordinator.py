@@ -212,6 +212,8 @@ def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]
             return cohort, (Abort("failed", reason),)
     if not cohort.world.samples:
         cohort = replace(cohort, world=replace(cohort.world, samples=event.samples))
+    if event.least > cohort.world.least:
+        cohort = replace(cohort, world=replace(cohort.world, least=event.least))
     if any(ledger.samples != event.samples for ledger in cohort.ledgers):
         reason = f"the checkpoint is of {cohort.ledgers[0].samples} training samples, there are {event.samples} now"
         return cohort, (Abort("failed", reason),)

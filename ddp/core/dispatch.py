@@ -266,7 +266,8 @@ def split(cohort: Cohort, epoch: int, start: int, stop: int) -> tuple[Cohort, tu
     The global batch stays what the whole cohort began with, however many ranks are left: so does the training.
     """
     world, live = cohort.world, cohort.live
-    chunks = [Chunk(epoch, start, stop, world.batch * world.size, part, len(live)) for part in range(len(live))]
+    whole, parts = Chunk(epoch, start, stop, world.batch * world.size, 0, len(live), 0, world.least), range(len(live))
+    chunks = [replace(whole, part=part) for part in parts]
     commands = []
     for rank, chunk in zip(live, chunks, strict=True):
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], queue=(chunk,)))

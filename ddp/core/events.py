@@ -36,6 +36,8 @@ class Ready:
     """Place of its host; that of the coordinator is 0."""
     clock_error_s: float = 0.0
     """Most that its clock may be off from the coordinator's, as of the start; 0 where both are one."""
+    least: int = 1
+    """Fewest samples that its model should be trained on at once."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ddp.core.values import replace
+
 Span = tuple[int, int]
 """Half-open interval [start, stop) of positions in an epoch's permutation."""
 
@@ -35,6 +37,14 @@ def measure(spans: Spans) -> int:
     return sum([stop - start for start, stop in spans])
 
 
+def sharers(samples: int, ranks: int, least: int) -> int:
+    """Number of ranks that a batch of `samples` is cut for: all, or as many as can have `least` of them; one at least.
+
+    The first ranks take part, and none has fewer samples unless the batch has.
+    """
+    return min(ranks, max(samples // least, 1))
+
+
 class Batch(NamedTuple):
     """One optimizer step: positions [start, stop) of `epoch`, part of a global batch of `total` samples.
 
@@ -46,6 +56,8 @@ class Batch(NamedTuple):
     start: int
     stop: int
     total: int
+    idles: bool = False
+    """Whether some rank has nothing of the global batch."""
 
     @property
     def samples(self) -> int:
@@ -57,8 +69,8 @@ class Chunk:
     """Work granted to a rank: positions [start, stop) of `epoch` in steps of `batch` samples.
 
     With `parts` > 1 the chunk is shared: each step takes a global batch of `batch` consecutive positions, of which this
-    rank trains slice `part`; it is cut evenly, the first ranks take the odd samples. `done` steps of it are behind the
-    rank already.
+    rank trains slice `part`; it is cut evenly, the first ranks take the odd samples, and a slice has `least` samples or none
+    (`sharers`). `done` steps of it are behind the rank already.
     """
 
     epoch: int
@@ -68,6 +80,7 @@ class Chunk:
     part: int = 0
     parts: int = 1
     done: int = 0
+    least: int = 1
 
     @property
     def steps(self) -> int:
@@ -79,9 +92,13 @@ class Chunk:
         first = self.start + (self.done + step) * self.batch
         last = min(first + self.batch, self.stop)
         assert first < last, f"step {step} is past the end of {self}"
-        each, odd = divmod(last - first, self.parts)
+        total = last - first
+        among = sharers(total, self.parts, self.least)
+        if self.part >= among:
+            return Batch(self.epoch, last, last, total, True)
+        each, odd = divmod(total, among)
         start = first + self.part * each + min(self.part, odd)
-        return Batch(self.epoch, start, start + each + (self.part < odd), last - first)
+        return Batch(self.epoch, start, start + each + (self.part < odd), total, among < self.parts)
 
     def spans(self, steps: int) -> Spans:
         """What the next `steps` steps train."""
@@ -94,4 +111,4 @@ class Chunk:
     def advance(self, steps: int) -> Chunk:
         """The chunk with `steps` more steps behind it."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
-        return Chunk(self.epoch, self.start, self.stop, self.batch, self.part, self.parts, self.done + steps)
+        return replace(self, done=self.done + steps)

@@ -26,6 +26,9 @@ class World:
     tolerate_loss: bool = False
     """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
 
+    least: int = 1
+    """Fewest samples of a rank's slice of a global batch; two where the model takes statistics of its batch."""
+
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
 

@@ -40,6 +40,7 @@ class DataLoader:
         rank, world_size: this process's part: all ranks have one order, and of every `batch_size * world_size` samples in it
             consecutive slices. Where the last samples are too few for all ranks, batches are smaller, and None if there is
             none.
+        least: fewest samples of such a slice; for a model with batch norm, which cannot do with one, 2.
         loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loading.Loading`.
         deadline_s: how long a batch may take to be there.
 
@@ -63,6 +64,7 @@ class DataLoader:
         device: str | torch.device = "cpu",
         rank: int = 0,
         world_size: int = 1,
+        least: int = 1,
         loader: str = "auto",
         prefetch: int | None = None,
         vram_max_usage: float = Loading.vram_max_usage,
@@ -73,6 +75,8 @@ class DataLoader:
             raise ValueError(f"batch_size={batch_size} must be 1 or more")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank={rank} is not one of the ranks 0 to {world_size - 1}")
+        if not 1 <= least <= batch_size:
+            raise ValueError(f"least={least} must be 1 or more and at most batch_size={batch_size}")
         if names is not None and (not names or len(set(names)) != len(names)):
             raise ValueError(f"names={list(names)} must all be different, and at least one")
         if world_size > 1:
@@ -84,7 +88,7 @@ class DataLoader:
         whole = batch_size * world_size if drop_last else 1
         self._visits = Visits(seed, len(self._source), sampler, whole, shuffle)
         self._augment, self._device = augment, torch.device(device)
-        self._rank, self._world = rank, world_size
+        self._rank, self._world, self._least = rank, world_size, least
         self._loading = Loading(loader, prefetch, vram_max_usage, memory_max_usage)
         self._deadline_s, self._next = deadline_s, 0
         self._feeds: dict[tuple[torch.device, int], Feed] = {}
@@ -116,7 +120,7 @@ class DataLoader:
         return self._visits(epoch)
 
     def _chunk(self, epoch: int) -> Chunk:
-        return Chunk(epoch, 0, len(self), self.batch_size * self._world, self._rank, self._world)
+        return Chunk(epoch, 0, len(self), self.batch_size * self._world, self._rank, self._world, least=self._least)
 
     def epoch(self, number: int) -> Iterator[Any]:
         """The batches of an epoch: what the data set gives, put together, or mappings where there are names."""

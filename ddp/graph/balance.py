@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ddp.core.allocation import level
+from ddp.core.spans import sharers
 
 SMOOTHING = 0.3
 """Weight of the newest throughput."""
@@ -81,7 +82,7 @@ def cut(total: int, ratios: tuple[float, ...], least: int = 1) -> tuple[int, ...
     A shard has `least` samples or more (batch norm needs two), or none where there are too few to go round: then those with
     the largest shares get them. A batch below `least` is one shard.
     """
-    able = min(len(ratios), max(total // least, 1))
+    able = sharers(total, len(ratios), least)
     chosen = sorted(range(len(ratios)), key=lambda rank: (-ratios[rank], rank))[:able]
     caps = tuple(total if rank in chosen else 0 for rank in range(len(ratios)))
     sizes = list(level(ratios, caps, total))

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from ddp.core import saving
 from ddp.core.cohort import Mark
@@ -34,6 +33,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.engines import solo
 from ddp.runtime.engines.solo import Emit
 from ddp.runtime.loop import Loop
+from ddp.runtime.norms import least_samples
 from ddp.runtime.task import Job
 
 T = TypeVar("T")
@@ -111,8 +111,7 @@ class _Engine:
     def _schedule(self) -> Windows:
         job, books = self._job, self._books
         world = World(job.world_size, self._samples, job.batch_size, job.epochs, blocking=True, in_step=True)
-        norms = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self._replicas[0].model.modules())
-        windows = Windows.start(job.policy, world, None, least=2 if norms else 1)
+        windows = Windows.start(job.policy, world, None, least_samples(self._replicas[0].model))
         if books.plan is not None:
             windows = replace(windows, state=books.policy_state, plan=books.plan, round=books.rounds)
         return windows

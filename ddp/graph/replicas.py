@@ -26,6 +26,7 @@ from ddp.graph.windows import Windows
 from ddp.graph.written import Written
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
+from ddp.runtime.norms import least_samples
 
 
 class Replicas:
@@ -47,7 +48,7 @@ class Replicas:
         self.devices = tuple(devices)
         self.models = (graph.to(self.devices[0]), *(_build(graph, builder, device) for device in self.devices[1:]))
         _check(self.models)
-        self.least = 2 if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in graph.modules()) else 1
+        self.least = least_samples(graph)
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
         self.crew = Crew(self.devices, speeds, parallel, timeline)

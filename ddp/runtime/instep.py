@@ -64,11 +64,11 @@ def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for _, p in state.named if id(p) in held]
 
 
-def meet_counters(batch: Batch, ranks: int, gradients: FlatGradients, collectives: Collectives) -> None:
-    """After the exchange of `gradients`: integer buffers take the maximum over `ranks`, where they may differ. Raises
+def meet_counters(batch: Batch, gradients: FlatGradients, collectives: Collectives) -> None:
+    """After the exchange of `gradients`: integer buffers take the maximum over the ranks, where they may differ. Raises
     ExchangeBroken."""
     # A rank without a sample did not count this batch in its buffers.
-    if batch.total < ranks or gradients.apart():
+    if batch.idles or gradients.apart():
         collectives.all_reduce(gradients.counters, MAX)
         gradients.learn()
 
@@ -110,7 +110,7 @@ class GradientAverage:
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
         self._collectives.all_reduce(gradients.flats)
-        meet_counters(batch, len(self._collectives.members), gradients, self._collectives)
+        meet_counters(batch, gradients, self._collectives)
         began = now()
         gradients.unpack()
         if due:

@@ -26,6 +26,7 @@ from ddp.runtime.flat import savable
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.heart import Heart
 from ddp.runtime.meter import Meter, peak_rss_bytes, reset_peak_rss
+from ddp.runtime.norms import least_samples
 from ddp.runtime.profiling import Profiler
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
@@ -99,12 +100,10 @@ class Loop:
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
-        replica = self.replica
-        count = sum(p.numel() for p in replica.model.parameters())
-        digest = replica.state.digest()
-        place, kind, job = str(self.device), replica.feed.kind, self.job
-        about = place, transport, kind, replica.note, job.host, job.clock_error_s
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about))
+        replica, job, model = self.replica, self.job, self.replica.model
+        count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
+        about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least_samples(model)))
 
     def train(self, step: Step) -> None:
         """Do one step; report if the rank runs out of work, or now and then."""

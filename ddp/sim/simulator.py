@@ -68,7 +68,8 @@ class Simulation:
     def run(self) -> Simulation:
         """Play to the end. Raises TimeoutError if the virtual time limit passes: a deadlock or a livelock."""
         for rank in range(self.world.size):
-            self._crew.tell(Ready(0.0, rank, self.world.samples, 1, "same", "virtual", "virtual"))
+            about = "same", "virtual", "virtual"
+            self._crew.tell(Ready(0.0, rank, self.world.samples, 1, *about, least=self.world.least))
         for at, rank in self.deaths:
             self._timeline.at(at, self._crew.die, rank)
         for at, rank in self.stalls:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import models
 from ddp.core.commands import Join
@@ -22,10 +22,12 @@ from ddp.data.source import TensorSource
 from ddp.runtime import forkserver
 from ddp.runtime.backends.base import load
 from ddp.runtime.loop import Loop
+from ddp.runtime.norms import least_samples
 from ddp.runtime.task import Job, Task
 from models.data import DataOptions
 from models.setup import Recipe
 from tests.conformance.oracle import Course, Rule
+from tests.runtime import toy
 
 OURS = Rule(scaled="gradient", buffers="mean")
 TORCH = Rule(scaled="loss", buffers="first")
@@ -100,13 +102,31 @@ def make_task(model: str, optimizer: str, data: Path, dtype: torch.dtype = torch
 
 
 def course(model: str, optimizer: str, world_size: int, data: Path, exact: bool = True) -> Course:
-    """`DIGESTED` steps with four samples for each rank; in the last one, one or two.
+    """`DIGESTED` steps with four samples for each rank; in the last one, one or two, or with batch norm none for a rank.
 
     Where the result is not to be `exact`, in double precision: one rounding of float32 may switch a ReLU of the ResNet, and
     is 2e-4 after ten steps then, which says nothing of the engine.
     """
     tail, dtype = 2 * world_size + 1, torch.float32 if exact else torch.float64
-    return Course(partial(make_task, model, optimizer, data, dtype), world_size, batch=4, steps=DIGESTED, tail=tail)
+    task = partial(make_task, model, optimizer, data, dtype)
+    return Course(task, world_size, batch=4, steps=DIGESTED, tail=tail, least=_least(model))
+
+
+@cache
+def _least(model: str) -> int:
+    return least_samples(models.make_task(model, _recipe(model), "data").model())
+
+
+def normed_task() -> Task:
+    """A perceptron with batch norm, which cannot be trained on one sample; in double precision."""
+    draw = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(14, 6, generator=draw, dtype=torch.float64), torch.arange(14) % 2
+    source = partial(TensorSource, inputs, targets)
+    return replace(toy.task(norm=True), model=_normed, train_data=source, eval_data=source)
+
+
+def _normed() -> nn.Module:
+    return toy.net(True).double()
 
 
 DIGESTED = 10

@@ -46,12 +46,15 @@ class Course:
     """Samples that the last step lacks."""
     seed: int = 5
     epochs: int = 1
+    least: int = 1
+    """Fewest samples of a slice."""
 
     def batches(self, step: int) -> list[Batch]:
         """Each rank's slice, as the coordinator cuts an epoch."""
         whole = self.batch * self.world_size
         stop = whole * self.steps - self.tail
-        return [Chunk(0, 0, stop, whole, rank, self.world_size).at(step) for rank in range(self.world_size)]
+        ranks = range(self.world_size)
+        return [Chunk(0, 0, stop, whole, rank, self.world_size, least=self.least).at(step) for rank in ranks]
 
     def seen(self, step: int) -> float:
         """Samples that all ranks have seen when a step begins."""
@@ -97,6 +100,8 @@ def _slice(
     task: Task, model: nn.Module, data: Source, positions: Tensor, batch: Batch, rule: Rule, ranks: int
 ) -> tuple[float, list[Tensor]]:
     """Loss and weighted gradients of one rank's slice."""
+    if not batch.samples:
+        return 0.0, [torch.zeros_like(parameter) for parameter in model.parameters()]
     loss = task.loss(model, data.batch(positions[batch.start : batch.stop]))
     scale, weight = 1.0, batch.samples / batch.total
     if rule.scaled == "loss":

@@ -109,6 +109,19 @@ def test_an_engine_is_the_replay_of_its_ranks(
 
 
 @pytest.mark.timeout(600)
+def test_no_rank_has_a_lone_sample_of_a_batch_norm(tmp_path: Path) -> None:
+    """14 samples, batches of 4 on three ranks: the last two go to the first rank, and the model is that of this cut."""
+    small = Course(entrants.normed_task, 3, batch=4, steps=2, tail=10, least=2)
+    assert [batch.samples for batch in small.batches(1)] == [2, 0, 0]
+    entrants.train([(entrant, small) for entrant in ENTRANTS.values()], tmp_path)
+    for number, (name, entrant) in enumerate(ENTRANTS.items()):
+        found, exact = entrants.trained(number, 3, tmp_path), truth(small, entrant.rule)
+        assert all(digests == found.digests[0] for digests in found.digests), f"{name}: ranks differ"
+        off = distance(found, exact)
+        assert off <= (0.0 if entrant.exact >= 3 else CLOSE_DOUBLE), f"{name}: off by {off}"
+
+
+@pytest.mark.timeout(600)
 def test_losses_stay_together_for_200_steps(data: Path, tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Three ranks: sums of gloo are in another order than the oracle's there."""
     long = replace(course("mlp", "AdamW", 3, data), steps=LONG, batch=2, tail=1)  # within one epoch

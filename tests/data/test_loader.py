@@ -50,6 +50,15 @@ def test_ranks_share_one_order_in_consecutive_slices(size: int, batch: int, rank
         loader.close()
 
 
+def test_a_slice_has_the_least_samples_that_were_asked_for() -> None:
+    """14 samples, batches of 4 on three ranks: of the last two a rank has both."""
+    sizes = []
+    for rank in range(3):
+        with DataLoader(data(14), batch_size=4, rank=rank, world_size=3, least=2) as loader:
+            sizes.append([None if batch is None else len(batch[1]) for batch in loader.epoch(0)])
+    assert sizes == [[4, 2], [4, None], [4, None]]
+
+
 def test_batches_have_names_and_epochs_count_on() -> None:
     with DataLoader(TensorDataset(*data(10)), batch_size=4, names=["point", "number"]) as loader:
         assert loader.kind == "resident"
@@ -146,6 +155,7 @@ def test_what_cannot_be_loaded_is_refused() -> None:
         ({"batch_size": 1, "rank": 1}, "rank=1 is not one of"),
         ({"batch_size": 1, "names": ["a", "a"]}, "must all be different"),
         ({"batch_size": 2, "world_size": 2, "drop_last": True}, "3 samples make no batch of 4"),
+        ({"batch_size": 2, "least": 3}, "least=3 must be 1 or more and at most batch_size=2"),
         ({"batch_size": 1, "loader": "fast"}, "kind='fast' is not one of auto, resident, streaming"),
         ({"batch_size": 1, "prefetch": 0}, "prefetch=0"),
         ({"batch_size": 1, "vram_max_usage": 0}, "vram_max_usage=0 must be above 0"),

@@ -92,7 +92,7 @@ class Team:
     def step(self, number: int, samples: int = BATCH, limit: float | None = None, penalty: float = 0.0) -> None:
         inputs, targets = batch(number, samples)
         own = slices(self.world_size, samples)[self.rank]
-        part = Batch(0, own.start, own.stop, samples)
+        part = Batch(0, own.start, own.stop, samples, samples < self.world_size)
         self.sharded.begin(part)
         if own.start < own.stop:
             loss = nn.functional.cross_entropy(self.sharded.module(inputs[own]), targets[own])

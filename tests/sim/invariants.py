@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ def rest(chunk: Chunk) -> Spans:
 
 @lru_cache(maxsize=4096)
 def whole(chunk: Chunk) -> Spans:
-    return rest(Chunk(chunk.epoch, chunk.start, chunk.stop, chunk.batch, chunk.part, chunk.parts))
+    return rest(replace(chunk, done=0))
 
 
 class Invariants:

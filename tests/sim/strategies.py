@@ -92,6 +92,7 @@ def worlds(draw: Any, **fixed: Any) -> World:
         "blocking": blocking,
         "in_step": blocking and draw(st.booleans()),
         "deadline_s": 5.0,
+        "least": draw(st.integers(1, 2)),
     }
     return World(**{**values, **fixed})
 
@@ -102,7 +103,8 @@ def small_worlds(draw: Any, blocking: bool, in_step: bool) -> World:
     size, batch = draw(st.integers(2, 4)), draw(st.integers(1, 7))
     steps, epochs = draw(st.integers(2, 20)), draw(st.integers(1, 3))
     samples = max(steps * batch - draw(st.integers(0, batch - 1)), 1)
-    return World(size, samples, batch, epochs, blocking, in_step, deadline_s=5.0, tolerate_loss=True)
+    least = draw(st.integers(1, 2))
+    return World(size, samples, batch, epochs, blocking, in_step, deadline_s=5.0, tolerate_loss=True, least=least)
 
 
 FATAL = ("crash", "raise", "stall", "lose")

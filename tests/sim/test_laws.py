@@ -46,6 +46,18 @@ def tiled(stretches: list[tuple[int, int, int]], world: World, whose: str) -> No
     assert [epoch for epoch, _, stop in filled if stop == world.samples] == list(range(world.epochs)), f"of {whose}"
 
 
+def no_batch_is_cut_too_small(played: Simulation) -> None:
+    """A rank trains batches that a single device has as well; or slices of a shared one that a model can do with."""
+    world = played.world
+    for entry in played.trained:
+        batch = entry.batch
+        if played.coordinator.plan is not None and played.coordinator.plan.in_step:
+            assert not batch.samples or batch.samples >= min(world.least, batch.total)
+        else:
+            assert batch.start % world.batch == 0
+            assert batch.stop == min(batch.start + world.batch, world.samples)
+
+
 def weights_are_those_of_what_came_in(played: Simulation) -> None:
     """Law 2."""
     world = played.world
@@ -131,6 +143,7 @@ def test_the_laws_hold_where_nothing_goes_wrong(policy: Any, world: World, cost:
     assert evaluated == Counter(dict.fromkeys(range(world.epochs), world.size))
     if not world.in_step:
         weights_are_those_of_what_came_in(played)
+    no_batch_is_cut_too_small(played)
     the_schedule_follows_the_samples_of_the_cohort(played)
     work_in_flight_is_bounded(played)
     epochs_end_in_their_order(played)
@@ -171,5 +184,6 @@ def test_deaths_lose_no_sample(policy: Any, world: World, cost: Costs, data: st.
     )
     assert played.status == "ok"
     covered_once(played)
+    no_batch_is_cut_too_small(played)
     lost = [rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive]
     assert set(lost) <= set(doomed), "no rank is given up while it works"

@@ -218,7 +218,7 @@ class Zero1(Sharded):
             if runs:
                 site.collectives.reduce(flat[: runs[-1][2]], runs)
         site.collectives.all_reduce([flat[runs[-1][2] if runs else 0 :] for flat, runs in self._sums])
-        meet_counters(batch, site.world_size, gradients, site.collectives)
+        meet_counters(batch, gradients, site.collectives)
         began = now()
         gradients.unpack()
         for shard in self.shards:

@@ -47,10 +47,10 @@ class Zero2(Sharded):
         self.rest.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
         site.collectives.all_reduce(self.rest.flats)
-        meet_counters(batch, site.world_size, self.rest, site.collectives)
+        meet_counters(batch, self.rest, site.collectives)
         self.rest.unpack()
         self.buckets.hand_over(dict(zip(site.state.parameters, self._used(), strict=True)))
-        if batch.total >= site.world_size:
+        if not batch.idles:
             self.buckets.learn()
 
     def _let_go(self) -> None:

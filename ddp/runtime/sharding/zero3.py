@@ -82,7 +82,7 @@ class Zero3(Zero2):
         if not self._parted:
             self._part()
         self._active, self._backward = True, False
-        self._all = batch.total < self.site.world_size
+        self._all = batch.idles
         self._missing = {unit: len(unit.trained) for unit in self._units}
         self._traces = {False: [], True: []}
         for unit in self._units if self._all else ():
