@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bench.collector import no_collections
 from bench.runfolder import EVENTS, Run
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
@@ -71,7 +72,7 @@ def _read(path: Path, written: int) -> Records:
             strict=True,
         )
     )
-    with path.open("rb") as lines:
+    with path.open("rb") as lines, no_collections():
         for number, line in enumerate(lines, 1):
             if line.startswith(_MOST):
                 continue
