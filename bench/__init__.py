@@ -26,8 +26,8 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
     - `ranks`: a row for each rank, from 0: `samples_per_s`, `wall_s` (seconds), the fractions of it (`compute`, `data`,
       `comm`, `wait`, `eval`, `checkpoint`, `other`), `peak_rss_bytes`, `peak_device_bytes`, `emulated_speed` (1: none),
       `lost`.
-    - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one), and the
-      record's own fields, in the units of `ddp.core.events`; `record.model` is a record's field `model`.
+    - `events`: a row for each record of `events.jsonl`: `line`, `type`, `since_s` (seconds since the first one, the launch),
+      and the record's own fields, in the units of `ddp.core.events`; `record.model` is a record's field `model`.
 
     Every row names its run: `path`, `run_id`, `model`, `mode`, `world_size`, `seed`, `config_hash`. What is not known is
     missing.

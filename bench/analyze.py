@@ -38,8 +38,7 @@ def analyze(
     rows = epochs(stream, spec.world_size, finite)
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    origin = _origin(stream, launched)
-    found = [row for part in stream.parts_in_turn for row in faults.faults(part, origin, spec.world_size)]
+    found = [row for part in stream.parts_in_turn for row in faults.faults(part, stream.zero, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream)]
     said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
@@ -67,7 +66,7 @@ def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> d
         "throughput": throughput(stream, spec.world_size, trained),
         "breakdown": ranks,
         "sync": sync(stream),
-        "elche": elche(stream, launched),
+        "elche": elche(stream),
         "memory": _memory(spec.world_size, stream),
     }
 
@@ -168,9 +167,3 @@ def _memory(world_size: int, stream: Stream) -> Memory:
         peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
         peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
     )
-
-
-def _origin(stream: Stream, launched: float) -> float:
-    """When the run was launched; of one that was gone on with, about: when its first rank was ready."""
-    first = stream.parts_in_turn[0]
-    return launched if first is stream else min((event.at for event in first.ready.values()), default=launched)

@@ -27,10 +27,11 @@ from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
 from bench.usage import UsageError, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
+from ddp.core.events import Launched
 from ddp.registered import member
 from ddp.runtime.checkpoint import Torn, copy
 from ddp.runtime.clock import now
-from ddp.runtime.codec import Record
+from ddp.runtime.codec import Record, stamp
 from ddp.runtime.engines import ENGINES
 from ddp.runtime.scratch import scratch
 from ddp.runtime.task import Job
@@ -72,15 +73,19 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
         write_text(writer.path / CONFIG, _config_text(spec))
         if (graph := described(plan)) is not None:
             write_text(writer.path / GRAPH, json.dumps(graph) + "\n")
+        zero = launched
         if source is not None:
-            job = replace(job, resume=_take_over(source, writer.path, launched))
+            place, zero = _take_over(source, writer.path, launched)
+            job = replace(job, resume=place)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log) as monitor,
+            Monitor(spec, console, log, zero) as monitor,
         ):
+            if source is None:
+                journal.add(Launched(launched), launched)
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
@@ -111,8 +116,9 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
     return Outcome(spec, folder, metrics)
 
 
-def _take_over(source: Source, folder: Path, at: float) -> Path:
-    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again."""
+def _take_over(source: Source, folder: Path, at: float) -> tuple[Path, float]:
+    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. The checkpoint
+    there, and when the run began."""
     with usage():
         lines = earlier(source, at)
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
@@ -120,7 +126,7 @@ def _take_over(source: Source, folder: Path, at: float) -> Path:
         part = place.with_name(f".part-{place.name}")
         copy(source.checkpoint, part)
         os.rename(part, place)
-    return place
+    return place, min(map(stamp, lines))
 
 
 def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:

@@ -19,7 +19,7 @@ from rich.progress import Progress as Bars
 from bench import figures
 from bench.spec import RunSpec
 from ddp.core.commands import Drop, Evaluate, Plan
-from ddp.core.events import Evaluated, Failed, Progress, Ready
+from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
 from ddp.runtime.codec import Record
 
 MANY = 50_000
@@ -44,12 +44,14 @@ class Scoreboard:
     """The run so far."""
 
     spec: RunSpec
+    zero: float = 0.0
+    """When the run was launched, or the first one that it goes on from; seconds on the clock of the records."""
     ready: list[Ready] = field(default_factory=list)
     epochs: defaultdict[int, EpochScore] = field(default_factory=lambda: defaultdict(EpochScore))
     samples: int = 0
     plan: Plan | None = None
-    failed: dict[int, Failed] = field(default_factory=dict)
-    """Rank -> its last words."""
+    failed: dict[int, Failed | Lost] = field(default_factory=dict)
+    """Rank -> its last words, or those on it."""
     lost: set[int] = field(default_factory=set)
     began: float = 0.0
     """When the last rank was ready."""
@@ -75,7 +77,7 @@ class Scoreboard:
                 self.epochs[record.epoch].parts = record.parts
             case Evaluated():
                 return self._evaluated(record)
-            case Failed():
+            case Failed() | Lost():
                 self.failed.setdefault(record.rank, record)
             case Drop():
                 return self._dropped(record)
@@ -109,8 +111,9 @@ class Scoreboard:
         self.lost.add(record.rank)
         left = [str(rank) for rank in range(self.spec.world_size) if rank not in self.lost]
         others = f"rank{'s' * (len(left) > 1)} {', '.join(left)}"
-        seconds = self.now - self.began
-        return f"rank {record.rank} is lost after {seconds:.1f} s: {record.reason}; going on with {others}"
+        noticed = self.failed[record.rank].at if record.rank in self.failed else self.now
+        since = f"{noticed - self.zero:.1f} s after launch"
+        return f"rank {record.rank} is lost {since}: {record.reason}; going on with {others}"
 
     def _evaluated(self, record: Evaluated) -> str | None:
         epoch = self.epochs[record.epoch]
@@ -129,10 +132,12 @@ class Scoreboard:
 
 
 class Monitor:
-    """Shows a run on `console` and writes the same lines to `log`. A context manager."""
+    """Shows a run on `console` and writes the same lines to `log`. A context manager.
 
-    def __init__(self, spec: RunSpec, console: Console, log: TextIO) -> None:
-        self._board = Scoreboard(spec)
+    `zero`: when the run was launched, or the first one that it goes on from, seconds on the clock of the records."""
+
+    def __init__(self, spec: RunSpec, console: Console, log: TextIO, zero: float) -> None:
+        self._board = Scoreboard(spec, zero)
         self._console, self._log = console, log
         self._bars = Bars(
             TextColumn("{task.description}"),
@@ -179,8 +184,8 @@ class Monitor:
         line = board.update(record, at)
         if line is not None:
             self.say(line, style="red" if isinstance(record, Drop) else None)
-        if isinstance(record, Drop) and record.rank in board.failed:
-            self._write(board.failed[record.rank].traceback.rstrip())  # too long for the eye
+        if isinstance(record, Drop) and isinstance(said := board.failed.get(record.rank), Failed):
+            self._write(said.traceback.rstrip())  # too long for the eye
         if isinstance(record, Progress):
             facts = f"{board.rate:,.0f} samples/s  {board.schedule}"
             self._bars.update(self._bar, completed=board.samples, total=board.total, facts=facts)

@@ -18,7 +18,7 @@ from ddp import regular
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
-from ddp.core.events import GuardVerdict, Memory, Merged, Resumed, RoundClosed, Saved, Slice
+from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
 from ddp.core.policies.sync import Sync
 from ddp.core.world import World
 from ddp.runtime.codec import EVENTS as KINDS
@@ -28,7 +28,7 @@ from ddp.settings import make_policy
 
 SAID = (RoundClosed, Merged, GuardVerdict)
 """Events that the coordinator gives."""
-UNHEARD = (Slice, Memory, Resumed)
+UNHEARD = (Slice, Memory, Launched, Resumed)
 """Events that it never has."""
 
 

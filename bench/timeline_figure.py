@@ -24,7 +24,7 @@ ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
 
 
-def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
+def draw(stream: Stream, spec: Named, path: Path) -> None:
     """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
     ranks = list(stream.slices.by_rank)
     if not ranks:
@@ -33,8 +33,8 @@ def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
     with styled():
         figure = Figure(figsize=(WIDTH, _height(len(ranks))))
         whole, close = _two(figure, len(ranks))
-        shown = _whole(whole, bars, ranks, stream, launched)
-        shown |= _close(close, bars, ranks, launched, _focus(stream))
+        shown = _whole(whole, bars, ranks, stream)
+        shown |= _close(close, bars, ranks, stream.zero, _focus(stream))
         for axes in (whole, close):
             axes.set_yticks(range(len(ranks)), [_name(rank, spec) for rank in ranks])
             axes.set_ylim(len(ranks) - 0.5, -0.5)
@@ -92,8 +92,9 @@ def _bars(stream: Stream) -> Bars:
     return bars
 
 
-def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream, launched: float) -> set[str]:
+def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream) -> set[str]:
     """Per rank and slot of time, the share of each category, stacked. Returns the categories shown."""
+    zero = stream.zero
     begin = min(float(starts[0]) for starts, _ in bars.values())
     end = max(stream.last_at.values())
     edges = np.linspace(begin, end, BINS + 1)
@@ -103,21 +104,21 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream, launched: f
             if (rank, name) not in bars:
                 continue
             top = floor - 0.8 * _share(edges, *bars[rank, name])
-            outline = (np.repeat(edges - launched, 2)[1:-1], np.repeat(top, 2), np.repeat(floor, 2))
+            outline = (np.repeat(edges - zero, 2)[1:-1], np.repeat(top, 2), np.repeat(floor, 2))
             axes.fill_between(*outline, color=COLOURS[name], lw=0)
             floor = top
     for rank, at in stream.drops.items():
         if rank in ranks:
-            axes.plot([at - launched] * 2, np.array([-0.45, 0.45]) + ranks.index(rank), color="#cc0000", lw=1.6)
+            axes.plot([at - zero] * 2, np.array([-0.45, 0.45]) + ranks.index(rank), color="#cc0000", lw=1.6)
             axes.annotate(
                 "lost",
-                (at - launched, ranks.index(rank)),
+                (at - zero, ranks.index(rank)),
                 (3, 0),
                 textcoords="offset points",
                 color="#cc0000",
                 va="center",
             )
-    axes.set_xlim(begin - launched, end - launched)
+    axes.set_xlim(begin - zero, end - zero)
     slot = (end - begin) / BINS
     axes.set_title(f"Whole run: shares of time in slots of {_duration(slot)}; blank: not measured")
     axes.set_xlabel("seconds since launch")
@@ -147,7 +148,7 @@ def _focus(stream: Stream) -> tuple[float, float]:
     return float(s.start[chosen[0]]), float(s.stop[chosen[-1]])
 
 
-def _close(axes: Axes, bars: Bars, ranks: list[int], launched: float, focus: tuple[float, float]) -> set[str]:
+def _close(axes: Axes, bars: Bars, ranks: list[int], zero: float, focus: tuple[float, float]) -> set[str]:
     begin, end = focus
     shown: set[str] = set()
     for (rank, name), (starts, stops) in bars.items():
@@ -157,7 +158,7 @@ def _close(axes: Axes, bars: Bars, ranks: list[int], launched: float, focus: tup
             axes.broken_barh(pieces, (ranks.index(rank) - 0.4, 0.8), color=COLOURS[name], lw=0.4, edgecolor="white")
             shown.add(name)
     axes.set_xlim(0, 1e3 * (end - begin))
-    axes.set_title(f"Close-up at {begin - launched:.2f} s: slice by slice")
+    axes.set_title(f"Close-up at {begin - zero:.2f} s: slice by slice")
     axes.set_xlabel("milliseconds")
     return shown
 

@@ -18,9 +18,9 @@ _SILENT = re.compile(r"silent for [\d.]+ s")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
-def faults(stream: Stream, launched: float, world_size: int) -> list[Fault]:
-    """In the order in which they were noticed; `launched` in seconds on the clock of the records."""
-    found = _Faults(launched, world_size)
+def faults(stream: Stream, zero: float, world_size: int) -> list[Fault]:
+    """In the order in which they were noticed; `zero`, seconds on the clock of the records, is when time begins."""
+    found = _Faults(zero, world_size)
     for at, record in stream.trouble:
         found.add(at, record)
     found.end_break()
@@ -43,8 +43,8 @@ _WENT_ON = "went on with"
 class _Faults:
     """Folds records into rows."""
 
-    def __init__(self, launched: float, world_size: int) -> None:
-        self._launched = launched
+    def __init__(self, zero: float, world_size: int) -> None:
+        self._zero = zero
         self._live = list(range(world_size))
         self._said: dict[int, tuple[float, Failed | Lost]] = {}
         """Last words of ranks, until it is clear what comes of them."""
@@ -81,7 +81,7 @@ class _Faults:
         self.rows[index] = self.rows[index].model_copy(update={"action": action})
 
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
-        row = {"seconds": at - self._launched, "rank": rank, "kind": kind, "text": text, "action": action}
+        row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
         self.rows.append(Fault.model_validate(row))
 
     def end_break(self) -> None:

@@ -100,6 +100,8 @@ class Stream:
     """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
 
     slices: Slices
+    zero: float = 0.0
+    """When the run was launched, or the first run that this one goes on from: what times are shown since."""
     ready: dict[int, Ready] = field(default_factory=dict)
     finished: dict[int, Finished] = field(default_factory=dict)
     last_at: dict[int, float] = field(default_factory=dict)
@@ -154,8 +156,8 @@ def sort(records: Sequence[Record], launched: float) -> Stream:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
     slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
-    none = Slices.of(())
-    stream = Stream(Slices.of(slices) if since == -np.inf else none)
+    none, zero = Slices.of(()), _zero(records, launched)
+    stream = Stream(Slices.of(slices) if since == -np.inf else none, zero)
     for one in slices if since == -np.inf else ():
         _seen(stream, one.rank, one.at + one.seconds)
     now = launched
@@ -164,7 +166,7 @@ def sort(records: Sequence[Record], launched: float) -> Stream:
             continue
         if isinstance(record, Resumed):
             last = record.at == since
-            stream = Stream(Slices.of(slices) if last else none, resumed=record, earlier=stream)
+            stream = Stream(Slices.of(slices) if last else none, zero, resumed=record, earlier=stream)
             for one in slices if last else ():
                 _seen(stream, one.rank, one.at + one.seconds)
         if isinstance(record, Plan):
@@ -180,6 +182,11 @@ def sort(records: Sequence[Record], launched: float) -> Stream:
             if getattr(record, "rank", None) not in stream.drops or isinstance(record, Merged):
                 _enter(stream, record)
     return stream
+
+
+def _zero(records: Sequence[Record], launched: float) -> float:
+    """The first time on record, which is the launch; records of an earlier version begin behind it."""
+    return min(launched, next((record.at for record in records if hasattr(record, "at")), launched))
 
 
 def _enter(stream: Stream, event: Record) -> None:

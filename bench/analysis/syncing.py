@@ -42,7 +42,7 @@ def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> Sy
     )
 
 
-def elche(stream: Stream, launched: float) -> Elche | None:
+def elche(stream: Stream) -> Elche | None:
     """The schedule and its history; None if nobody planned, or the plan was to average inside every step."""
     plans = [(at, plan) for at, plan in stream.plans if not plan.in_step]
     if not plans:
@@ -52,7 +52,7 @@ def elche(stream: Stream, launched: float) -> Elche | None:
         counts=list(plans[-1][1].counts),
         plans=[
             Plan(
-                seconds=at - launched,
+                seconds=at - stream.zero,
                 anchor=plan.anchor,
                 counts=list(plan.counts),
                 phase=plan.phase,
@@ -63,7 +63,7 @@ def elche(stream: Stream, launched: float) -> Elche | None:
         ],
         windows=[
             WindowRow(
-                seconds=window.at - launched,
+                seconds=window.at - stream.zero,
                 round=window.round,
                 steps=list(window.steps),
                 ms_per_batch=[
@@ -76,7 +76,7 @@ def elche(stream: Stream, launched: float) -> Elche | None:
         guard=[
             GuardRow.model_validate(
                 {
-                    "seconds": said.at - launched,
+                    "seconds": said.at - stream.zero,
                     "round": said.round,
                     "guard": said.guard,
                     "verdict": said.verdict,

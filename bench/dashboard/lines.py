@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.dashboard.series import Cell
 from bench.dashboard.state import Rank, State
+from bench.schema import Metrics
 
 Json = dict[str, Any]
 DIGITS = 4
@@ -14,18 +15,89 @@ ALIKE = 0.05
 """Ranks whose speeds differ by less are as fast as each other."""
 
 
-def ranks(state: State, size: int) -> list[Json]:
+class Pace(NamedTuple):
+    """What ranks did, all over the same time."""
+
+    over: str | None
+    """Which, in words; None: nothing is known yet."""
+    rates: dict[int, float]
+    """Rank -> samples per second, as shown."""
+    cells: dict[int, Cell]
+
+    @property
+    def rate(self) -> float | None:
+        """Of all ranks: the sum of what is shown of each."""
+        return round(sum(self.rates.values()), 6) if self.rates else None
+
+
+def pace(state: State, size: int, metrics: Metrics | None) -> Pace:
+    """Of a run with a result, over its training; else of late, until the last moment that all who train have told of."""
+    if metrics is not None:
+        cells = {number: _within(state, number, 0.0, math.inf) for number in range(size)}
+        told = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
+        over = f"over {metrics.time_s.train:.1f} s of training" if told else None
+        return Pace(over, _shown(told), cells)
+    span = _span(state, size)
+    if span is None:
+        return Pace(None, {}, {number: _within(state, number, 0.0, math.inf) for number in _live(state, size)})
+    begin, end = span
+    cells = {number: _within(state, number, begin, end) for number in _live(state, size)}
+    rates = {number: cell.samples / (end - begin) for number, cell in cells.items()}
+    return Pace(f"from {begin:.1f} to {end:.1f} s", _shown(rates), cells)
+
+
+def _shown(rates: dict[int, float]) -> dict[int, float]:
+    """Rounded as they are read, so that the sum is that of what is read; without what is no number."""
+    known = {number: rate for number, rate in rates.items() if math.isfinite(rate)}
+    return {n: float(round(rate)) if rate >= 1000 else float(f"{rate:.{DIGITS}g}") for n, rate in known.items()}
+
+
+def _live(state: State, size: int) -> list[int]:
+    return [number for number in range(size) if number in state.ranks and state.ranks[number].lost is None]
+
+
+def _span(state: State, size: int) -> tuple[float, float] | None:
+    """The last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
+    ranks = [state.ranks[number] for number in _live(state, size)]
+    if state.began is None or not ranks:
+        return None
+    ends = [rank.reported for rank in ranks if not rank.finished]
+    end = state.since(min(ends) if ends else max(rank.reported for rank in ranks))
+    begin = max(state.since(state.began), end - state.series.width * max(8, state.series.length // 6))
+    return (begin, end) if end > begin else None
+
+
+def _within(state: State, rank: int, begin: float, end: float) -> Cell:
+    """What a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
+    width, total = state.series.width, Cell()
+    if state.began is None or begin <= state.since(state.began):
+        begin = 0.0  # before that nothing was trained, so there is nothing to be left out
+    first = int(begin / width)
+    for index, cell in enumerate(state.series.ranks.get(rank, ())[first:], first):
+        inside = min(end, (index + 1) * width) - max(begin, index * width)
+        if inside <= 0:
+            break
+        covered = cell.seconds or cell.used_s
+        total = total.plus(cell.times(min(inside / covered, 1.0) if covered > 0 else 1.0))
+    return total
+
+
+def ranks(state: State, size: int, metrics: Metrics | None = None) -> list[Json]:
     """Each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
-    speeds = {number: speed for number in range(size) if (speed := _speed(state, number)) is not None}
+    paced = pace(state, size, metrics)
+    live = _live(state, size)
+    speeds = {
+        number: speed
+        for number, cell in paced.cells.items()
+        if number in live and (speed := ratio(cell.samples, cell.busy_s)) is not None
+    }
     marks: dict[int, str] = {}
     if len(speeds) > 1 and max(speeds.values()) > min(speeds.values()) * (1 + ALIKE):
         marks = {min(speeds, key=speeds.__getitem__): "slowest", max(speeds, key=speeds.__getitem__): "fastest"}
-    live = [number for number in range(size) if state.ranks.get(number, Rank()).lost is None]
-    latest = {number: _latest(state, number) if number in live else Cell() for number in range(size)}
-    cohort = sum(cell.samples for cell in latest.values())
     rows = []
     for number in range(size):
-        rank, cell = state.ranks.get(number, Rank()), latest[number]
+        rank, cell = state.ranks.get(number, Rank()), paced.cells.get(number, Cell())
+        rate = paced.rates.get(number)
         rows.append(
             {
                 "rank": number,
@@ -37,8 +109,8 @@ def ranks(state: State, size: int) -> list[Json]:
                 "epoch": rank.epoch if rank.epoch >= 0 else None,
                 "steps": rank.steps,
                 "samples": rank.samples,
-                "samples_per_s": short(ratio(cell.samples, cell.seconds)),
-                "share": short(ratio(cell.samples, cohort)) if rank.lost is None else None,
+                "samples_per_s": rate,
+                "share": None if rate is None else short(ratio(rate, paced.rate or 0.0)),
                 "step_ms": short(ratio(cell.busy_s * 1e3, cell.steps)),
                 "speed": short(speeds.get(number)),
                 "cpu": short(ratio(cell.cpu_s, cell.used_s)),
@@ -55,21 +127,6 @@ def _standing(rank: Rank) -> str:
     if rank.finished:
         return "finished"
     return "training" if rank.steps else "ready" if rank.ready else "starting"
-
-
-def _latest(state: State, rank: int) -> Cell:
-    """What a rank did in the last stretches in which it reported: 8 of them, or a sixth of the run."""
-    cells = [cell for cell in state.series.ranks.get(rank, ()) if cell.seconds > 0 or cell.used_s > 0]
-    total = Cell()
-    for cell in cells[-max(8, len(cells) // 6) :]:
-        total = total.plus(cell)
-    return total
-
-
-def _speed(state: State, rank: int) -> float | None:
-    """Samples per busy second of late; None of a rank that is lost, or has not trained."""
-    cell = _latest(state, rank)
-    return ratio(cell.samples, cell.busy_s) if state.ranks.get(rank, Rank()).lost is None else None
 
 
 def curves(state: State) -> Json:

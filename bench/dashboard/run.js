@@ -96,7 +96,7 @@ class RunPage {
   drawLive(row, live) {
     const { curves, controller, epochs } = live;
     this.fill("faults", live.faults, (faults) => h("ul", {}, faults.map(faultLine)));
-    this.fill("ranks", live.ranks, rankTable);
+    this.fill("ranks", [live.ranks, live.over], rankTable);
     const marks = choice.x === "s" ? faultMarks(live.faults) : [];
     const ranks = Object.keys(curves.ranks).filter((rank) => rank !== "all");
     const line = (rank, what) => ({ name: rankName(rank), color: color(Number(rank)), dash: dash(Number(rank)), bridge: true,
@@ -147,7 +147,7 @@ function head(row, live, about) {
       figure("epochs", `${row.epoch} / ${row.epochs ?? "–"}`),
       figure(running ? "time left" : "time", running ? (row.epoch || row.progress ? time(row.left_s) : "starting") : time(row.seconds)),
       running ? figure("running for", time(row.seconds)) : null,
-      figure("samples/s", number(row.samples_per_s)),
+      figure(["samples/s", row.over ? h("small", {}, row.over) : null], number(row.samples_per_s)),
       figure("training loss", metric(row.loss)),
       figure(row.metric || "evaluation", metric(row.eval)),
       figure("learning rate", number(row.lr)),
@@ -163,9 +163,10 @@ const faultMarks = (faults) => faults.map((f) => ({ x: f.seconds, label: f.rank 
 const faultLine = (fault) => h("li", {}, h("b", {}, fault.rank === null ? "all ranks" : `rank ${fault.rank}`), ` ${fault.kind} after ${time(fault.seconds)}: ${fault.text}`,
   fault.action ? h("span", { class: "quiet" }, `; ${fault.action}`) : null);
 
-function rankTable(ranks) {
+function rankTable([ranks, over]) {
   const heads = ["rank", "state", "samples/s", "share", "ms per step", "cores", "memory", "peak", "epoch", "steps", "samples", "device"];
-  return h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 || name === "device" ? "text" : null }, name)))),
+  return h("table", {}, over ? h("caption", {}, `samples/s, share, ms per step and cores ${over}`) : null,
+    h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 || name === "device" ? "text" : null }, name)))),
     h("tbody", {}, ranks.map((r) => h("tr", { class: r.state === "lost" ? "gone" : null, "data-rank": r.rank },
       h("td", {}, h("i", { class: "swatch", style: { background: color(r.rank) } }), String(r.rank)),
       h("td", { class: "text" }, r.state === "lost" ? chip("lost", `lost at ${time(r.lost_s)}`) : r.state, " ", r.mark ? chip(r.mark) : null),
@@ -220,7 +221,7 @@ class Comparison {
     const heads = ["run", "status", "epochs", "time left", "time", "loss", "evaluation", "samples/s"];
     this.table.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads.map((name, i) => h("th", { class: i < 2 ? "text" : null }, name)))),
       h("tbody", {}, runs.map((run, i) => h("tr", {}, h("td", { class: "text" }, h("i", { class: "swatch", style: { background: color(i) } }), title(run)), h("td", { class: "text" }, status(run.row)),
-        [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), number(run.row.samples_per_s)].map((text) => h("td", {}, text)))))));
+        [`${run.row.epoch} / ${run.row.epochs ?? "–"}`, time(run.row.left_s), time(run.row.seconds), metric(run.row.loss), metric(run.row.eval), [number(run.row.samples_per_s), run.row.over ? h("small", {}, ` ${run.row.over}`) : null]].map((text) => h("td", {}, text)))))));
     const configs = runs.map((run) => new Map(run.about ? run.about.config : []));
     const keys = [...new Set(configs.flatMap((config) => [...config.keys()]))].filter((key) => !["run_id", "config_hash"].includes(key) && new Set(configs.map((config) => config.get(key))).size > 1);
     this.config.replaceChildren(keys.length ? h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }, "key"), runs.map((run, i) => h("th", {}, h("i", { class: "swatch", style: { background: color(i) } }), run.row.mode)))),

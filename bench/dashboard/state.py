@@ -48,7 +48,7 @@ class Score(NamedTuple):
     eval_loss: float = 0.0
     metric: float = 0.0
     seconds: float = 0.0
-    """Since the first record, at its last one."""
+    """Since launch, at its last one."""
     seen: int = 0
     """Samples trained in the run by then."""
 
@@ -77,7 +77,7 @@ class Rank:
     peak_rss_bytes: int = 0
     finished: bool = False
     lost: float | None = None
-    """When the run began to go on without it."""
+    """When it was noticed that the run would go on without it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Round:
 
 @dataclass(frozen=True)
 class State:
-    """A run so far. Times in seconds since its first record, where no clock is named."""
+    """A run so far. Times in seconds since its first record, the launch, where no clock is named."""
 
     first: float | None = None
     """Of the first record, on the clock of the records; and of the last one."""
@@ -129,7 +129,7 @@ class State:
     resumed: Resumed | None = None
 
     def since(self, at: float) -> float:
-        """Seconds since the first record."""
+        """Seconds since launch."""
         return max(at - (at if self.first is None else self.first), 0.0)
 
 
@@ -156,7 +156,8 @@ def _folded(state: State, record: Record, at: float) -> State:
         case Memory():
             return _used(state, record, at)
         case Resumed():
-            return replace(state, began=at, before=state.samples, resumed=record)
+            there = {number: replace(rank, lost=None, finished=False) for number, rank in state.ranks.items()}
+            return replace(state, began=at, before=state.samples, resumed=record, ranks=there)
         case Progress():
             return _trained(state, record, at)
         case Evaluate():
@@ -278,10 +279,16 @@ def _closed(state: State, record: RoundClosed, at: float) -> State:
 def _troubled(state: State, record: Trouble, at: float) -> State:
     if isinstance(record, Join) and not any(not isinstance(known, Join) for _, known in state.trouble):
         return state  # the first group; it is no trouble
+    said = next((when for when, known in state.trouble if _last_words(known, record)), at)
     state = replace(state, trouble=(*state.trouble, (at, record))[-POINTS:])
     if isinstance(record, Abort):
         return replace(state, aborted=record)
-    return _rank(state, record.rank, lost=at) if isinstance(record, Drop) else state
+    return _rank(state, record.rank, lost=said) if isinstance(record, Drop) else state
+
+
+def _last_words(known: Trouble, record: Trouble) -> bool:
+    """Whether one is what told that the rank is lost which the other gives up."""
+    return isinstance(record, Drop) and isinstance(known, Failed | Lost) and known.rank == record.rank
 
 
 def thinned(points: tuple[T, ...]) -> tuple[T, ...]:

@@ -1,7 +1,7 @@
 """What is shown of a run, as plain data for JSON: `row` for the list of runs, `live` and `about` for its page. Pure.
 
 The page draws what it is given and computes nothing but scales. Numbers are rounded to what an eye can see; what is not
-known is None. Times are in seconds since the first record, unless a name says otherwise.
+known is None. Times are in seconds since launch, unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from bench.analysis import faults
 from bench.analysis.stream import Slices, Stream, Trouble
 from bench.dashboard.about import RUNNING, About
-from bench.dashboard.lines import Json, curves, ranks, ratio, short
+from bench.dashboard.lines import Json, curves, pace, ranks, ratio, short
 from bench.dashboard.state import Planned, Score, State
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Lost
@@ -26,6 +26,8 @@ def row(about: About, state: State) -> Json:
     known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
     known["problem"] = about.problems[0] if about.problems else None
     metrics = about.metrics
+    paced = pace(state, _size(about, state), metrics)
+    known |= {"samples_per_s": paced.rate, "over": paced.over}
     if metrics is not None:
         last = metrics.epochs[-1] if metrics.epochs else None
         return known | {
@@ -34,14 +36,13 @@ def row(about: About, state: State) -> Json:
             "epochs": metrics.epochs_planned,
             "seconds": short(metrics.time_s.total),
             "left_s": None,
-            "samples_per_s": short(metrics.throughput.samples_per_s),
             "loss": short(metrics.final.train_loss),
             "eval": short(metrics.final.eval),
             "metric": metrics.final.eval_metric,
             "lr": short(last.lr if last else None),
             "lost": sum(fault.rank is not None for fault in metrics.faults),
         }
-    seconds = state.since(state.now)
+    seconds = state.since(state.now) - (state.since(state.resumed.at) if state.resumed else 0.0)  # as the result has it
     done = [score for _, score in sorted(state.epochs.items()) if score.samples]
     evaluated = [score for score in done if _eval(score) is not None]
     return known | {
@@ -50,7 +51,6 @@ def row(about: About, state: State) -> Json:
         "epochs": about.epochs or None,
         "seconds": short(seconds),
         "left_s": left_s(about, state) if about.status == RUNNING else None,
-        "samples_per_s": short(_rate(state)),
         "loss": short(ratio(done[-1].loss, done[-1].samples)) if done else None,
         "eval": short(_eval(evaluated[-1])) if evaluated else None,
         "metric": (about.graph or {}).get("metric"),
@@ -112,20 +112,25 @@ def result(about: About) -> Json | None:
 
 def live(about: About, state: State) -> Json:
     """What changes while a run lasts: ranks, curves, epochs, the controller, faults."""
-    size = about.world_size or len(state.ranks)
+    size = _size(about, state)
     return {
         "key": about.key,
         "world_size": size,
+        "over": pace(state, size, about.metrics).over,
         "parameters": next((rank.ready.parameters for rank in state.ranks.values() if rank.ready), None),
         "transport": next((rank.ready.transport for rank in state.ranks.values() if rank.ready), None),
         "samples": state.samples,
-        "ranks": ranks(state, size),
+        "ranks": ranks(state, size, about.metrics),
         "curves": curves(state),
         "epochs": [epoch(number, score) for number, score in sorted(state.epochs.items()) if score.samples],
         "controller": controller(state),
         "faults": troubles(about, state, size),
         "notes": notes(about, state),
     }
+
+
+def _size(about: About, state: State) -> int:
+    return about.world_size or len(state.ranks)
 
 
 def notes(about: About, state: State) -> list[str]:

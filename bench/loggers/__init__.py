@@ -39,7 +39,7 @@ class Said:
     metric: str
     """Name of what evaluation measures."""
     launched: float
-    """About, seconds on the clock of the records."""
+    """About, seconds on the clock of the records, until these tell it."""
 
 
 class Live(Protocol):

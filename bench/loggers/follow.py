@@ -28,7 +28,7 @@ from bench.loggers.recorded import Begun, Scalar, begun, learning, recorded, sch
 from bench.runfolder import EVENTS
 from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Evaluated, Finished, Progress, Ready, Resumed
+from ddp.core.events import Evaluated, Finished, Launched, Progress, Ready, Resumed
 from ddp.runtime.codec import Record, decode
 from ddp.runtime.orphans import at_parents_end
 
@@ -36,7 +36,7 @@ LOOK_S = 1.0
 """Between two looks."""
 SHARE = 0.02
 """Of the time is spent on looking, at most: a look takes the longer the more there is."""
-KEPT = (Ready, Progress, Evaluated, Evaluate, Plan, Drop, Resumed, Finished)
+KEPT = (Launched, Ready, Progress, Evaluated, Evaluate, Plan, Drop, Resumed, Finished)
 """Records that the series below are made of."""
 
 
@@ -74,11 +74,13 @@ class Followed:
 
     def scalars(self) -> list[Scalar]:
         """Of the epochs that are over, and of the plans: what stays as it is, whatever comes."""
-        stream = sort(self.records, self.said.launched)
+        launched = next((record.at for record in self.records if isinstance(record, Launched)), self.said.launched)
+        stream = sort(self.records, launched)
         rows = epochs(stream, self.said.world_size, Finite())
         over = max((number for number, row in enumerate(rows, 1) if row.eval is not None), default=0)
-        startup = 0.0 if stream.begun is None else stream.begun - self.said.launched
-        planned = elche(stream, self.said.launched)
+        begun = launched if stream.resumed is None else stream.resumed.at
+        startup = 0.0 if stream.begun is None else stream.begun - begun
+        planned = elche(stream)
         return [*learning(rows[:over], self.said.metric, startup), *schedule(planned.plans if planned else ())]
 
 

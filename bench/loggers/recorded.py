@@ -23,7 +23,7 @@ class Scalar(NamedTuple):
     step: int
     """Of an epoch its number from 1, of a plan or a stretch of time its number from 0, of the final values 0."""
     seconds: float
-    """Since launch, about."""
+    """Since launch; of an epoch about, for what is evaluated in between is left out."""
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ def begin_timeline(folder: Path, spec: Named, launched: float) -> None:
 def write_timeline(
     folder: Path, records: Sequence[Record], spec: Named, launched: float, *, picture: bool = True
 ) -> None:
-    """Write `timeline.json`, `.html`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`
-    is their zero, seconds on the clock of the records. Raises OSError."""
+    """Write `timeline.json`, `.html`, `.csv` and, unless it is not wanted, `.png` of `records` into `folder`; `launched`:
+    when, seconds on the clock of the records. Raises OSError."""
     from bench.timeline.html import page
 
     stream = sort(records, launched)
@@ -51,9 +51,9 @@ def write_timeline(
     trace = make_trace(stream, spec, launched, idle, _started(folder, launched), _operations(folder, spec))
     write_text(folder / "timeline.json", trace.to_json().decode())
     write_text(folder / "timeline.html", page(trace, spec, idle))
-    write_text(folder / "timeline.csv", _table(stream, launched))
+    write_text(folder / "timeline.csv", _table(stream))
     if picture:
-        draw(stream, spec, launched, folder / "timeline.png")
+        draw(stream, spec, folder / "timeline.png")
 
 
 def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
@@ -65,11 +65,11 @@ def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
     return found
 
 
-def draw(stream: Stream, spec: Named, launched: float, path: Path) -> None:
+def draw(stream: Stream, spec: Named, path: Path) -> None:
     """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib: not while a run is timed."""
     from bench.timeline_figure import draw as drawn
 
-    drawn(stream, spec, launched, path)
+    drawn(stream, spec, path)
 
 
 def launched_at(folder: Path) -> float | None:
@@ -95,7 +95,7 @@ def _started(folder: Path, launched: float) -> str | None:
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 
 
-def _table(stream: Stream, launched: float) -> str:
+def _table(stream: Stream) -> str:
     """The slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -103,7 +103,7 @@ def _table(stream: Stream, launched: float) -> str:
     s = stream.slices
     exchange = s.kind == "exchange"
     waited: Any = (s.wire_start - s.start) * exchange
-    columns = (s.rank, s.kind, s.start - launched, s.stop - s.start, waited, s.seq, s.bytes)
+    columns = (s.rank, s.kind, s.start - stream.zero, s.stop - s.start, waited, s.seq, s.bytes)
     for rank, kind, start, seconds, wait, seq, size in zip(*(c.tolist() for c in columns), strict=True):
         writer.writerow([rank, kind, f"{start:.6f}", f"{seconds:.6f}", f"{wait:.6f}", seq, size])
     return text.getvalue()

@@ -41,7 +41,8 @@ def make_trace(
     started: str | None = None,
     operations: Mapping[int, Sequence[Operation]] | None = None,
 ) -> Trace:
-    """The trace of a run, with its idle gaps; `started`: the wall clock at launch, if known; `operations`: torch's, by rank,
+    """The trace of a run, with its idle gaps. Of one that was gone on with, the rest alone, but in the time of the whole:
+    it was `launched` then. `started`: the wall clock at its zero, if known; `operations`: torch's, by rank,
     where they were recorded."""
     about: dict[str, object] = {
         "run_id": spec.run_id,
@@ -50,7 +51,7 @@ def make_trace(
         "mode": spec.mode,
     }
     about |= _clock(stream) | {"launched": launched, "started": started}
-    trace = Trace(launched, about)
+    trace = Trace(stream.zero, about)
     run = spec.world_size
     for rank in range(spec.world_size):
         device = stream.ready[rank].device if rank in stream.ready else "never ready"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bench.collector import no_collections
 from bench.runfolder import EVENTS, Run, there
 from ddp import regular
 from ddp.core.errors import ProtocolError
@@ -72,17 +73,18 @@ def _read(path: Path, written: int) -> Records:
             strict=True,
         )
     )
-    for number, line in enumerate(regular.lines(path), 1):
-        if line.startswith(_MOST):
-            continue
-        kind = _KIND.search(line, 0, 60)
-        if kind is None or kind[1] in _NAMES:
-            try:
-                record = decode(line)
-            except ProtocolError as error:
-                raise ValueError(f"{path}:{number}: {error}") from None
-            if type(record) in places:
-                places[type(record)].append(record)
+    with no_collections():
+        for number, line in enumerate(regular.lines(path), 1):
+            if line.startswith(_MOST):
+                continue
+            kind = _KIND.search(line, 0, 60)
+            if kind is None or kind[1] in _NAMES:
+                try:
+                    record = decode(line)
+                except ProtocolError as error:
+                    raise ValueError(f"{path}:{number}: {error}") from None
+                if type(record) in places:
+                    places[type(record)].append(record)
     return found
 
 

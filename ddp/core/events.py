@@ -317,6 +317,14 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
+class Launched:
+    """For the record, its first line: the run was launched. Every time that is shown of it counts from here, also of what
+    goes on with it."""
+
+    at: float
+
+
+@dataclass(frozen=True)
 class Resumed:
     """For the record: from here on a run goes on from a checkpoint. What is recorded before is what its model knows of."""
 

@@ -19,6 +19,7 @@ Record = (
     | events.Slice
     | events.Memory
     | events.Merged
+    | events.Launched
     | events.Resumed
     | commands.Command
 )
@@ -45,6 +46,7 @@ EVENTS: dict[str, type[Any]] = {
         events.RoundClosed,
         events.Merged,
         events.GuardVerdict,
+        events.Launched,
         events.Resumed,
     )
 }

@@ -155,10 +155,10 @@ def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
 
 def test_a_person_is_told_at_once_and_the_log_holds_the_traceback() -> None:
     seen, log = io.StringIO(), io.StringIO()
-    with Monitor(SPEC, Console(file=seen), log) as monitor:
+    with Monitor(SPEC, Console(file=seen), log, LAUNCHED) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", "Traceback: where"), "ValueError: no"):
             monitor.update(record, getattr(record, "at", 105.0))
-    assert "s: ValueError: no; going on with ranks 0, 2" in seen.getvalue()
+    assert "s after launch: ValueError: no; going on with ranks 0, 2" in seen.getvalue()
     assert "Traceback: where" in log.getvalue()
     assert "Traceback: where" not in seen.getvalue()
 

@@ -7,7 +7,8 @@ import shutil
 import signal
 from pathlib import Path
 
-from bench.runfolder import find_runs
+from bench.runfolder import EVENTS, find_runs
+from bench.timeline import launched_at
 from bench.timeline.rewrite import locate, rewrite
 from bench.trace import violations
 from tests.warm import PICTURES, Warm, wait_for
@@ -45,5 +46,7 @@ def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp
     assert {"loss", "lr", "samples/s", "memory MB"} <= {event["name"] for event in events if event["ph"] == "C"}
     begun = min(event["ts"] for event in events if event["name"] == "step")
     assert 0 < begun < 60e6, "times are since launch"
+    first = json.loads((hidden / EVENTS).read_text().partition("\n")[0])
+    assert (first["type"], first["at"]) == ("Launched", launched_at(hidden)), "the zero of all who read the records"
     assert (hidden / "timeline.html").stat().st_size > 20_000
     assert find_runs(tmp_path)[0] == []

@@ -1,0 +1,210 @@
+"""Every time that is shown of a run counts from its launch, and what ranks do of late is told over one time: the live page,
+what is left of it, the terminal, the report, the timeline and the loggers, of one recorded run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench.analysis.stream import sort
+from bench.dashboard import view
+from bench.dashboard.about import RUNNING, About
+from bench.dashboard.board import LIVE, ROW, whole
+from bench.dashboard.state import State, fold
+from bench.loggers.recorded import recorded, schedule
+from bench.progress import Monitor
+from bench.report import write_report
+from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.schema import Metrics
+from bench.summary import Cell, show_run
+from bench.timeline import make_trace
+from ddp.core import commands, events
+from ddp.runtime.codec import Record, encode
+from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
+from tests.bench.test_faults import SPEC, bereft
+
+STARTUP_S = 6.6
+"""What tells one zero from another: so much later come the first records of the ranks."""
+
+
+def run(raised: bool) -> list[Record]:
+    """A run that loses rank 1, as it is recorded: its start-up is long."""
+    said = events.Failed(0.0, 1, "ValueError: no", "Traceback") if raised else None
+    return [events.Launched(LAUNCHED), *map(_later, bereft(said, "ValueError: no" if raised else "silent for 2.1 s"))]
+
+
+def _later(record: Record) -> Record:
+    return replace(record, at=record.at + STARTUP_S) if hasattr(record, "at") else record  # type: ignore[type-var]
+
+
+def write(root: Path, records: list[Record]) -> RunWriter:
+    """The run while it lasts."""
+    writer = RunWriter(root, SPEC.model, SPEC.mode, SPEC.run_id)
+    (writer.path / CONFIG).write_text(json.dumps({"model": SPEC.model, "world_size": 3, "train": {"epochs": 6}}))
+    at, lines = LAUNCHED, []
+    for record in records:
+        at = getattr(record, "at", at)
+        lines.append(encode(record, at) + b"\n")
+    (writer.path / EVENTS).write_bytes(b"".join(lines))
+    return writer
+
+
+def shown(folder: Path, kind: str) -> Any:
+    (piece,) = [json.loads(piece.text) for piece in whole(folder) if piece.kind == kind]
+    return piece
+
+
+def terminal(records: list[Record], metrics: Metrics) -> str:
+    """What is said of the loss while the run lasts, and at its end."""
+    out = io.StringIO()
+    console = Console(file=out, width=400)
+    with Monitor(SPEC, console, io.StringIO(), LAUNCHED) as monitor:
+        at = LAUNCHED
+        for record in records:
+            at = getattr(record, "at", at)
+            monitor.update(record, at)
+    show_run(console, Cell("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_lost_rank_is_at_one_time_wherever_it_is_shown(raised: bool, tmp_path: Path) -> None:
+    records = run(raised)
+    writer, metrics = write(tmp_path, records), make_metrics(SPEC, records)
+    (fault,) = metrics.faults
+    assert fault.seconds > STARTUP_S
+    known = view.short(fault.seconds)
+
+    def page() -> list[Any]:
+        live = shown(tmp_path, LIVE)
+        return [*(row["seconds"] for row in live["faults"]), live["ranks"][1]["lost_s"]]
+
+    assert page() == [known, known], "card and table, while it lasts"
+    (writer.path / METRICS).write_text(metrics.model_dump_json())
+    folder = writer.commit("ok")
+    assert page() == [known, known], "card and table, when it is over"
+    said = re.findall(r"([\d.]+) s after launch", terminal(records, metrics))
+    assert said == [f"{fault.seconds:.1f}"] * 2, "while it lasts, and when it is over"
+    report = write_report(folder, tmp_path / "report").read_text()
+    section = report.partition("## Faults")[2].partition("\n## ")[0]
+    (row,) = re.findall(r"\| *1 *\| *([\d.]+) *\|", section)
+    assert row == f"{fault.seconds:.1f}"
+    assert f"without rank 1 since {fault.seconds:.1f} s after launch" in "\n".join(metrics.warnings)
+    trace = make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED).to_dict()
+    marks = [e["ts"] / 1e6 for e in trace["traceEvents"] if e["name"] == "went on without rank 1"]
+    assert marks == [pytest.approx(fault.seconds)]
+
+
+def test_schedule_and_curves_count_from_the_launch(tmp_path: Path) -> None:
+    """On the page, in the result and for loggers."""
+    records = run(False)
+    writer, metrics = write(tmp_path, records), make_metrics(SPEC, records)
+    assert metrics.elche is not None
+    live = shown(tmp_path, LIVE)
+    plans = {plan["anchor"]: plan["seconds"] for plan in reversed(live["controller"]["plans"])}
+    for plan in metrics.elche.plans:
+        if plan.anchor in plans:
+            assert plans[plan.anchor] <= plan.seconds + 1e-2
+    assert [c["seconds"] for c in live["controller"]["closed"]] == [
+        view.short(w.seconds) for w in metrics.elche.windows
+    ]
+    assert min(scalar.seconds for scalar in schedule(metrics.elche.plans)) > STARTUP_S
+    (writer.path / METRICS).write_text(metrics.model_dump_json())
+    curve = [s for s in recorded(writer.commit("ok")).scalars if s.name == "rank0/samples_per_s"]
+    assert min(scalar.seconds for scalar in curve) > STARTUP_S
+    assert max(scalar.seconds for scalar in curve) < metrics.time_s.total + 0.5
+
+
+def test_a_run_that_was_gone_on_with_keeps_its_zero() -> None:
+    """Faults, schedule and timeline of the rest are told in the time of the whole."""
+    spec = make_spec("nccl_cadence", 2, epochs=6)
+    first = [events.Launched(LAUNCHED), *make_records(spec)]
+    cut = max(record.at for record in first if hasattr(record, "at"))
+    launched = cut + 10.0
+    moved = [replace(r, at=r.at + launched - LAUNCHED) if hasattr(r, "at") else r for r in make_records(spec)]
+    lost = events.Lost(launched + 1.5, 1, "its process is gone")
+    records = [*first, events.Resumed(launched, 0, 3, 900, "runs/x"), *moved]
+    place = next(i for i, r in enumerate(records) if getattr(r, "at", 0.0) > lost.at)
+    records[place:place] = [lost, commands.Drop(1, "its process is gone")]
+    stream = sort(records, launched)
+    assert stream.zero == LAUNCHED
+    whole_run = launched - LAUNCHED
+    metrics = make_metrics(spec, records)
+    assert [fault.seconds for fault in metrics.faults] == [pytest.approx(whole_run + 1.5)]
+    assert metrics.elche is not None
+    assert min(plan.seconds for plan in metrics.elche.plans) > whole_run
+    trace = make_trace(stream, spec, launched)
+    assert min(span[0] for spans in trace.lanes().values() for span in spans) == pytest.approx(whole_run * 1e9)
+    state = State()
+    at = LAUNCHED
+    for record in records:
+        at = getattr(record, "at", at)
+        state = fold(state, record, at)
+    assert state.since(at) == pytest.approx(at - LAUNCHED)
+    live = view.live(About("x", RUNNING, {"world_size": 2}), state)
+    assert [row["seconds"] for row in live["faults"]] == [view.short(whole_run + 1.5)]
+    assert view.row(About("x", RUNNING, {"world_size": 2}), state)["seconds"] == view.short(at - launched)
+
+
+def test_a_rank_that_was_lost_is_heard_again_when_the_run_is_gone_on_with() -> None:
+    state = State()
+    for record in (events.Ready(1.0, 1, 100, 5, "d", "cpu", "none"), commands.Drop(1, "silent")):
+        state = fold(state, record, 1.0)
+    assert state.ranks[1].lost == 1.0
+    state = fold(state, events.Resumed(2.0, 0, 1, 50, "runs/x"), 2.0)
+    state = fold(state, events.Progress(3.0, 1, 0, 1, 10, 0.1, 5.0, 0.1), 3.0)
+    assert (state.ranks[1].lost, state.ranks[1].samples) == (None, 10)
+
+
+def unequal(until: float) -> State:
+    """Rank 0 trains 300 samples a second and says so every 0.3 s, rank 1 trains 100 and says so every 1.1 s."""
+    told: list[events.Progress] = []
+    for rank, every, rate in ((0, 0.3, 300), (1, 1.1, 100)):
+        for n in range(1, int((until - 5.0) / every) + 1):
+            at = 5.0 + n * every
+            told.append(events.Progress(at, rank, 0, 1, round(rate * every), 0.9 * every, 5.0, 0.1))
+    state = fold(State(), events.Launched(0.0), 0.0)
+    for rank in (0, 1):
+        state = fold(state, events.Ready(5.0, rank, 10**6, 5, "d", "cpu", "none"), 5.0)
+    for record in sorted(told, key=lambda record: record.at):
+        state = fold(state, record, record.at)
+    return state
+
+
+@pytest.mark.parametrize("until", [6.2, 7.0, 9.9, 30.0, 200.0, 1000.0])
+def test_the_figure_of_a_run_is_the_sum_of_its_ranks_over_the_time_that_is_named(until: float) -> None:
+    state, about = unequal(until), About("x", RUNNING, {"world_size": 2})
+    row, live = view.row(about, state), view.live(about, state)
+    rates = [rank["samples_per_s"] for rank in live["ranks"]]
+    assert rates == [pytest.approx(300, rel=0.01), pytest.approx(100, rel=0.01)]
+    assert row["samples_per_s"] == sum(rates)
+    assert row["over"] == live["over"]
+    begin, end = map(float, re.fullmatch(r"from ([\d.]+) to ([\d.]+) s", live["over"]).groups())  # type: ignore[union-attr]
+    assert 5.0 <= begin < end <= until
+    assert [rank["share"] for rank in live["ranks"]] == [pytest.approx(0.75, rel=0.01), pytest.approx(0.25, rel=0.01)]
+
+
+def test_before_all_ranks_have_told_of_anything_there_is_no_figure() -> None:
+    state, about = unequal(5.5), About("x", RUNNING, {"world_size": 2})
+    assert (view.row(about, state)["samples_per_s"], view.live(about, state)["over"]) == (None, None)
+    assert [rank["samples_per_s"] for rank in view.live(about, state)["ranks"]] == [None, None]
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_when_it_is_over_the_figures_are_those_of_the_result(raised: bool, tmp_path: Path) -> None:
+    records = run(raised)
+    writer, metrics = write(tmp_path, records), make_metrics(SPEC, records)
+    (writer.path / METRICS).write_text(metrics.model_dump_json())
+    writer.commit("ok")
+    row, live = shown(tmp_path, ROW), shown(tmp_path, LIVE)
+    rates = [rank["samples_per_s"] for rank in live["ranks"]]
+    assert rates == [pytest.approx(rate, rel=1e-3) for rate in metrics.throughput.per_rank]
+    assert row["samples_per_s"] == sum(rates) == pytest.approx(metrics.throughput.samples_per_s, rel=1e-3)
+    assert row["over"] == live["over"] == f"over {metrics.time_s.train:.1f} s of training"
