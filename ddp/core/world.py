@@ -26,6 +26,8 @@ class World:
     tolerate_loss: bool = False
     """Go on without a rank that is lost, and have others train its unfinished samples; otherwise the run fails."""
 
+    indispensable: str = ""
+    """Why no rank can be done without, and what to do about it; empty: those who are left can go on."""
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
 
