@@ -133,6 +133,17 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Raised:
+    """A rank was lost because it raised."""
+
+    rank: int
+    origin: str
+    round: int
+    """The next round to be opened then."""
+    generation: int
+
+
+@dataclass(frozen=True)
 class Cohort:
     """All ranks and the work of the epochs in progress."""
 
@@ -166,6 +177,8 @@ class Cohort:
     """What the last of them said."""
     retries: int = 0
     """Collectives that broke in a row though no rank was lost."""
+    raised: tuple[Raised, ...] = ()
+    """Ranks that raised since the others last met."""
     moved: float = 0.0
     """When a rank last said more than that it lives, or was last given an order."""
     savings: tuple[Saving, ...] = ()

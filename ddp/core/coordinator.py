@@ -183,8 +183,10 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return cohort, ()
         case Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
-        case Failed(error=reason) | Lost(reason=reason):
-            return lose(cohort, event.rank, event.at, reason)
+        case Failed():
+            return lose(cohort, event.rank, event.at, event.error, event.origin)
+        case Lost():
+            return lose(cohort, event.rank, event.at, event.reason)
         case Tick():
             return _on_tick(cohort, event)
 
@@ -235,8 +237,9 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
         raise ProtocolError(f"rank {event.rank} was granted {cohort.samples - before} samples in these steps: {event}")
     state = cohort.ranks[event.rank]
     cohort = cohort.with_rank(event.rank, replace(state, busy_s=state.busy_s + event.busy_s))
-    if cohort.shares:
-        cohort = replace(cohort, retries=0)
+    if cohort.shares:  # those who are left have met in a step
+        raised = tuple(one for one in cohort.raised if one.generation >= cohort.generation)
+        cohort = replace(cohort, retries=0, raised=raised)
     if event.loss_sum is None:
         return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)
     return cohort, ()

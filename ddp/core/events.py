@@ -209,6 +209,8 @@ class Failed:
     rank: int
     error: str
     traceback: str
+    origin: str = ""
+    """Type and place of what was raised; ranks with equal ones raised the same error. Empty: not known."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from ddp.core.cohort import Cohort, Round, book
+from ddp.core.cohort import Cohort, Raised, Round, book
 from ddp.core.commands import Abort, Command, Drop, Join, Share, Train
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
@@ -14,14 +14,21 @@ from ddp.core.rounds import RETRIES, Output, merge, on_lost
 from ddp.core.values import replace
 
 
-def lose(cohort: Cohort, rank: int, at: float, reason: str) -> tuple[Cohort, tuple[Output, ...]]:
-    """A rank is gone: go on without it, or end the run."""
+def lose(cohort: Cohort, rank: int, at: float, reason: str, origin: str = "") -> tuple[Cohort, tuple[Output, ...]]:
+    """A rank is gone: go on without it, or end the run. `origin`: of what it raised, if it did."""
     state = cohort.ranks[rank]
     if state.finished:
         return cohort, ()
     survivors = len(cohort.live) > 1 and cohort.ready
     if not (cohort.world.tolerate_loss and survivors):
-        return cohort, (Abort("failed", f"rank {rank}: {reason}"),)
+        why = "" if origin else cohort.world.indispensable
+        return cohort, (Abort("failed", f"rank {rank}: {reason}{why and f'; {why}'}"),)
+    if twins := [other.rank for other in cohort.raised if other.origin == origin]:
+        # That two machines break alike at one time is no chance: the program is wrong, and would be on those left, too.
+        return cohort, (Abort("failed", f"rank {rank}: {reason} (so did rank {twins[0]})"),)
+    if origin:
+        raised = Raised(rank, origin, cohort.rounds, cohort.generation)
+        cohort = replace(cohort, raised=(*cohort.raised, raised))
     if not cohort.shares:
         for chunk in state.queue:
             ledger = cohort.ledger(chunk.epoch)

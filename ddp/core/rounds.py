@@ -244,7 +244,9 @@ def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
         lines += more
     # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
     ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
-    return replace(cohort, ledgers=ledgers, round=None, retries=0), (*lines, _closed(cohort, current, at))
+    raised = tuple(one for one in cohort.raised if one.round > current.index)
+    cohort = replace(cohort, ledgers=ledgers, round=None, retries=0, raised=raised)
+    return cohort, (*lines, _closed(cohort, current, at))
 
 
 def merge(cohort: Cohort, rank: int, trained: Trained, at: float) -> tuple[Cohort, tuple[Merged, ...]]:

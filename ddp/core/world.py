@@ -29,6 +29,8 @@ class World:
     least: int = 1
     """Fewest samples of a rank's slice of a global batch; two where the model takes statistics of its batch."""
 
+    indispensable: str = ""
+    """Why no rank can be done without, and what to do about it; empty: those who are left can go on."""
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
 

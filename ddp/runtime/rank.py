@@ -23,6 +23,7 @@ from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
 from ddp.runtime.loop import Loop
 from ddp.runtime.mishap import LossyChannel, mishaps
+from ddp.runtime.origin import origin
 from ddp.runtime.orphans import bind_rank
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import ExchangeBroken, broken
@@ -46,7 +47,8 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     except (Exception, KeyboardInterrupt) as error:  # which no signal brings here: the task raises it
         text = _clean(f"{type(error).__name__}: {error}", 2_000)
         with suppress(PeerGone):
-            channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000)))
+            where = _clean(origin(error), 2_000)
+            channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000), where))
         channel.close()
 
 

@@ -142,7 +142,7 @@ class Ranks:
                 case "crash":
                     self.die(index)
                 case "raise":
-                    self.tell(Failed(0.0, index, "raised by the script", ""))
+                    self.tell(Failed(0.0, index, f"raised by the script: {fault}", "", "the script"))
                     self.die(index)
                 case "stall":
                     self.stall(index)

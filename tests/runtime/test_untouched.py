@@ -131,22 +131,38 @@ def test_an_optimizer_of_ones_own_over_the_models_parameters_is_refused_too(play
         play("cadence", "nccl", own_adam, world_size=1)
 
 
-def test_bits_are_looked_at_in_ever_rarer_steps() -> None:
-    """A limit that bites late is found late, and not never."""
+def data_too(parameter: nn.Parameter) -> None:
+    parameter.data.add_(1.0)
+
+
+@torch.no_grad()
+def in_place(parameter: nn.Parameter) -> None:
+    parameter.add_(1.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "steps"), [(in_place, [0, 1, 2, 4, 8, 16, 24, 32]), (data_too, [0, 1, 2, 4, 8, 16, 32])]
+)
+def test_what_begins_late_is_found_late_and_not_never(how: Callable[[nn.Parameter], None], steps: list[int]) -> None:
+    """A limit on weights may bite after a while; looking in every step would cost a small model too much."""
     model = nn.Linear(2, 2)
     watch = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
     found = []
-    for step in range(20):
+    for step in range(40):
         watch.begin()
-        model.bias.data.add_(1.0)
+        how(model.bias)
         try:
             watch.end()
         except ValueError as error:
             found.append((step, "changed parameter bias, which" in str(error)))
-    assert found == [(step, True) for step in (0, 1, 2, 4, 8, 16)]
+    assert found == [(step, True) for step in steps]
+
+
+def test_of_many_parameters_the_first_is_named() -> None:
+    model = nn.Linear(2, 2)
+    watch = Untouched(list(model.named_parameters()), torch.optim.SGD(model.parameters()))
     watch.begin()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1.0)
+    for parameter in model.parameters():
+        in_place(parameter)
     with pytest.raises(ValueError, match="changed parameter weight and 1 more"):
         watch.end()

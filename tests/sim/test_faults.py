@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ddp.core.commands import Abort, Drop
+from ddp.core.commands import Abort, Average, Drop, Join
+from ddp.core.events import Failed, Progress, RoundClosed
 from ddp.core.faults import KINDS, Fault
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
@@ -58,13 +59,46 @@ def play(policy: Any, world: World, cost: Costs, script: tuple[Fault, ...], blow
     played = Simulation(
         policy, world, cost, faults=script, torn=lambda rank: bool(torn >> rank & 1), watch=watch, limit_s=limit
     ).run()
-    assert played.status == "ok", [record for _, record in played.records if isinstance(record, (Abort, Drop))]
+    struck = Counter(fault.kind for _, fault in played.struck) + Counter(second=len(watch.killed))
+    twins = same_errors(played)
+    if played.status != "ok":
+        assert [met for met, _ in twins[-1:]] == [False], [r for _, r in played.records if isinstance(r, (Abort, Drop))]
+        return struck
+    assert all(meeting for _, meeting in twins), "two that raise the same before the others have met end the run"
     covered_once(played)
     doomed = {fault.rank for _, fault in played.struck if fault.kind in FATAL} | watch.killed
     lost = {rank for rank, state in enumerate(played.coordinator.cohort.ranks) if not state.alive}
     assert lost <= doomed, "no rank is given up while it works, however slow"
     assert lost == {record.rank for _, record in played.records if isinstance(record, Drop)}, "the lost are named"
-    return Counter(fault.kind for _, fault in played.struck) + Counter(second=len(watch.killed))
+    return struck
+
+
+def same_errors(played: Simulation) -> list[tuple[bool, bool]]:
+    """Of each rank that raises after another did: whether the others have met since, in a meeting that was called after
+    the first loss; and whether in any."""
+    found: list[tuple[bool, bool]] = []
+    lost: set[int] = set()
+    raised = called = whole = any_met = False
+    plan = played.coordinator.plan
+    inside = plan is not None and plan.in_step  # there, whoever steps in a new group has met the others
+    opened: set[int] = set()
+    for _, record in played.records:
+        match record:
+            case Failed() if record.rank not in lost:
+                found += [(whole, any_met)] if raised else []
+                raised, called, whole, any_met = True, False, False, False
+                opened.clear()
+            case Average() if raised:
+                opened.add(record.round)
+            case RoundClosed() if raised:
+                any_met, whole = True, whole or record.round in opened
+            case Join() if raised:
+                called = True
+            case Progress() if raised and called and inside:
+                any_met = whole = True
+            case Drop():
+                lost.add(record.rank)
+    return found
 
 
 def campaign(data: st.DataObject, policy: Any, world: World, cost: Costs) -> None:

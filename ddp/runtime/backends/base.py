@@ -34,6 +34,8 @@ class BackendFacts:
     """Ranks stand still while replicas are averaged."""
     in_step: bool
     """Gradients can be averaged inside a step."""
+    indispensable: str = ""
+    """Why no rank of the mode `{}` can be done without, and what to do about it; empty: those who are left can go on."""
 
 
 @dataclass(frozen=True)

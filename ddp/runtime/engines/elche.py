@@ -5,10 +5,12 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, RankFailed, RankLost
-from ddp.core.events import Failed
+from ddp.core.events import Event, Failed
 from ddp.core.world import World
 from ddp.runtime import checkpoint
 from ddp.runtime.backends.base import load
@@ -43,16 +45,17 @@ def run(job: Job, emit: Emit) -> None:
             in_step=facts.in_step,
             deadline_s=job.deadline_s,
             tolerate_loss=job.tolerate_loss,
+            indispensable=facts.indispensable.format(job.backend),
             checkpoints=job.checkpoints,
         )
         coordinator = Coordinator.start(job.policy, world, now(), held.books if held is not None else None)
-        failure: Failed | None = None
+        failures: list[Failed] = []
         with module.Reducer(job, ranks.reduced) as reducer:
             while not coordinator.over:
                 for event in ranks.events(TICK_S):
                     emit(event, event.at)
                     if isinstance(event, Failed):
-                        failure = failure or event
+                        failures.append(event)
                     coordinator, outputs = coordinator.update(event)
                     for output in outputs:
                         if isinstance(output, Publish):
@@ -60,13 +63,20 @@ def run(job: Job, emit: Emit) -> None:
                             continue
                         emit(output, now())
                         if isinstance(output, Abort):
-                            _raise(output, failure)
+                            _raise(output, _cause(event, failures))
                         elif isinstance(output, Drop):
                             ranks.drop(output.rank)
                         elif isinstance(output, Reduce):
                             reducer.submit(output)
                         elif isinstance(output, RankCommand):
                             ranks.send(output)
+
+
+def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:
+    """What a rank raised, if that is the `event` which ended the run; of an error that several raised, the first one's."""
+    if not isinstance(event, Failed):
+        return None
+    return next(one for one in failures if one is event or (one.origin and one.origin == event.origin))
 
 
 def _raise(abort: Abort, failure: Failed | None) -> None:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ddp.runtime.loop import Loop
     from ddp.runtime.replica import Replica
 
-FACTS = BackendFacts(blocking=True, in_step=True)
+NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
+FACTS = BackendFacts(blocking=True, in_step=True, indispensable=NEEDED)
 __all__ = ["FACTS", "Reducer", "Together", "runner"]
 
 
