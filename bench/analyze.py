@@ -116,7 +116,11 @@ def _notes(stream: Stream) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
-    notes += [f"checkpoint {event.index} could not be written: {event.error}" for event in stream.unsaved[:1]]
+    last = stream.published
+    kept = (
+        "no other was" if last is None else f"the last one that was is {last.index}, after {last.books.epochs} epochs"
+    )
+    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
     return notes
 
 

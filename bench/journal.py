@@ -38,8 +38,14 @@ class Journal:
     def add(self, record: Record, at: float) -> None:
         """Append `record`, which happened `at` seconds on the clock of all records.
 
-        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
-        self._file.write(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
+        OSError names the file. `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
+        left = memoryview(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
+        try:
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
         self._count += 1
 
     def keep_slices(self, scratch: Path, ranks: int) -> None:

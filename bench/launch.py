@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
+from errno import EMFILE, ENFILE
 from pathlib import Path
 
 from rich.console import Console
@@ -21,11 +22,11 @@ from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
 from bench.resume import Source, earlier
-from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, NotInPlace, RunWriter, write_text
+from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, NotInPlace, RunWriter, Unwritten, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, reason, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
 from ddp.registered import member
@@ -61,7 +62,7 @@ class _End:
 def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder.
 
-    Raises UsageError if the folder cannot be made or the source cannot be gone on from, OSError if the disk fails;
+    Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
@@ -110,6 +111,12 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                 folder = _complete(writer, records, metrics, spec, launched)
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
+    except OSError as error:
+        writer.discard()
+        if isinstance(error, BrokenPipeError):  # the reader of our output has left
+            raise
+        limit = "; raise the limit (ulimit -n)" if error.errno in (EMFILE, ENFILE) else ""
+        raise Unwritten(f"{reason(error)}{limit}; {writer.left()}") from error
     except BaseException as error:
         writer.discard(copied=isinstance(error, UsageError))
         raise

@@ -42,6 +42,10 @@ def write_bytes(path: Path, body: bytes) -> None:
     try:
         temporary.write_bytes(body)
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # what is written to an open file fails without a name
+        error.filename2 = None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -95,6 +99,10 @@ class NotInPlace(OSError):
     """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
 
 
+class Unwritten(OSError):
+    """A run ended because something could not be written, or opened. Says what is kept."""
+
+
 class RunWriter:
     """A run folder in the making: write files under `path`, then `commit` or `discard`.
 
@@ -130,6 +138,13 @@ class RunWriter:
             with suppress(OSError):  # the run is in place; the next one tidies up
                 _clean(self._place.parent, self._place.name, everything=True)
         return destination
+
+    def left(self) -> str:
+        """What is there of a run that ended here, and how to go on with it."""
+        if not _resumable(self.path):
+            return "nothing is kept, as there is no checkpoint yet"
+        last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
+        return f"the last checkpoint is {last}; with room again, go on by: python -m bench resume={self._place}"
 
     def discard(self, copied: bool = False) -> None:
         """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""

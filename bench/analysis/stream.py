@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan
+from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan, Publish
 from ddp.core.events import (
     Averaged,
     AverageFailed,
@@ -125,6 +125,8 @@ class Stream:
     """Rank -> when the run began to go on without it. What it says later is not heard."""
     unsaved: list[Saved] = field(default_factory=list)
     """Parts of checkpoints that could not be laid down."""
+    published: Publish | None = None
+    """The last whole checkpoint."""
     resumed: Resumed | None = None
     """What this is the rest of."""
     earlier: Stream | None = None
@@ -213,6 +215,8 @@ def _enter(stream: Stream, event: Record) -> None:
             stream.verdicts.append(event)
         case Merged():
             stream.merged.append(event)
+        case Publish():
+            stream.published = event
         case Saved() if event.error:
             stream.unsaved.append(event)
         case Failed() | Lost() | AverageFailed():

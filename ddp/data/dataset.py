@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from ddp.data.draws import Draws
 from ddp.data.errors import BadSample, some
 from ddp.data.seeded import Seeded
 from ddp.data.source import TensorSource, move
+
+
+Collate = Callable[[list[Any]], Any]
+"""A list of samples -> a batch."""
 
 
 class _Turn:
@@ -37,13 +41,23 @@ class MapSource:
     `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time.
     """
 
-    def __init__(self, dataset: Any, device: torch.device | None = None, turn: _Turn | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        device: torch.device | None = None,
+        turn: _Turn | None = None,
+        collate: Collate = default_collate,
+    ) -> None:
         if len(dataset) == 0:
             raise ValueError("the data set is empty")
-        self._dataset, self._device, self._turn = dataset, device, turn or _Turn()
+        self._dataset, self._device, self._turn, self._collate = dataset, device, turn or _Turn(), collate
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MapSource, (self._dataset, self._device)
+        return MapSource, (self._dataset, self._device, None, self._collate)
+
+    def collated(self, collate: Collate) -> MapSource:
+        """Return the same data, whose samples `collate` puts together."""
+        return MapSource(self._dataset, self._device, self._turn, collate)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -58,7 +72,7 @@ class MapSource:
         with self._turn.taken():
             samples = self._read(wanted, draws)
         try:
-            return move(default_collate(samples), self._device)
+            return move(self._collate(samples), self._device)
         except Exception as error:
             raise BadSample(f"samples {some(wanted)} make no batch: {type(error).__name__}: {error}") from error
 
@@ -105,7 +119,51 @@ class MapSource:
 
     def to(self, device: torch.device) -> MapSource:
         """The same data, whose batches come to `device`."""
-        return MapSource(self._dataset, device, self._turn)
+        return MapSource(self._dataset, device, self._turn, self._collate)
+
+
+class Rows:
+    """Tensors of equal length, as samples (rows of each; of one tensor, the row itself) that `collate` puts together."""
+
+    def __init__(self, source: TensorSource, collate: Collate) -> None:
+        self.tensors, self._source, self._collate = source.tensors, source, collate
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def nbytes(self) -> int:
+        """What `to` takes on a device, bytes."""
+        return self._source.nbytes
+
+    def batch(self, indices: Tensor) -> Any:
+        """Return the samples at `indices` (int64, shape [n]), in that order, put together. Raises BadSample."""
+        members = self._source.batch(indices)
+        samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
+        try:
+            return self._collate(samples)
+        except Exception as error:
+            wanted = indices.tolist()
+            raise BadSample(f"samples {some(wanted)} make no batch: {type(error).__name__}: {error}") from error
+
+    def to(self, device: torch.device) -> Rows:
+        """Return the same data on `device`."""
+        return Rows(self._source.to(device), self._collate)
+
+
+def collated(source: Any, collate: Collate | None) -> Any:
+    """Return `source` with its samples put together by `collate`; None: as it does that by itself.
+
+    Raise ValueError for a source that gives batches, and no samples."""
+    if collate is None or not len(source):
+        return source
+    if type(source) is TensorSource:
+        return Rows(source, collate)
+    if isinstance(source, MapSource):
+        return source.collated(collate)
+    raise ValueError(
+        f"collate_fn with a {type(source).__name__}, which gives whole batches: put samples together in its batch()"
+    )
 
 
 def as_source(dataset: Any) -> Any:
@@ -127,6 +185,11 @@ def as_source(dataset: Any) -> Any:
         )
     if isinstance(dataset, IterableDataset):
         raise ValueError("an IterableDataset has no order to be divided over ranks; give a map-style Dataset")
+    if isinstance(dataset, DataLoader):
+        raise ValueError(
+            "a DataLoader of PyTorch as data set: give its own, dataset=loader.dataset, with batch_size, collate_fn and sampler "
+            "as it has them; ranks read ahead and shuffle by themselves"
+        )
     if not hasattr(type(dataset), "__len__"):
         raise ValueError(
             f"{type(dataset).__name__} is no data set: give tensors, or a Dataset with a length and an index"

@@ -154,7 +154,7 @@ def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
     flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
     weights = 1.5 + torch.sin(torch.arange(STRETCH, dtype=torch.float64))
     found, sizes = [], []
-    for stretch in torch.split(flat, STRETCH):  # type: ignore[no-untyped-call]
+    for stretch in torch.split(flat, STRETCH):
         values = stretch.double()
         found.append(values @ weights[: len(values)])
         sizes.append(values.abs().sum())

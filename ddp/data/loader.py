@@ -13,7 +13,7 @@ from torch import Tensor
 from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
-from ddp.data.dataset import as_source
+from ddp.data.dataset import Collate, as_source, collated
 from ddp.data.feed import Feed, feed
 from ddp.data.source import texts
 from ddp.data.visits import Sampler, Visits, refuse_part
@@ -35,6 +35,7 @@ class DataLoader:
         shuffle: another order in each epoch; else that of the data.
         sampler: the samples of an epoch in their order, in place of both (`ddp.data.visits.Sampler`).
         drop_last: leave out samples that make no whole batch on every rank; by default every sample is there.
+        collate_fn: list of samples -> batch, in place of `default_collate`.
         augment: (batch, `ddp.Draws`) -> batch.
         device: where batches come to.
         rank, world_size: this process's part: all ranks have one order, and of every `batch_size * world_size` samples in it
@@ -60,6 +61,7 @@ class DataLoader:
         shuffle: bool = True,
         sampler: Sampler | None = None,
         drop_last: bool = False,
+        collate_fn: Collate | None = None,
         augment: Augment | None = None,
         device: str | torch.device = "cpu",
         rank: int = 0,
@@ -81,7 +83,8 @@ class DataLoader:
             raise ValueError(f"names={list(names)} must all be different, and at least one")
         if world_size > 1:
             refuse_part(sampler)
-        self._source, self.batch_size, self._named = as_source(dataset), batch_size, names is not None
+        self._source = collated(as_source(dataset), collate_fn)
+        self.batch_size, self._named = batch_size, names is not None
         self.names = tuple(names) if names is not None else ("input", "target")
         """Of the members of a batch; those of a graph's batches where none were given."""
         self.drop_last = drop_last

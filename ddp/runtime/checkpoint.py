@@ -17,6 +17,7 @@ import re
 import secrets
 import shutil
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,14 +173,28 @@ def _plain(held: Any) -> Any:
 
 
 def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
-    """Write one part. Raises OSError, NotPlain."""
+    """Write one part; one that cannot be written whole leaves nothing. Raises OSError that names it, NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    plain = _plain(held)
     try:
-        torch.save(_plain(held), path)
-    except RuntimeError as error:  # torch's own word for a disk that is full
-        raise OSError(str(error).splitlines()[0]) from error
-    return (name, path.stat().st_size, _sha256(path))
+        with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
+            torch.save(plain, file)
+        return (name, path.stat().st_size, _sha256(path))
+    except (OSError, RuntimeError) as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise _named_error(error, path) from error
+
+
+def _named_error(error: BaseException, path: Path) -> OSError:
+    """What the system said, with the file that it is about."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    if cause is None or cause.errno is None:
+        return OSError(f"{str(error).splitlines()[0]}: {path}")
+    return OSError(cause.errno, cause.strerror, str(path))
 
 
 def publish(job: Job, order: Publish) -> Path:

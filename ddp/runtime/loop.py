@@ -147,7 +147,8 @@ class Loop:
         if (callback := self.replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
-                callback(epoch, WorkerHandle(self, epoch, seen))
+                with self.replica.rates.unchanged():
+                    callback(epoch, WorkerHandle(self, epoch, seen))
         self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, last)
 

@@ -80,11 +80,16 @@ class Meter:
     def flush(self) -> None:
         """Write all slices out."""
         rank, self._written = self.rank, now()
-        with self._path.open("ab") as file:
-            file.write(_ENCODER.encode_lines(self._slices))
-            if (held := _resident()) is not None:
-                used = (self._written, rank, held, process_time(), self._on_device())
-                file.write(b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used)
+        lines = _ENCODER.encode_lines(self._slices)
+        if (held := _resident()) is not None:
+            used = (self._written, rank, held, process_time(), self._on_device())
+            lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
+        try:
+            with self._path.open("ab") as file:
+                file.write(lines)
+        except OSError as error:
+            error.filename = str(self._path)  # which a full disk does not say
+            raise
         self._slices.clear()
 
     def _on_device(self) -> bytes:

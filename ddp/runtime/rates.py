@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,11 @@ Schedule = Callable[[float], float]
 """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
 ROUNDING = 1e-9
 """A factor that is below zero by no more than this is zero."""
+
+OVERWRITTEN = (
+    ", which is set anew before every step: leave out the scheduler's step(), and give schedule=lambda seen: factor, of the "
+    "fraction of samples seen, or use set_lr, scale_lr or set_scheduler in epoch_callback"
+)
 
 
 class Rates:
@@ -29,7 +35,24 @@ class Rates:
         self._fixed: float | None = None
         self._factor = 1.0
         self._follows = False
+        self._set: list[float] = []
+        """What `apply` has set last."""
         """Whether a callback has set the schedule."""
+
+    def check(self) -> None:
+        """Raise ValueError if a rate is not what `apply` has set it to."""
+        for group, rate in zip(self._optimizer.param_groups, self._set, strict=True):
+            if group["lr"] != rate:
+                raise ValueError(f"the step set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raise ValueError if a callback inside sets the rates of the optimizer itself."""
+        before = [group["lr"] for group in self._optimizer.param_groups]
+        yield
+        for group, rate in zip(self._optimizer.param_groups, before, strict=True):
+            if group["lr"] != rate:
+                raise ValueError(f"the callback set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
 
     def steer(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rates of another optimizer from now on, one with the same parameter groups."""
@@ -41,7 +64,7 @@ class Rates:
 
     def apply(self, fraction: float) -> float:
         """Set the rates of all parameter groups; returns that of the first one."""
-        rates = self._all(fraction)
+        rates = self._set = self._all(fraction)
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         return rates[0]

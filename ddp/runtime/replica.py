@@ -25,6 +25,7 @@ from ddp.data.visits import Visits
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
+from ddp.runtime.optimizers import as_one, members
 from ddp.runtime.parts import settings
 from ddp.runtime.rates import Rates
 from ddp.runtime.samedata import SameData
@@ -48,7 +49,8 @@ class Replica:
         self.task = job.task()
         self.model = _module(self.task.model()).to(device)
         self.state = FlatState(self.model)
-        self.optimizer = _usable(self.task.optimizer(self.model.parameters()), self.state)
+        # A list: a factory may go through it more than once.
+        self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         held = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
@@ -130,8 +132,9 @@ class Replica:
             self.untouched.begin()
             with self.scalars:
                 loss = self.task.loss(self.model if team is None else team.module, tensors)
+            self.rates.check()
             at = meter.add("forward", at)
-            (loss if factor == 1.0 else loss * factor).backward()  # type: ignore[no-untyped-call]
+            _backward(loss if factor == 1.0 else loss * factor)
             self.untouched.end()
             at = meter.add("backward", at)
         elif team is not None:
@@ -203,15 +206,29 @@ def _module(made: Any) -> nn.Module:
     return made
 
 
+def _backward(loss: Tensor) -> None:
+    """Raise ValueError for a loss whose gradient was taken already."""
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        if "backward through the graph a second time" in str(error):
+            raise ValueError(
+                "the step called backward() on what its loss is made of: return the loss, and leave backward, the optimizer's "
+                "step and zero_grad to the engine"
+            ) from error
+        raise
+
+
 def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
     """What the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
     if not isinstance(getattr(made, "param_groups", None), list):
         raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
-    closure = inspect.signature(made.step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
+    for part in members(made):
+        _refuse_closure(part)
+    if any("initial_lr" in group for group in made.param_groups):
         raise ValueError(
-            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
-            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
+            "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "
+            "leave it out, and give schedule=lambda seen: factor, of the fraction seen from 0 to 1"
         )
     mine = {id(parameter) for _, parameter in state.named}
     known = [id(parameter) in mine for group in made.param_groups for parameter in group["params"]]
@@ -227,6 +244,15 @@ def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
         )
     optimizer: torch.optim.Optimizer = made
     return optimizer
+
+
+def _refuse_closure(made: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
+            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
+        )
 
 
 def _content(batch: Any) -> float:

@@ -6,7 +6,7 @@ runs share a task: they differ in nothing but the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -49,7 +49,7 @@ class Task:
 
     model: Callable[[], nn.Module]
     """Builds the model; random initialisation comes from torch's global generator, which the engine seeds."""
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    optimizer: Callable[[list[nn.Parameter]], Any]
     """Its learning rates are those at schedule 1.0."""
     loss: Callable[[nn.Module, Tensors], Tensor]
     """Mean loss over a batch, a scalar tensor with gradient."""

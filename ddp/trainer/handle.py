@@ -78,6 +78,8 @@ class RunHandle:
         """What each rank ended with, as a digest."""
         self._notes: list[str] = []
         """What is to be known of a run that did not fail: ranks that it went on without, how the data was read."""
+        self._whole: CheckpointInfo | None = None
+        """The last checkpoint."""
         self._stop, self._ended = threading.Event(), threading.Event()
         self._state: TrainedState | None = None
         self._error: BaseException | None = None
@@ -181,12 +183,23 @@ class RunHandle:
         except BaseException as error:
             if isinstance(error, RankFailed) and error.__cause__ is None:
                 error.add_note(f"In rank {error.rank}:\n{error.traceback}")
+            if self._whole is not None:
+                error.add_note(self._last())
             self._error = error
         finally:
             for metrics in self._book.end():
                 self._metrics.put(metrics)
             self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
+
+    def _last(self) -> str:
+        """What there is to go on from."""
+        if self._whole is None:
+            return "there is none before it" if self._job.resume is None else f"the last one is {self._job.resume}"
+        return (
+            f"the last one is {self._whole.path}, after {self._whole.epochs} epochs: "
+            f"Trainer(..., resume={str(self._whole.path.parent)!r}) goes on from it"
+        )
 
     def _emit(self, record: Any, at: float) -> None:
         """Called by the engine for everything that happens, at least twice a second where ranks are processes."""
@@ -200,11 +213,14 @@ class RunHandle:
             lost = f"rank {record.rank} is lost: {record.reason}"
             self._notes.append(f"{lost}; the run went on without it (tolerate_loss=False ends it)")
         if isinstance(record, Saved) and record.error:
-            warnings.warn(f"a checkpoint could not be made: {record.error}", RuntimeWarning, stacklevel=1)
-        if isinstance(record, Publish) and self._saved is not None:
+            said = f"a checkpoint could not be made: {record.error}; {self._last()}"
+            warnings.warn(said, RuntimeWarning, stacklevel=1)
+        if isinstance(record, Publish):
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)
-            self._saved(CheckpointInfo(path, record.books.epochs, record.books.samples))
+            self._whole = CheckpointInfo(path, record.books.epochs, record.books.samples)
+            if self._saved is not None:
+                self._saved(self._whole)
         for metrics in self._book.add(record):
             self._metrics.put(metrics)
 

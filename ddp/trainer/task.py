@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from ddp.data.augment import Augment
+from ddp.data.dataset import Collate, collated
 from ddp.data.source import TensorSource
 from ddp.data.visits import Sampler
 from ddp.runtime.forkserver import ENVIRONMENT
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
+from ddp.trainer.mistakes import Step, make_model, told
 
 _CODE = "task.pickle"
 
@@ -34,7 +36,7 @@ class Parts:
     """What a user gives. The names are those of `Trainer`'s arguments."""
 
     model_factory: Callable[[], nn.Module]
-    optimizer_factory: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+    optimizer_factory: Callable[[list[nn.Parameter]], Any]
     train_step: Callable[[nn.Module, Any], Tensor]
     dataset: Source
     eval_step: Callable[[nn.Module, Any], Any] | None
@@ -45,6 +47,7 @@ class Parts:
     augment: Augment | None
     sampler: Sampler | None
     drop_last: bool
+    collate_fn: Collate | None = None
 
 
 class NoSamples:
@@ -67,12 +70,12 @@ class NoSamples:
 def make_task(parts: Parts) -> Task:
     """The task that `parts` describe."""
     return Task(
-        model=parts.model_factory,
+        model=partial(make_model, parts.model_factory),
         optimizer=parts.optimizer_factory,
-        loss=partial(_loss, parts.train_step),
+        loss=Step(parts.train_step),
         evaluate=partial(_evaluate, parts.eval_step),
-        train_data=lambda: parts.dataset,
-        eval_data=lambda: parts.eval_dataset,
+        train_data=lambda: collated(parts.dataset, parts.collate_fn),
+        eval_data=lambda: collated(parts.eval_dataset, parts.collate_fn),
         schedule=parts.schedule or _constant,
         eval_batch=parts.eval_batch_size,
         means=True,
@@ -87,15 +90,6 @@ def _constant(fraction: float) -> float:
     return 1.0
 
 
-def _loss(step: Callable[[nn.Module, Any], Any], model: nn.Module, batch: Any) -> Tensor:
-    loss = step(model, batch)
-    if isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex():
-        return loss.reshape(())
-    raise ValueError(
-        f"train_step must return the batch's mean loss, one number that the gradient is taken of, not {_told(loss)}"
-    )
-
-
 def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     assert step is not None
     means = step(model, batch)
@@ -104,7 +98,7 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
     if loss is None or metric is None:
         raise ValueError(
             "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
-            + _told(means)
+            + told(means)
         )
     return loss, metric
 
@@ -117,13 +111,6 @@ def _number(value: Any) -> Tensor | None:
         return torch.tensor(float(value), dtype=torch.float64) if not isinstance(value, (str, bytes)) else None
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _told(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return repr(value)[:60]
-    lacks = "" if value.requires_grad else " without gradient"
-    return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
 
 
 @dataclass(frozen=True)

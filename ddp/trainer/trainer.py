@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from ddp.core.checkpointing import UNITS, Checkpointing
 from ddp.core.loading import Loading
+from ddp.core.policies import POLICIES
 from ddp.data.augment import Augment
-from ddp.data.dataset import as_source
+from ddp.data.dataset import Collate, as_source, collated
 from ddp.data.visits import Sampler, Visits, refuse_part
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
@@ -38,6 +40,7 @@ from ddp.settings import (
     whole,
 )
 from ddp.trainer.handle import CheckpointInfo, RunHandle
+from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
 MAX_WORLD = 64
@@ -51,7 +54,8 @@ class Trainer:
     Args:
         model_factory: makes the model, on the CPU; called once in every rank. Random initialisation is the same in all, as
             torch is seeded from `seed`.
-        optimizer_factory: parameters -> optimizer; its learning rates are those at schedule 1.
+        optimizer_factory: list of parameters -> optimizer, or a list of optimizers with parameters of their own; their
+            learning rates are those at schedule 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
         dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
             together by `default_collate`), or a `ddp.runtime.task.Source`. Batches arrive on the rank's device.
@@ -73,6 +77,7 @@ class Trainer:
         sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
             sampler of PyTorch. Every rank calls it; as many samples in every epoch.
         drop_last: leave out, at the end of an epoch, what makes no whole batch on every rank.
+        collate_fn: list of samples -> batch, in place of `default_collate`; of both data sets.
         loader: `resident` (the data lies on each rank's device), `streaming` (a thread reads ahead), or `auto`: each rank as
             its memory allows. `docs/loader.md`.
         prefetch: batches that streaming reads ahead; None: as there is room.
@@ -101,7 +106,7 @@ class Trainer:
     def __init__(
         self,
         model_factory: Callable[[], nn.Module],
-        optimizer_factory: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
+        optimizer_factory: Callable[[list[nn.Parameter]], Any],
         train_step: Callable[[nn.Module, Any], Tensor],
         dataset: Any,
         *,
@@ -120,6 +125,7 @@ class Trainer:
         augment: Augment | None = None,
         sampler: Sampler | None = None,
         drop_last: bool = False,
+        collate_fn: Collate | None = None,
         loader: str = "auto",
         prefetch: int | None = None,
         vram_max_usage: float = Loading.vram_max_usage,
@@ -155,8 +161,10 @@ class Trainer:
             augment=augment,
             sampler=sampler,
             drop_last=flag("drop_last", drop_last),
+            collate_fn=collate_fn,
         )
         _check_functions(self._parts)
+        _check_settings(policy, settings)
         self._job = Job(
             task=partial(make_task, self._parts),
             epochs=whole("epochs", epochs, 1),
@@ -215,11 +223,18 @@ def _world_size(asked: int | None, device: str) -> int:
 
 
 def _check_functions(parts: Parts) -> None:
-    for name in ("model_factory", "optimizer_factory", "train_step"):
-        function(name, getattr(parts, name))
-    for name in ("eval_step", "epoch_callback", "augment"):
-        if getattr(parts, name) is not None:
-            function(name, getattr(parts, name))
+    for name in CALLS:
+        given = getattr(parts, name)
+        if given is not None or name in ("model_factory", "optimizer_factory", "train_step"):
+            check_function(name, given)
+    for source in (parts.dataset, parts.eval_dataset):
+        collated(source, parts.collate_fn)
+
+
+def _check_settings(policy: str, settings: dict[str, Any]) -> None:
+    own = set(inspect.signature(Trainer).parameters) - {"settings"}
+    names = inspect.signature(POLICIES[known("policy", policy, POLICIES)]).parameters
+    refuse_keywords(settings, own, names, policy)
 
 
 def _checkpoints(

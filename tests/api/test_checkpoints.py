@@ -88,6 +88,23 @@ def test_the_callback_gets_the_folder_of_a_whole_checkpoint(make: Make, tmp_path
     assert not equal(models[0].state_dict(), models[1].state_dict())
 
 
+@pytest.mark.parametrize("policy", ["sync", "cadence", "async"])
+def test_every_epoch_has_its_checkpoint_where_a_round_is_long_against_an_epoch(
+    make: Make, tmp_path: Path, policy: str
+) -> None:
+    told: list[int] = []
+    settings: dict[str, Any] = {"dataset": toy.data(480), "epochs": 8, "policy": policy, "backend": "nccl"}
+    if policy != "sync":
+        settings |= {"anchor": 100}  # a round for each epoch
+    callback = partial(_note, told)
+    make(**settings, checkpoint_folder=tmp_path, checkpoint_callback=callback).run().join()
+    assert told == list(range(1, 8))
+
+
+def _note(told: list[int], info: CheckpointInfo) -> None:
+    told.append(info.epochs)
+
+
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("which", ["folder", "checkpoint"])
 def test_going_on_from_a_folder_or_one_of_its_checkpoints(

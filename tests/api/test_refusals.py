@@ -103,7 +103,7 @@ def late_buffer(model: torch.nn.Module, batch: Any) -> Tensor:
         ({"model_factory": lambda: None}, "the model's factory must return a torch.nn.Module, not None"),
         ({"optimizer_factory": lambda parameters: None}, "must return an optimizer of PyTorch, not None"),
         (
-            {"optimizer_factory": lambda parameters: [torch.optim.SGD(parameters)]},
+            {"optimizer_factory": lambda parameters: [torch.optim.SGD(parameters), None]},
             "must return an optimizer of PyTorch",
         ),
         ({"optimizer_factory": torch.optim.LBFGS}, "take an optimizer whose step needs no closure"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +34,9 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
     share = SAMPLES // job.world_size
     for rank in ranks:
         say(Ready(now(), rank, SAMPLES, 10, "d0", "cpu", "none" if job.world_size == 1 else "gloo"))
+    if os.environ.get("BENCH_FAKE") == "saved":
+        assert job.checkpoint_folder is not None
+        (job.checkpoint_folder / "000003").mkdir(parents=True)
     misbehave(os.environ.get("BENCH_FAKE", ""))
     for epoch in range(job.epochs):
         for rank in ranks:
@@ -57,6 +62,11 @@ def misbehave(how: str) -> None:
             raise Diverged("the training loss is not finite in epoch 0; lower train.lr")
         case "interrupt":
             raise KeyboardInterrupt
+        case "full" | "saved":
+            # No file may grow any more: what a disk without room is, to this process alone.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        case "files":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         case "bug":
             raise AssertionError("ours")
         case "hang":

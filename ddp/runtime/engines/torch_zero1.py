@@ -12,6 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
 from ddp.runtime.engines.torch_peer import Peer, Team
+from ddp.runtime.optimizers import members
 
 __all__ = ["FACTS", "Backend", "Reducer", "Redundant", "run"]
 
@@ -23,6 +24,10 @@ class Redundant(Team):
         """Raises ValueError for an optimizer that cannot be made again from its settings."""
         self.module = self.wrapped()
         task_made = self.replica.optimizer
+        if len(members(task_made)) > 1:
+            raise ValueError(
+                "torch_zero1 shards the state of one optimizer, not of several; use torch_ddp or mode=zero1"
+            )
         kind = type(task_made)
         taken = inspect.signature(kind).parameters
         settings = {name: value for name, value in task_made.defaults.items() if name in taken}

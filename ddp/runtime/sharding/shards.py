@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.runtime.optimizers import members
 from ddp.runtime.sharding.layout import Layout
 
 WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
@@ -125,7 +126,8 @@ def cut(state: dict[str, Any], shape: torch.Size, start: int, stop: int) -> dict
 
 
 def _check(optimizer: torch.optim.Optimizer) -> None:
-    name = next((kind.__name__ for kind in type(optimizer).__mro__ if kind.__name__ in WHOLE), None)
+    kinds = [kind.__name__ for part in members(optimizer) for kind in type(part).__mro__]
+    name = next((kind for kind in kinds if kind in WHOLE), None)
     if name is not None:
         raise ValueError(
             f"{name} needs whole tensors in its step, and a rank has shards: use an element-wise optimizer "

@@ -1,0 +1,132 @@
+"""Several optimizers of one model as one: each moves parameters of its own, and all step together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+
+class Several:
+    """What the engine needs of an optimizer, for several of them. Parameter groups are those of all, in their order."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
+        self.parts = tuple(parts)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups themselves, which loading a state replaces."""
+        return [group for part in self.parts for group in part.param_groups]
+
+    @property
+    def state(self) -> MutableMapping[Any, Any]:
+        """What all of them keep, by parameter."""
+        return _States(self.parts)
+
+    def step(self) -> None:
+        """One step of each."""
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of all."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """In the form that one optimizer of all groups would give; what else each of them has, under `more`."""
+        whole: dict[str, Any] = {"state": {}, "param_groups": [], "more": []}
+        first = 0
+        for part in self.parts:
+            own = part.state_dict()
+            whole["state"] |= {number + first: held for number, held in own.pop("state").items()}
+            groups = own.pop("param_groups")
+            whole["param_groups"] += [
+                {**group, "params": [number + first for number in group["params"]]} for group in groups
+            ]
+            whole["more"].append(own)
+            first += _count(part)
+        return whole
+
+    def load_state_dict(self, whole: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave. Raises ValueError for what is of other optimizers, KeyError."""
+        groups, more = list(whole["param_groups"]), whole["more"]
+        if len(groups) != len(self.param_groups) or len(more) != len(self.parts):
+            raise ValueError(f"it is of other optimizers than these {len(self.parts)}")
+        first = 0
+        for part, rest in zip(self.parts, more, strict=True):
+            count = _count(part)
+            mine, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
+            state = {n - first: held for n, held in whole["state"].items() if first <= n < first + count}
+            own = [{**group, "params": [number - first for number in group["params"]]} for group in mine]
+            part.load_state_dict({**rest, "state": state, "param_groups": own})
+            first += count
+
+
+class _States(MutableMapping[Any, Any]):
+    """The states of several optimizers: a parameter's is that of the one that moves it."""
+
+    def __init__(self, parts: tuple[torch.optim.Optimizer, ...]) -> None:
+        self._parts = parts
+        self._owner = {id(p): part for part in parts for group in part.param_groups for p in group["params"]}
+
+    def _of(self, parameter: Any) -> MutableMapping[Any, Any]:
+        owner = self._owner.get(id(parameter))
+        if owner is None:  # it is being put in another's place
+            owner = next((part for part in self._parts if parameter in part.state), None)
+        if owner is None:
+            raise KeyError(parameter)
+        return owner.state
+
+    def __getitem__(self, parameter: Any) -> Any:
+        return self._of(parameter)[parameter]
+
+    def __setitem__(self, parameter: Any, state: Any) -> None:
+        self._of(parameter)[parameter] = state
+
+    def __delitem__(self, parameter: Any) -> None:
+        del self._of(parameter)[parameter]
+
+    def __contains__(self, parameter: object) -> bool:
+        return any(parameter in part.state for part in self._parts)
+
+    def get(self, parameter: Any, default: Any = None) -> Any:
+        """Return its state; unlike `[]`, which makes one as torch's does, `default` where there is none."""
+        return self[parameter] if parameter in self else default
+
+    def pop(self, parameter: Any, default: Any = None) -> Any:
+        """Return its state, which is let go; `default` where there is none."""
+        return self._of(parameter).pop(parameter) if parameter in self else default
+
+    def __iter__(self) -> Iterator[Any]:
+        return (parameter for part in self._parts for parameter in part.state)
+
+    def __len__(self) -> int:
+        return sum(len(part.state) for part in self._parts)
+
+
+def as_one(made: Any) -> Any:
+    """Return a list or tuple of optimizers as one optimizer, anything else as it is. Raise ValueError for a parameter that two
+    of them would move."""
+    if not isinstance(made, (list, tuple)) or not made or not all(hasattr(part, "param_groups") for part in made):
+        return made
+    owners: dict[int, int] = {}
+    for number, part in enumerate(made):
+        for parameter in (p for group in part.param_groups for p in group["params"]):
+            if (other := owners.setdefault(id(parameter), number)) != number:
+                raise ValueError(
+                    f"optimizers {other} and {number} of the list both have a parameter of shape "
+                    f"{list(cast(Tensor, parameter).shape)}, which would be moved twice in a step: give each its own"
+                )
+    return made[0] if len(made) == 1 else Several(made)
+
+
+def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
+    """Return the optimizers that it is made of: itself, or several."""
+    return optimizer.parts if isinstance(optimizer, Several) else (optimizer,)
+
+
+def _count(part: torch.optim.Optimizer) -> int:
+    return sum(len(group["params"]) for group in part.param_groups)

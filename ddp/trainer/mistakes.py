@@ -1,0 +1,195 @@
+"""What is easily given to `Trainer` and is not what it takes: each is told in one line what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp.settings import function
+from ddp.suggest import unknown
+
+ELSEWHERE = {
+    "batch_sampler": "give batch_size, and sampler for another order",
+    "criterion": "train_step returns the loss",
+    "dataloader": "give its data set as dataset, and batch_size",
+    "generator": "all random numbers come from seed",
+    "grad_clip": "write max_grad_norm",
+    "loss_fn": "train_step returns the loss",
+    "lr": "the optimizer that optimizer_factory makes has it",
+    "lr_scheduler": "write schedule, a function of the fraction of samples seen, from 0 to 1, that gives a factor on the rate",
+    "max_epochs": "write epochs",
+    "model": "give model_factory, a function that makes it",
+    "num_epochs": "write epochs",
+    "num_workers": "a thread of each rank reads ahead: write prefetch, in batches, or leave it out",
+    "optimizer": "give optimizer_factory, a function of the parameters that makes it",
+    "persistent_workers": "a thread of each rank reads ahead for the whole run: leave it out",
+    "pin_memory": "batches on their way to a GPU are pinned already: leave it out",
+    "prefetch_factor": "write prefetch, in batches",
+    "scheduler": "write schedule, a function of the fraction of samples seen, from 0 to 1, that gives a factor on the rate",
+    "shuffle": "every epoch is shuffled by seed; for another order write sampler, such as lambda epoch: range(len(data))",
+    "timeout": "write deadline_s",
+    "val_dataset": "write eval_dataset, with eval_step",
+    "worker_init_fn": "no processes read the data; what it draws from torch is seeded for every sample: leave it out",
+}
+"""Arguments of other trainers and loaders -> what is written here."""
+CALLS: dict[str, tuple[str, ...]] = {
+    "model_factory": (),
+    "optimizer_factory": ("parameters",),
+    "train_step": ("model", "batch"),
+    "eval_step": ("model", "batch"),
+    "epoch_callback": ("epoch", "worker"),
+    "augment": ("batch", "draws"),
+    "collate_fn": ("samples",),
+}
+"""How the functions of a user are called."""
+WRAPPED = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+
+def refuse_keywords(given: Collection[str], own: Collection[str], settings: Collection[str], policy: str) -> None:
+    """Raise ValueError for keywords that are neither arguments of `Trainer` (`own`) nor `settings` of the policy."""
+    for key in given:
+        if key in settings:
+            continue
+        if key in ELSEWHERE:
+            raise ValueError(f"{key} is no argument of Trainer: {ELSEWHERE[key]}")
+        if key not in (known := (*settings, *own)) and "did you mean" in (said := unknown("argument", key, known)):
+            raise ValueError(said)
+
+
+def check_function(name: str, given: Any) -> None:
+    """Raise ValueError unless `given` is a function that can be called as the argument `name` is."""
+    if isinstance(given, nn.Module) and name == "model_factory":
+        raise ValueError(
+            f"model_factory must be a function that makes the model in every rank, not a model: give lambda: "
+            f"{type(given).__name__}(...), or lambda: copy.deepcopy(model) to begin from this one"
+        )
+    if isinstance(given, torch.optim.Optimizer):
+        raise ValueError(
+            f"{name} must be a function that makes the optimizer of each rank's own parameters, not an optimizer: give "
+            f"lambda parameters: {type(given).__name__}(parameters, ...)"
+        )
+    function(name, given)
+    names = CALLS[name]
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise ValueError(f"{name} is called as {name}({', '.join(names)}), and takes {signature} ({error})") from None
+
+
+def a_model(made: Any) -> nn.Module:
+    """Return what `model_factory` has made. Raise ValueError for what is no model, or wrapped by another engine."""
+    for kind in type(made).__mro__ if isinstance(made, nn.Module) else ():
+        if kind.__name__ in WRAPPED:
+            raise ValueError(
+                f"the model is wrapped in {kind.__name__}, and ranks are brought together here: return the model itself from "
+                "model_factory"
+            )
+    named = () if not isinstance(made, nn.Module) else (*made.named_parameters(), *made.named_buffers())
+    for name, tensor in named:
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name} is on the meta device, without values: make the model on the CPU in model_factory"
+            )
+    model: nn.Module = made
+    return model
+
+
+def make_model(factory: Callable[[], Any]) -> nn.Module:
+    """Return the model of a factory. Raise ValueError for what cannot be trained here, and what the factory raises."""
+    try:
+        return a_model(factory())
+    except ValueError as error:
+        if "process group has not been initialized" in str(error):
+            raise ValueError(
+                "model_factory needs a process group of torch.distributed, as its wrappers of models do: return the model "
+                "itself, ranks are brought together here"
+            ) from error
+        raise
+
+
+class Step:
+    """A user's step, whose answers are looked at: always for being a loss, and at first for what it is a loss of."""
+
+    def __init__(self, step: Callable[[nn.Module, Any], Any]) -> None:
+        self._step, self._first = step, True
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return the loss, shape (). Raise ValueError for what is none, or not one of this model."""
+        loss = self._step(model, batch)
+        scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex()
+        if not scalar:
+            raise ValueError(
+                "train_step must return the batch's mean loss, one number that the gradient is taken of, not "
+                f"{told(loss)}{_remedy(loss)}"
+            )
+        if self._first:
+            self._first = False
+            _refuse_backward(model)
+            _refuse_others(loss, model)
+        shaped: Tensor = loss.reshape(())
+        return shaped
+
+
+def told(value: Any) -> str:
+    """Return what a step has given, in a few words."""
+    if not isinstance(value, Tensor):
+        return " ".join(repr(value).split())[:60]
+    lacks = "" if value.requires_grad else " without gradient"
+    return f"a tensor of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}{lacks}"
+
+
+def _remedy(loss: Any) -> str:
+    if loss is None:
+        return ": write return loss"
+    if isinstance(loss, dict):
+        return ": return the loss alone, and give the rest to ddp.record_scalar(name, value)"
+    if isinstance(loss, (tuple, list)):
+        return ": return the loss alone"
+    if isinstance(loss, (int, float)):
+        return ": leave out .item() or float()"
+    if isinstance(loss, Tensor) and loss.numel() > 1:
+        return ": write loss.mean()"
+    if isinstance(loss, Tensor) and not loss.requires_grad:
+        return ": leave out .detach(), torch.no_grad() and backward(), which is called for you"
+    return ""
+
+
+def _refuse_backward(model: nn.Module) -> None:
+    """Gradients are clear before a step."""
+    if any(p.grad is not None and bool(p.grad.to_dense().any()) for p in model.parameters()):
+        raise ValueError(
+            "train_step called backward(), and gradients would count twice: return the loss (the sum, of several) and leave "
+            "backward to the Trainer; for gradients of another kind use torch.autograd.grad, or clear them again"
+        )
+
+
+def _refuse_others(loss: Tensor, model: nn.Module) -> None:
+    """Raise ValueError if the loss was computed with parameters, and with none of this model."""
+    mine = {id(parameter) for parameter in model.parameters()}
+    found, waiting, seen = False, [loss.grad_fn], set()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):  # of whose inside nothing is known
+            return
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found = True
+            if id(variable) in mine:
+                return
+        waiting += [following for following, _ in node.next_functions]
+    if found:
+        raise ValueError(
+            "the loss depends on no parameter of the model that train_step is given: compute it with that argument, not with "
+            "a model from outside, which in a rank is a copy that nobody trains"
+        )

@@ -1,0 +1,120 @@
+"""A list of optimizers trains as one optimizer of all their groups would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ddp import RankFailed
+from ddp.core.averaging import Averaging
+from ddp.runtime.optimizers import Several
+from ddp.runtime.task import Task
+from tests.api.conftest import Make
+from tests.api.trained import WORLDS, equal
+from tests.runtime import toy
+from tests.runtime.conftest import Play
+
+MODES = [("sync", "nccl"), ("sync", "cpu"), ("cadence", "nccl")]
+
+
+def groups(parameters: Any) -> Any:
+    held = list(parameters)
+    return torch.optim.Adam([{"params": held[:2], "lr": 0.01}, {"params": held[2:], "lr": 0.02}])
+
+
+def listed(parameters: Any) -> Any:
+    held = list(parameters)
+    return [torch.optim.Adam(held[:2], lr=0.01), torch.optim.Adam(held[2:], lr=0.02)]
+
+
+def mixed(parameters: Any) -> Any:
+    weights = [p for p in parameters if p.dim() > 1]  # goes through them twice
+    biases = [p for p in parameters if p.dim() == 1]
+    return (torch.optim.Adam(weights, lr=0.01), torch.optim.SGD(biases, lr=0.1, momentum=0.9))
+
+
+def task_of(factory: Any) -> Task:
+    """The toy with this optimizer."""
+    return replace(toy.task(), optimizer=factory)
+
+
+def fixed(policy: str) -> dict[str, Any]:
+    """Windows of fixed counts: nothing depends on who is faster."""
+    return {} if policy == "sync" else {"anchor": 3, "max_anchor": 3, "max_batch_diff": 0}
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize(("policy", "backend"), MODES)
+def test_two_optimizers_end_with_the_bits_of_one_with_two_groups(
+    make: Make, world_size: int, policy: str, backend: str
+) -> None:
+    same: dict[str, Any] = {"world_size": world_size, "policy": policy, "backend": backend, "max_grad_norm": 1.0}
+    same |= {**fixed(policy), "lr_scale_ratio": 1.0}
+    if policy == "sync":  # else the rate depends on who reports first
+        same |= {"schedule": lambda seen: 1.0 - 0.9 * seen}
+    one = make(**same, optimizer_factory=groups).run().join()
+    assert equal(make(**same, optimizer_factory=listed).run().join().state_dict(), one.state_dict())
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+@pytest.mark.parametrize(("policy", "backend"), [("sync", "nccl"), ("sync", "cpu")])
+def test_two_optimizers_go_on_bit_for_bit(
+    make: Make, tmp_path: Path, world_size: int, policy: str, backend: str
+) -> None:
+    same: dict[str, Any] = {"world_size": world_size, "policy": policy, "backend": backend, "epochs": 3}
+    same |= {"optimizer_factory": mixed, "schedule": lambda seen: 1.0 - 0.9 * seen}
+    whole = make(**same, checkpoint_folder=tmp_path).run().join()
+    assert equal(make(**same, resume=tmp_path / "000000").run().join().state_dict(), whole.state_dict())
+    with pytest.raises(ValueError, match="not the state of this optimizer"):
+        make(**same | {"optimizer_factory": groups}, resume=tmp_path).run().join()
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu"])
+@pytest.mark.parametrize("averaging", [Averaging(optimizer_state=True), Averaging(optimizer_reset=True)], ids=str)
+def test_states_of_both_are_averaged_or_begun_anew(play: Play, backend: str, averaging: Averaging) -> None:
+    policy = "sync" if backend == "cpu" else "cadence"
+    options = {} if backend == "cpu" else fixed(policy)
+    one, several = (
+        play(policy, backend, partial(task_of, factory), options=options, averaging=averaging).digests
+        for factory in (groups, listed)
+    )
+    assert one == several
+
+
+def test_a_parameter_of_two_optimizers_is_refused(make: Make) -> None:
+    def both(parameters: Any) -> Any:
+        return [torch.optim.SGD(parameters, lr=0.1), torch.optim.Adam(list(parameters)[:1])]
+
+    with pytest.raises(RankFailed, match=r"optimizers 0 and 1 of the list both have a parameter of shape \[12, 6\]"):
+        make(world_size=1, optimizer_factory=both).run().join()
+
+
+def test_states_are_those_of_one_optimizer_and_come_back() -> None:
+    model = toy.net(norm=False)
+    several = Several(listed(model.parameters()))
+    twin = toy.net(norm=False)
+    twin.load_state_dict(model.state_dict())
+    whole = groups(twin.parameters())
+    for _ in range(2):
+        for net, optimizer in ((model, several), (twin, whole)):
+            optimizer.zero_grad()
+            toy.loss(net, toy.data()).backward()
+            optimizer.step()
+    held, other = several.state_dict(), whole.state_dict()
+    assert held["param_groups"] == other["param_groups"]
+    assert held["state"].keys() == other["state"].keys()
+    assert all(equal(held["state"][n], other["state"][n]) for n in other["state"])
+    again = Several(listed(model.parameters()))
+    again.load_state_dict(held)
+    assert set(again.state) == set(model.parameters())
+    first: nn.Parameter = next(model.parameters())
+    assert torch.equal(again.state[first]["exp_avg"], several.state[first]["exp_avg"])
+    assert len(again.state) == 4
+    del again.state[first]
+    assert first not in again.state

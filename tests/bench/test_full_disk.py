@@ -1,0 +1,79 @@
+"""A disk without room, and no descriptors left: the line names the file, what is kept, and how to go on."""
+
+from __future__ import annotations
+
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.journal import Journal
+from bench.runfolder import write_text
+from ddp.core.events import Alive
+from tests.bench.conftest import Bench
+
+SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
+SOFT, HARD = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+@pytest.fixture(autouse=True)
+def limits_put_back() -> Iterator[None]:
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SOFT, HARD))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "full",
+            r"File too large: runs/.*/\.tmp-w1-s0-\w+-\d+/\S+\.jsonl; nothing is kept, as there is no checkpoint yet",
+        ),
+        (
+            "saved",
+            r"File too large: runs/.*\.jsonl; the last checkpoint is runs/.*/checkpoints/000003; with room again, go on "
+            r"by: python -m bench resume=runs/mlp/solo/w1-s0-\w+",
+        ),
+        (
+            "files",
+            r"Too many open files; raise the limit \(ulimit -n\); nothing is kept, as there is no checkpoint yet",
+        ),
+    ],
+)
+def test_the_line_says_what_is_kept_and_how_to_go_on(
+    quiet: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str, said: str
+) -> None:
+    monkeypatch.setenv("BENCH_FAKE", how)
+    code = quiet(*SOLO)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SOFT, HARD))
+    assert code == 5
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bench: cannot write")]
+    assert len(lines) == 1
+    assert re.fullmatch(f"bench: cannot write the results: {said}", lines[0]), lines[0]
+    left = [path for path in Path("runs").glob("*/*/.tmp-*") if path.is_dir()]
+    assert len(left) == (1 if how == "saved" else 0)
+
+
+def test_a_record_is_written_whole_or_the_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    with Journal(path) as journal:
+        journal.add(Alive(1.0, 0), 1.0)
+        one = path.stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * one + one // 2, HARD))
+        journal.add(Alive(2.0, 0), 2.0)
+        with pytest.raises(OSError, match="File too large") as caught:
+            journal.add(Alive(3.0, 0), 3.0)
+        assert caught.value.filename == str(path)
+
+
+def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    write_text(path, "{}")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, HARD))
+    with pytest.raises(OSError, match="File too large") as caught:
+        write_text(path, "x" * 1000)
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "{}"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.json"]
