@@ -11,7 +11,20 @@ from dataclasses import dataclass, replace
 from bench.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.runtime.engines import facts
-from ddp.settings import check_transport, emulated, known, norm_limit, number, whole
+from ddp.runtime.task import Job
+from ddp.settings import (
+    HIGHEST_RATE,
+    MOST_EPOCHS,
+    MOST_SAMPLES,
+    check_reach,
+    check_transport,
+    emulated,
+    known,
+    norm_limit,
+    number,
+    path,
+    whole,
+)
 from ddp.suggest import unknown
 from models.data import DATA, DataOptions, check
 from models.setup import Recipe, Setup
@@ -50,10 +63,11 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
     recipe = replace(recipe, depth=_depth_of(config.model, setup))
-    whole("train.epochs", recipe.epochs, 1)
-    whole("train.batch_size", recipe.batch_size, 1)
-    number("train.lr", recipe.lr, LEAST_RATE)
-    number("train.lr_scale_ratio", recipe.lr_scale_ratio, 0.0, remedy="0: the same rate for any world_size")
+    whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS)
+    whole("train.batch_size", recipe.batch_size, 1, MOST_SAMPLES)
+    number("train.lr", recipe.lr, LEAST_RATE, HIGHEST_RATE)
+    ratio, remedy = recipe.lr_scale_ratio, "0: the same rate for any world_size"
+    number("train.lr_scale_ratio", ratio, 0.0, HIGHEST_RATE, remedy=remedy)
     norm_limit("train.max_grad_norm", config.train.max_grad_norm)
     return recipe
 
@@ -81,6 +95,8 @@ def _batch_size(config: Config, world_size: int) -> int | None:
         return own
     if own is not None:
         raise ValueError("train.batch_size and train.global_batch_size contradict each other: give one of them")
+    if together > MOST_SAMPLES * world_size:
+        raise ValueError(f"train.global_batch_size={together} must be {MOST_SAMPLES * world_size} or less")
     if together < 1 or together % world_size:
         raise ValueError(
             f"train.global_batch_size={together} cannot be cut into equal parts for {world_size} ranks: "
@@ -145,11 +161,27 @@ def check_profile(said: ProfileConfig, engine: str, world_size: int, machine: Ma
         raise ValueError(f"profile.steps on {machine.hosts} hosts: what ranks record stays on theirs; use one host")
 
 
-def checkpoint_of(said: Checkpointing, engine: str) -> Checkpointing:
-    """An engine that makes none is silent about the default, and refuses what was asked for."""
+def check_paths(config: Config) -> None:
+    """Whether results, data and the run to go on with have a name."""
+    path("output", config.output)
+    path("data.dir", config.data.dir)
+    if config.resume is not None:
+        path("resume", config.resume)
+
+
+def check_faults(job: Job, engine: str, policy: str, samples: int) -> None:
+    """Whether the steps come at which something is to go wrong, in epochs of so many `samples`."""
+    alike = "policy" not in facts(engine).made_of or policy == "sync"
+    check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
+
+
+def checkpoint_of(said: Checkpointing, engine: str, keys: Collection[str] = ()) -> Checkpointing:
+    """An engine that makes none is silent about the default, and refuses what was asked for: what differs, or was said (its
+    key is one of `keys`)."""
     if facts(engine).checkpoints:
         return said
-    if said.every and said != Checkpointing():
+    asked = said != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
+    if said.every and asked:
         raise ValueError(f"mode={engine} makes no checkpoints: leave out checkpoint.*, or choose another mode")
     return Checkpointing(every=0)
 

@@ -18,6 +18,7 @@ from bench.asked import (
     Machine,
     check_cluster,
     check_engine,
+    check_paths,
     check_profile,
     checkpoint_of,
     recipe_of,
@@ -34,7 +35,7 @@ from ddp.core.world import World
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.task import Job
-from ddp.settings import known, make_policy, script
+from ddp.settings import check_parts, known, make_policy, script
 from models.data import title
 from models.setup import Recipe, Setup
 
@@ -57,11 +58,15 @@ def mode_name(engine: str, policy: str, backend: str) -> str:
     return f"{first}_{policy}" if "policy" in made_of else first
 
 
-def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Machine) -> RunPlan:
-    """Resolve and check everything. Raises ValueError for what cannot be run."""
+def plan(
+    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, said: Collection[str] = ()
+) -> RunPlan:
+    """Resolve and check everything. `said`: the keys that the user named. Raises ValueError for what cannot be run."""
+    check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     backend = known("backend", config.backend.name, BACKENDS)
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
+    check_parts(policy)
     made_of = facts(engine).made_of
     world_size = world_size_of(config.world_size, engine)
     recipe = recipe_of(config, setup, data_names, world_size)
@@ -70,7 +75,7 @@ def plan(config: Config, setup: Setup, data_names: Collection[str], machine: Mac
     check_profile(config.profile, engine, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
-    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine))
+    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine, said))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:

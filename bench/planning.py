@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
@@ -56,9 +57,9 @@ class Planned:
                 raise ValueError(
                     f"resume={config.resume}: a run that is gone on with is as it was begun; leave out plan"
                 )
-            spec = plan(
-                config, models.load(config.model.name), DATA, Machine(environment.cores(), torch.cuda.device_count())
-            ).spec
+            said = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
+            machine = Machine(environment.cores(), torch.cuda.device_count())
+            spec = plan(config, models.load(config.model.name), DATA, machine, said).spec
             done = not config.force and finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])

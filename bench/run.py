@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,13 +20,14 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from bench import environment, interrupts, summary
-from bench.asked import Machine
+from bench.asked import Machine, check_faults, check_paths
 from bench.complaints import complain
 from bench.compose import compose
 from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.loggers import Said, chosen
 from bench.loggers.beside import Beside as Loggers
+from bench.moot import moot
 from bench.plan import RunPlan, plan
 from bench.runfolder import CONFIG, find_runs, finished, making, place, read_object
 from bench.summary import Cell
@@ -135,15 +137,16 @@ class Session:
     def _cell(self, composed: DictConfig) -> Cell:
         try:
             config = self.config = typed(composed)
+            check_paths(config)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
         source: Source | None = None
+        words = _said(composed)
         if config.resume is not None:
             from bench.resume import configured
 
-            words = _said(composed)
             found = self._source(Path(config.resume), words)
             if isinstance(found, Cell):
                 return found
@@ -158,8 +161,9 @@ class Session:
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
             hosts = self.machines.seat.nodes
-        run_plan = make_plan(config, source, hosts)
+        run_plan = make_plan(config, source, hosts, words)
         spec = run_plan.spec
+        self._note(moot(words, config, spec.mode) if source is None else ())
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
         anew = config.force and all(cell.folder != place(*key) for cell in self.cells)
@@ -177,9 +181,12 @@ class Session:
         with Loggers(names, making(*key), key[0], said) as loggers:
             outcome = launch(run_plan, self.console, source)
             problems = loggers.end(outcome.folder)
-        for problem in problems:
-            self.console.print(f"note: {problem}", style="yellow", markup=False, soft_wrap=True)
+        self._note(problems)
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+
+    def _note(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.console.print(f"note: {line}", style="yellow", markup=False, soft_wrap=True)
 
     def _source(self, path: Path, said: dict[str, Any]) -> Source | Cell:
         """What to go on from; the cell of a run that is finished."""
@@ -249,7 +256,7 @@ def _said(composed: DictConfig) -> dict[str, Any]:
     return said
 
 
-def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> RunPlan:
+def make_plan(config: Config, source: Source | None = None, hosts: int = 1, said: Collection[str] = ()) -> RunPlan:
     """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
     name = config.model.name
     if name not in MODELS:
@@ -266,12 +273,15 @@ def make_plan(config: Config, source: Source | None = None, hosts: int = 1) -> R
     machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
-        ready = plan(config, models.load(name), DATA, machine)
+        ready = plan(config, models.load(name), DATA, machine, said)
         if source is not None:
             from bench.resume import check
 
             check(ready, source)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
         with blamed("model", name, MODELS[name], ValueError):
-            ready.job.task().model()  # which may refuse the data, or its depth
+            task = ready.job.task()
+            task.model()  # which may refuse the data, or its depth
+        if ready.job.faults:
+            check_faults(ready.job, config.engine.name, config.policy["name"], len(task.train_data()))
     return ready

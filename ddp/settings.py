@@ -9,10 +9,17 @@ from typing import Any
 
 import msgspec
 
-from ddp.core.faults import Fault, parse
+from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.policies import POLICIES, Policy
 from ddp.runtime.transports import TRANSPORTS
 from ddp.suggest import unknown
+
+MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9
+"""Of a run, and of a batch. All samples of a run are then a number that every record holds."""
+HIGHEST_RATE = 1e6
+"""A learning rate above this, or a factor on one, only diverges."""
+WHOLE = 1e-6
+"""How far parts of the work may be off from one together: they are written with few digits."""
 
 
 def known(kind: str, name: str, registry: Collection[str]) -> str:
@@ -62,6 +69,22 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
     return float(value)
 
 
+def path(name: str, value: Any) -> str:
+    """`value` if a file or folder may be called so; else ValueError: nothing at all would be the folder of the command."""
+    said = str(value)
+    if not said.strip() or "\0" in said:
+        raise ValueError(f"{name}={_shown(said)} is no path: name one, or leave {name} out")
+    return said
+
+
+def check_parts(policy: Policy) -> None:
+    """ValueError for `partition_ratios` of a policy that are not the whole of the work."""
+    parts: tuple[float, ...] | None = getattr(policy, "partition_ratios", None)
+    if parts is not None and abs(sum(parts) - 1) > WHOLE:
+        shares = ", ".join(f"{part / sum(parts):.4g}" for part in parts)
+        raise ValueError(f"partition_ratios={list(parts)} are {sum(parts):g} of the work, not 1; write [{shares}]")
+
+
 def flag(name: str, value: Any) -> bool:
     """`value` if it is True or False; else ValueError: words would count as true."""
     if not isinstance(value, bool):
@@ -92,7 +115,7 @@ def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, 
 
 def norm_limit(name: str, value: Any) -> float | None:
     """A limit on the norm of the gradients, or None; ValueError for 0, less, or what is no number."""
-    return None if value is None else number(name, value, 1e-12, remedy="leave it out for no limit")
+    return None if value is None else number(name, value, 1e-12, 1e12, remedy="leave it out for no limit")
 
 
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
@@ -101,10 +124,31 @@ def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
     read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
         raise ValueError("faults with one rank, which trains in this very process: use world_size=2 or more")
+    ended: dict[int, Fault] = {}
     for fault in read:
         if fault.rank >= world_size:
             raise ValueError(f"fault {fault} is for rank {fault.rank}, but ranks are 0 to {world_size - 1}")
+        if fault.rank in ended:
+            raise ValueError(f"fault {fault} cannot come: {ended[fault.rank]} ends that rank; leave one of them out")
+        if fault.kind in LOSING[:-1]:
+            ended[fault.rank] = fault
     return tuple(read)
+
+
+def check_reach(faults: Sequence[Fault], samples: int, epochs: int, batch_size: int, ranks: int, alike: bool) -> None:
+    """ValueError for a fault at a step that its rank cannot come to. `alike`: all ranks do the same number of steps; else
+    one may do nearly all of the work, as may those that are left when others are lost."""
+    for fault in faults:
+        lost = {other.rank for other in faults if other.kind in LOSING and other.rank != fault.rank}
+        sharing = ranks - len(lost) if alike else 1
+        # What a lost rank leaves, and what ends an epoch, comes in smaller batches.
+        rest = 0 if alike and not lost else ranks
+        most = epochs * (-(-samples // (batch_size * sharing)) + rest)
+        if fault.step >= most:
+            raise ValueError(
+                f"fault {fault} cannot come: {epochs} epochs of {samples} samples are at most {most} steps of a rank, "
+                f"counted from 0; name a step below {most}"
+            )
 
 
 def _shown(value: Any) -> str:

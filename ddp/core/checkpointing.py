@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 UNITS = ("epochs", "averages")
+MOST, LONGEST_S = 10**9, 1e7
+"""Bounds of `every` and of `spacing_s`: beyond them no checkpoint ever comes."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,12 @@ class Checkpointing:
     """Least time from one to the next, and from the start to the first, seconds."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.every, bool) or not isinstance(self.every, int) or self.every < 0:
-            raise ValueError(f"checkpoint every={self.every} must be a whole number of 0 (none) or more")
+        if isinstance(self.every, bool) or not isinstance(self.every, int) or not 0 <= self.every <= MOST:
+            raise ValueError(f"checkpoint every={self.every} must be a whole number from 0 (none) to {MOST}")
         if self.unit not in UNITS:
             raise ValueError(f"checkpoint unit={self.unit!r} is not one of {', '.join(UNITS)}")
-        if not (math.isfinite(self.spacing_s) and self.spacing_s >= 0):
-            raise ValueError(f"checkpoint spacing_s={self.spacing_s} must be 0 seconds or more")
+        if not 0 <= self.spacing_s <= LONGEST_S:
+            raise ValueError(f"checkpoint spacing_s={self.spacing_s} must be from 0 to {LONGEST_S:g} seconds")
 
     def due(self, epochs: int, averages: int, seconds: float) -> bool:
         """Whether it is time, so many complete epochs, averages and seconds after the last one."""

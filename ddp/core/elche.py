@@ -37,6 +37,8 @@ DEAD_ZONE, NOTICE, PATIENCE = 0.05, 0.01, 3
 """Counts are replaced at once if they lose this part of the steps; if they lose the second, after so many windows."""
 MAX_RATIO = 64.0
 """By what is measured or hinted, ranks are taken for no more unequal than this."""
+MOST = 10**9
+"""No setting asks for more steps than this."""
 LARGEST = 1e12
 """Ratios that are given lie between this and its inverse, so that nothing made of them overflows."""
 
@@ -66,6 +68,9 @@ class ElCheSettings:
             object.__setattr__(self, name, _ratios(name, getattr(self, name)))
         if self.anchor < 1:
             raise ValueError(f"anchor={self.anchor}: a window has at least one step; use anchor=1 or more")
+        for name in ("anchor", "max_anchor", "max_batch_diff"):
+            if (getattr(self, name) or 0) > MOST:
+                raise ValueError(f"{name}={getattr(self, name)} is more steps than there are; use {MOST} or less")
         if self.max_anchor < self.anchor:
             raise ValueError(
                 f"max_anchor={self.max_anchor} is below anchor={self.anchor}; raise it or lower the anchor"

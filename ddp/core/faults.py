@@ -16,6 +16,9 @@ KINDS = {
     "lose": "the next message to the coordinator, signs of life aside, is lost",
 }
 """Kind -> what happens, right before the step is done."""
+LOSING = ("crash", "raise", "stall", "lose")
+"""Kinds that may cost the rank; `lose` alone need not."""
+SLOWEST = 1000.0
 _FORM = re.compile(r"(\d+)@(\d+):([a-z]+)(?:\*(\d+(?:\.\d+)?))?")
 
 
@@ -34,8 +37,8 @@ class Fault:
             raise ValueError(f"fault {self.kind!r} is not one of {', '.join(KINDS)}")
         if self.rank < 0 or self.step < 0:
             raise ValueError(f"fault {self}: rank and step count from 0")
-        if self.kind == "slow" and not self.value >= 1:
-            raise ValueError(f"fault {self}: a slow rank's steps take at least 1 times as long")
+        if self.kind == "slow" and not 1 <= self.value <= SLOWEST:
+            raise ValueError(f"fault {self.rank}@{self.step}:slow: steps take 1 to {SLOWEST:g} times as long")
 
     def __str__(self) -> str:
         value = float(self.value)  # written to its last digit, and never as 1e+06

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 KINDS = ("auto", "resident", "streaming")
+MOST_AHEAD = 1000
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,16 @@ class Loading:
         if self.kind not in KINDS:
             raise ValueError(f"loader kind={self.kind!r} is not one of {', '.join(KINDS)}")
         ahead = self.prefetch
-        if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 1):
-            raise ValueError(f"loader prefetch={ahead!r} must be a whole number of 1 or more; null: as there is room")
+        if ahead is not None and (
+            isinstance(ahead, bool) or not isinstance(ahead, int) or not 1 <= ahead <= MOST_AHEAD
+        ):
+            raise ValueError(
+                f"loader prefetch={ahead!r} must be a whole number from 1 to {MOST_AHEAD}; null: as there is room"
+            )
+        if ahead is not None and self.kind == "resident":
+            raise ValueError(
+                f"loader prefetch={ahead} with kind=resident, which reads nothing ahead; leave one of them out"
+            )
         for name in ("vram_max_usage", "memory_max_usage"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:

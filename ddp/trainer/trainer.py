@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.checkpointing import UNITS, Checkpointing
+from ddp.core.checkpointing import MOST, UNITS, Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
+from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
 from ddp.data.visits import Sampler, Visits, refuse_part
@@ -28,6 +29,11 @@ from ddp.runtime.rates import a_schedule
 from ddp.runtime.samedata import SameData
 from ddp.runtime.task import Job, whole_batches
 from ddp.settings import (
+    HIGHEST_RATE,
+    MOST_EPOCHS,
+    MOST_SAMPLES,
+    check_parts,
+    check_reach,
     check_transport,
     emulated,
     flag,
@@ -36,6 +42,7 @@ from ddp.settings import (
     make_policy,
     norm_limit,
     number,
+    path,
     script,
     whole,
 )
@@ -84,9 +91,9 @@ class Trainer:
         vram_max_usage, memory_max_usage: share of a GPU's and of the host's free memory that data may take.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
         checkpoint_folder: where checkpoints are laid down, the last two of them; None: none are made.
-        checkpoint_every: epochs or averages from one to the next (the end of the run needs none).
-        checkpoint_unit: `epochs` or `averages`; where gradients are averaged inside the step, and with one rank, every step
-            is an average.
+        checkpoint_every: epochs or averages from one to the next (the end of the run needs none); None: 1.
+        checkpoint_unit: `epochs` (None) or `averages`; where gradients are averaged inside the step, and with one rank,
+            every step is an average.
         checkpoint_callback: (CheckpointInfo) -> None, called in this process, in a thread of the run, for each of them. What
             it raises ends the run. The run's books stand still meanwhile, and ranks wait once they have done what they were
             granted: what lasts long belongs into a thread of its own.
@@ -132,8 +139,8 @@ class Trainer:
         memory_max_usage: float = Loading.memory_max_usage,
         epoch_callback: Callable[[int, WorkerHandle], None] | None = None,
         checkpoint_folder: str | Path | None = None,
-        checkpoint_every: int = 1,
-        checkpoint_unit: str = "epochs",
+        checkpoint_every: int | None = None,
+        checkpoint_unit: str | None = None,
         checkpoint_callback: Callable[[CheckpointInfo], None] | None = None,
         resume: str | Path | None = None,
         speeds: Sequence[float] = (),
@@ -147,7 +154,8 @@ class Trainer:
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
         size = _world_size(world_size, known("device", device, DEVICES))
-        ratio = number("lr_scale_ratio", lr_scale_ratio, 0.0, remedy="0 leaves the learning rate as it is")
+        remedy = "0 leaves the learning rate as it is"
+        ratio = number("lr_scale_ratio", lr_scale_ratio, 0.0, HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
             optimizer_factory=optimizer_factory,
@@ -155,7 +163,7 @@ class Trainer:
             dataset=as_source(dataset),
             eval_step=eval_step,
             eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset),
-            eval_batch_size=whole("eval_batch_size", eval_batch_size, 1),
+            eval_batch_size=whole("eval_batch_size", eval_batch_size, 1, MOST_SAMPLES),
             schedule=None if schedule is None else a_schedule(schedule),
             epoch_callback=epoch_callback,
             augment=augment,
@@ -167,8 +175,8 @@ class Trainer:
         _check_settings(policy, settings)
         self._job = Job(
             task=partial(make_task, self._parts),
-            epochs=whole("epochs", epochs, 1),
-            batch_size=whole("batch_size", batch_size, 1),
+            epochs=whole("epochs", epochs, 1, MOST_EPOCHS),
+            batch_size=whole("batch_size", batch_size, 1, MOST_SAMPLES),
             seed=whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
             policy=make_policy(policy, settings),
@@ -186,14 +194,19 @@ class Trainer:
             keep_state=True,
             preload=("ddp.trainer.task",),
             checkpoints=_checkpoints(checkpoint_folder, checkpoint_every, checkpoint_unit, checkpoint_callback),
-            checkpoint_folder=None if checkpoint_folder is None else Path(checkpoint_folder).absolute(),
+            checkpoint_folder=_folder("checkpoint_folder", checkpoint_folder),
         )
+        check_parts(self._job.policy)
+        if size > 1:
+            # Settings that have an entry for each rank are refused here, not in the run.
+            self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
-        Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        if resume is not None:
-            self._job = replace(self._job, resume=_latest(Path(resume)))
+        visits = Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
+        check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=policy == "sync")
+        if (earlier := _folder("resume", resume)) is not None:
+            self._job = replace(self._job, resume=_latest(earlier))
             _check_data(self._job, self._parts)
 
     def run(self) -> RunHandle:
@@ -238,11 +251,14 @@ def _check_settings(policy: str, settings: dict[str, Any]) -> None:
 
 
 def _checkpoints(
-    folder: str | Path | None, every: int, unit: str, callback: Callable[[CheckpointInfo], None] | None
+    folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
 ) -> Checkpointing | None:
-    settings = Checkpointing(whole("checkpoint_every", every, 1), known("checkpoint_unit", unit, UNITS), spacing_s=0.0)
-    if folder is None and callback is not None:
-        raise ValueError("checkpoint_callback without checkpoint_folder: say where checkpoints are to be laid down")
+    said = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
+    for name, value in said.items():
+        if folder is None and value is not None:
+            raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
+    often = 1 if every is None else whole("checkpoint_every", every, 1, MOST)
+    settings = Checkpointing(often, known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
     if callback is not None:
         function("checkpoint_callback", callback)
     return None if folder is None else settings
@@ -260,13 +276,18 @@ def _check_data(job: Job, parts: Parts) -> None:
         data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
 
 
-def _latest(path: Path) -> Path:
-    """The checkpoint in `path`, or the latest whole one of those in it."""
-    if (path / checkpoint.BOOKS).exists():
-        return path.absolute()
-    found, problems = checkpoint.find(path.absolute())
+def _folder(name: str, said: str | Path | None) -> Path | None:
+    # Path("") would be the present folder.
+    return None if said is None else Path(path(name, said)).absolute()
+
+
+def _latest(folder: Path) -> Path:
+    """The checkpoint in `folder`, or the latest whole one of those in it."""
+    if (folder / checkpoint.BOOKS).exists():
+        return folder
+    found, problems = checkpoint.find(folder)
     if found is None:
-        raise ValueError(f"resume={path}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
+        raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
     return found.path
 
 

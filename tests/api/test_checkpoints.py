@@ -281,7 +281,7 @@ def test_another_way_to_train_is_no_way_to_go_on(make: Make, tmp_path: Path, cha
     ids=str,
 )
 def test_another_controller_is_no_way_to_go_on(make: Make, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    same: dict[str, Any] = {"policy": "cadence", "anchor": 3, "partition_ratios": [2, 1]}
+    same: dict[str, Any] = {"policy": "cadence", "anchor": 3, "partition_ratios": [0.75, 0.25]}
     make(**same, checkpoint_folder=tmp_path).run().join()
     make(**same, resume=tmp_path).run().join()
     with pytest.raises(ValueError, match=re.escape(said)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddp.core.elche import MOST as MOST_STEPS
 from ddp.core.elche import ElChe
 from ddp.core.events import RoundClosed
 from ddp.core.policies.windows import WindowSettings, WindowState
@@ -23,8 +24,8 @@ class Async(WindowSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_overshoot is not None and self.max_overshoot < 0:
-            raise ValueError(f"max_overshoot={self.max_overshoot} must be 0 or more, or null to tune it")
+        if self.max_overshoot is not None and not 0 <= self.max_overshoot <= MOST_STEPS:
+            raise ValueError(f"max_overshoot={self.max_overshoot} must be from 0 to {MOST_STEPS}, or null to tune it")
 
     def freedom(self, world: World) -> tuple[bool, int]:
         """One epoch ahead."""

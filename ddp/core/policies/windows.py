@@ -10,7 +10,7 @@ from typing import Any
 
 from ddp.core import elche
 from ddp.core.commands import Plan
-from ddp.core.elche import ElChe, ElCheSettings
+from ddp.core.elche import LARGEST, ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
 from ddp.core.guard import GUARDS, Guard, Report, Verdict
 from ddp.core.values import replace
@@ -55,8 +55,11 @@ class WindowSettings(ElCheSettings):
         super().__post_init__()
         if self.guard not in GUARDS:
             raise ValueError(f"guard={self.guard!r} is unknown; choose one of {', '.join(GUARDS)}")
-        if not self.divergence_threshold > 0:
-            raise ValueError(f"divergence_threshold={self.divergence_threshold} must be above 0")
+        if not 0 < self.divergence_threshold <= LARGEST:
+            raise ValueError(
+                f"divergence_threshold={self.divergence_threshold} must be above 0 and at most {LARGEST:g}; "
+                "no_divergence_guard=true for none"
+            )
         if self.dispatch not in DISPATCHES:
             raise ValueError(f"dispatch={self.dispatch!r} is unknown; choose one of {', '.join(DISPATCHES)}")
 
