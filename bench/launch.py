@@ -60,8 +60,8 @@ class _End:
     """Of the rank that failed."""
 
 
-def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
-    """Run it, or the rest of it from a `source`, and write its folder.
+def launch(plan: RunPlan, console: Console, source: Source | None = None, restarts: int = 0) -> Outcome:
+    """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     Raises UsageError if the folder cannot be made or the source cannot be gone on from, OSError if the disk fails;
     NotInPlace if the folder is whole and stays where it was written.
@@ -104,6 +104,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                     git=git,
                     warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
                     error=end.error,
+                    restarts=restarts,
                 )
                 folder = _complete(writer, records, metrics, spec, launched)
     except NotInPlace:  # finished: what was trained is not thrown away
