@@ -28,7 +28,7 @@ from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, NotInPl
 from bench.schema import Metrics
 from bench.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
-from bench.usage import UsageError, usage
+from bench.usage import UsageError, reason, usage
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.registered import member
 from ddp.runtime.checkpoint import Torn
@@ -106,7 +106,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None, restar
                     error=end.error,
                     restarts=restarts,
                 )
-                folder = _complete(writer, records, metrics, spec, launched)
+                folder, metrics = _complete(writer, records, metrics, spec, launched)
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
     except BaseException as error:
@@ -127,12 +127,21 @@ def _take_over(source: Source, folder: Path, at: float) -> Path:
     return place
 
 
-def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
-    """Write the rest of the folder, `metrics.json` last, and put it into place."""
-    # Whoever interrupts does not wait for pictures.
-    write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+def _complete(
+    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
+) -> tuple[Path, Metrics]:
+    """Write the rest of the folder, `metrics.json` last, and put it into place; and the result as written.
+
+    The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    try:  # whoever interrupts does not wait for pictures
+        write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+    except OSError as error:
+        note = (
+            f"the timeline is not written ({reason(error)}); all else is: python -m bench timeline RUN_FOLDER writes it"
+        )
+        metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    return writer.commit(metrics.status)
+    return writer.commit(metrics.status), metrics
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
