@@ -28,6 +28,7 @@ def analyze(
     git: dict[str, Any],
     warnings: Sequence[str] = (),
     error: str | None = None,
+    restarts: int = 0,
 ) -> Metrics:
     """The result of a run of `spec`, from its records in the order of their times.
 
@@ -39,8 +40,9 @@ def analyze(
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
     found = [row for part in stream.parts_in_turn for row in faults.faults(part, stream.zero, spec.world_size)]
-    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream)]
-    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
+    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
+    said: dict[str, Any] = {"status": status, "error": error, "git": git, "env": env, "restarts": restarts}
+    said["warnings"] = list(dict.fromkeys(notes))
     metrics = Metrics.model_validate(
         _identity(spec, stream)
         | said
@@ -122,6 +124,14 @@ def _notes(stream: Stream) -> list[str]:
     )
     notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
     return notes
+
+
+def _restarted(restarts: int, stream: Stream) -> list[str]:
+    """That torchrun's last start of the processes was not the first."""
+    if not restarts:
+        return []
+    anew = "" if stream.resumed is not None else ", and the run began anew: no checkpoint of before was found"
+    return [f"torchrun started its processes again {'once' if restarts == 1 else f'{restarts} times'}{anew}"]
 
 
 def _resumed(stream: Stream) -> Resumed | None:

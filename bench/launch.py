@@ -59,8 +59,8 @@ class _End:
     """Of the rank that failed."""
 
 
-def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Outcome:
-    """Run it, or the rest of it from a `source`, and write its folder.
+def launch(plan: RunPlan, console: Console, source: Source | None = None, restarts: int = 0) -> Outcome:
+    """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written.
@@ -107,8 +107,9 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None) -> Out
                     git=git,
                     warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
                     error=end.error,
+                    restarts=restarts,
                 )
-                folder = _complete(writer, records, metrics, spec, launched)
+                folder, metrics = _complete(writer, records, metrics, spec, launched)
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
     except OSError as error:
@@ -136,12 +137,21 @@ def _take_over(source: Source, folder: Path, at: float) -> tuple[Path, float]:
     return place, min(map(stamp, lines))
 
 
-def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Path:
-    """Write the rest of the folder, `metrics.json` last, and put it into place."""
-    # Whoever interrupts does not wait for pictures.
-    write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+def _complete(
+    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
+) -> tuple[Path, Metrics]:
+    """Write the rest of the folder, `metrics.json` last, and put it into place; and the result as written.
+
+    The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    try:  # whoever interrupts does not wait for pictures
+        write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+    except OSError as error:
+        note = (
+            f"the timeline is not written ({reason(error)}); all else is: python -m bench timeline RUN_FOLDER writes it"
+        )
+        metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    return writer.commit(metrics.status)
+    return writer.commit(metrics.status), metrics
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:

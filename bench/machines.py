@@ -7,7 +7,6 @@ they are told at torchrun's store where rank 0 listens, or that it does not. See
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import secrets
 import signal
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,14 +26,17 @@ from bench import interrupts
 from bench.config import Config
 from bench.exitcodes import Exit
 from bench.usage import UsageError, reason, usage
-from ddp.core.errors import EngineError, RankLost
+from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.runtime.engines import facts
 from ddp.runtime.orphans import at_parents_end
+from ddp.runtime.remote.handshake import shared_key
+from ddp.runtime.remote.secret import opened, own_key, seal
 from models.setup import Recipe
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from bench.resume import Source
     from ddp.runtime.remote.muster import Muster
 
 CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
@@ -45,6 +48,8 @@ AGENT_S = 15.0
 READY_S = 300.0
 """How long outposts wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
 LOOK_S = 0.05
+BEGAN = "machines/began"
+"""Name, at torchrun's store, of the time at which it had started the processes first."""
 REMEDY = "put the same secret on every host, and its path in DDP_KEY_FILE: openssl rand -hex 32 > key; chmod 600 key"
 
 
@@ -63,6 +68,8 @@ class Seat:
     """HOST:PORT of torchrun's store."""
     attempt: str
     """What tells this start of the processes from others."""
+    restarts: int = 0
+    """How often torchrun has started them anew."""
 
 
 def seat(environ: Mapping[str, str]) -> Seat | None:
@@ -71,9 +78,9 @@ def seat(environ: Mapping[str, str]) -> Seat | None:
         return None
     names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE")
     rank, world_size, node, nodes, host_ranks = (int(environ[name]) for name in names)
-    host, attempt = environ["MASTER_ADDR"], f"machines/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    host = f"[{host}]" if ":" in host else host
-    return Seat(rank, world_size, node, nodes, host_ranks, f"{host}:{environ['MASTER_PORT']}", attempt)
+    host, restarts = environ["MASTER_ADDR"], int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    store = f"[{host}]:{environ['MASTER_PORT']}" if ":" in host else f"{host}:{environ['MASTER_PORT']}"
+    return Seat(rank, world_size, node, nodes, host_ranks, store, f"machines/{restarts}", restarts)
 
 
 def attended(place: Seat, command: Callable[[Machines | None], int]) -> int:
@@ -122,6 +129,19 @@ class Machines:
             self._open(cluster.bind)
         return replace(config, world_size=place.world_size)
 
+    def left(self, place: Path) -> Source | Path | None:
+        """What this command's processes before the last restart left of the run in `place`: what to go on from, or the
+        folder of the finished run; None: nothing, or there was no restart."""
+        from bench.resume import locate
+
+        if not self.seat.restarts or self._store is None:
+            return None
+        store = _lasting(self._store)
+        with suppress(ValueError, RuntimeError, ProtocolError):  # the run or its first checkpoint was still to come
+            if store.check([BEGAN]):
+                return locate(place, since=float(opened(store.get(BEGAN), _key(self.seat), BEGAN)["at"]))
+        return None
+
     @property
     def muster(self) -> Muster:
         """Where the outposts come; `settle` has opened it."""
@@ -140,22 +160,24 @@ class Machines:
                 f"{place.nodes} hosts, but cluster.bind={bind} is loopback: give the network between them, such as "
                 "cluster.bind=10.0.0.0/24, or the name of an interface"
             )
-        known = _key(place)
-        key, run = known or secrets.token_bytes(32), secrets.token_bytes(16)
+        key, run = _key(place), secrets.token_bytes(16)
         if place.nodes > 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self._muster = Muster(
             Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, CATALOGUE), address
         )
         host, port = self._muster.address
-        self._say({"host": host, "port": port, "run": run.hex(), "key": "" if known else key.hex()})
+        self._say({"host": host, "port": port, "run": run.hex()})
 
     def _say(self, message: dict[str, Any]) -> None:
-        """At the store. Raises RankLost."""
+        """At the store, and when the first start did so. Raises RankLost."""
+        place, key = self.seat, _key(self.seat)
         try:
             if self._store is None:
-                self._store = _open_store(self.seat)
-            self._store.set(self.seat.attempt, json.dumps(message))
+                self._store = _open_store(place)
+                if not place.restarts:
+                    _lasting(self._store).set(BEGAN, seal({"at": time.time()}, key, BEGAN))
+            self._store.set(place.attempt, seal(message, key, place.attempt))
         except RuntimeError as error:
             raise RankLost(f"torchrun's store at {self.seat.store} is gone ({str(error).splitlines()[0]})") from error
 
@@ -168,21 +190,30 @@ class Machines:
                     file=sys.stderr,
                 )
             self._muster.dismiss(code)
-            return
+            if self._muster.complete:
+                return
         try:
             self._say({"code": code})
+        except (ValueError, OSError):  # there is no key: the others have found that out for themselves
+            return
         except RankLost as error:
-            print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
+            if self._muster is None:
+                print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
 
 
-def _key(place: Seat) -> bytes | None:
-    """The hosts' secret; None where one host needs none: there the store hands out a fresh one. Raises ValueError."""
-    from ddp.runtime.remote.handshake import shared_key
-
+def _key(place: Seat) -> bytes:
+    """The secret of all processes; where nobody gave them one and they are on one host, their user's own. Raises ValueError,
+    OSError."""
     key = shared_key(os.environ)
     if key is None and place.nodes > 1:
         raise ValueError(f"{place.nodes} hosts need a key, or anybody could take a rank's place: {REMEDY}")
-    return key
+    return key or own_key()
+
+
+def _lasting(store: Store) -> Store:
+    """What is kept there when the processes are started again: their own part of it is new each time."""
+    whole: Store = getattr(store, "underlying_store", store)
+    return whole
 
 
 def _open_store(place: Seat) -> Store:
@@ -197,35 +228,46 @@ def _serve(place: Seat) -> int:
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice that rank 0 is gone with torchrun
     try:
         with usage():
-            known = _key(place)
-        said = _told(place)
-        if "code" in said:
-            return int(said["code"])
-        return _attend(place, said, known or bytes.fromhex(said["key"]))
+            key = _key(place)
+        store = _open_store(place)
+        said = _told(place, key, store)
+        return int(said["code"]) if "code" in said else _attend(place, said, key, store)
     except (EngineError, OSError) as error:
         why = reason(error) if isinstance(error, OSError) else error
         print(f"bench: rank {place.rank} ends: {why}", file=sys.stderr)
         return Exit.FAILED
 
 
-def _told(place: Seat) -> dict[str, Any]:
-    """What rank 0 says at the store. Raises RankLost."""
+def _told(place: Seat, key: bytes, store: Store) -> dict[str, Any]:
+    """What rank 0 says at the store. Raises RankLost, ProtocolError if it was somebody else who said it."""
     until = time.monotonic() + READY_S
     try:
-        store = _open_store(place)
         while not store.check([place.attempt]):
             if time.monotonic() > until:
                 raise RankLost(
                     f"rank 0 did not say within {READY_S:g} s where it listens: was it killed? See what it printed"
                 )
             time.sleep(LOOK_S)
-        said: dict[str, Any] = json.loads(store.get(place.attempt))
+        text = store.get(place.attempt)
     except RuntimeError as error:  # the store is gone
         raise RankLost(f"rank 0 is gone before the run began ({str(error).splitlines()[0]})") from error
-    return said
+    try:
+        return opened(text, key, place.attempt)
+    except ProtocolError as error:
+        raise ProtocolError(
+            f"where rank 0 listens, as torchrun's store has it, is not to be believed: {error}"
+        ) from error
 
 
-def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
+def _over(place: Seat, key: bytes, store: Store) -> int | None:
+    """The exit code of rank 0's command, if that has ended before this process came; it says so at the store then."""
+    with suppress(EngineError):
+        said = _told(place, key, store)
+        return int(said["code"]) if "code" in said else None
+    return None
+
+
+def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
     from ddp.runtime import forkserver
     from ddp.runtime.remote.outpost import Outpost, Post, arrive
     from ddp.runtime.remote.wire import Silent
@@ -236,12 +278,15 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes) -> int:
     forkserver.warm(("sklearn.datasets", *models.MODELS.values()))
     agent = os.getppid()
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
-    wire, clock = arrive(post, STORE_S)
     try:
+        wire, clock = arrive(post, STORE_S, lambda: _over(place, key, store) is not None)
         with Outpost(post, wire, clock) as outpost:
             return outpost.serve()
     except EngineError as error:
-        if place.node and isinstance(error, Silent):
+        silent = isinstance(error, Silent)
+        if not silent and (code := _over(place, key, store)) is not None:
+            return code
+        if place.node and silent:
             _end_agent(agent)
         raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
 

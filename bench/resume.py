@@ -51,17 +51,17 @@ class Source:
         return str(mode.parent.parent) if known else None
 
 
-def locate(path: Path) -> Source | Path:
+def locate(path: Path, since: float = 0.0) -> Source | Path:
     """The run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
 
     `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
-    hidden folder. Raises ValueError with the remedy.
+    hidden folder. Runs that were begun before the time `since` are passed over. Raises ValueError with the remedy.
     """
     path = Path(path).absolute()
-    if status(path) == "ok":
+    if status(path) == "ok" and _begun(path) >= since:
         return path
     beside = [] if path.name.startswith(".") else [path.with_name(path.name + FAILED), *_hidden(path)]
-    folders = [folder for folder in (path, *beside) if folder.is_dir()]
+    folders = [folder for folder in (path, *beside) if folder.is_dir() and _begun(folder) >= since]
     if not folders:
         raise ValueError(f"resume={path}: no such run folder; give one, such as runs/<model>/<mode>/<run_id>")
     for folder in folders:
@@ -77,6 +77,14 @@ def locate(path: Path) -> Source | Path:
         raise ValueError(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
     _, folder, checkpoint = max(found, key=lambda entry: entry[0])
     return Source(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
+
+
+def _begun(folder: Path) -> float:
+    """When that run was begun, seconds since the epoch; 0: it does not tell."""
+    try:
+        return (folder / CONFIG).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _hidden(path: Path) -> Iterable[Path]:

@@ -173,15 +173,26 @@ class Session:
             self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
-        from bench.launch import launch
-
+        restarts = 0
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
+            restarts, left = self.machines.seat.restarts, self.machines.left(place(*key))
+            if isinstance(left, Path):
+                return self._finished(left)
+            source = left or source
+        return self._launch(run_plan, names, source, restarts)
+
+    def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: Source | None, restarts: int) -> Cell:
+        from bench.launch import launch
+
+        spec = run_plan.spec
+        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         said = Said(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
         with Loggers(names, making(*key), key[0], said) as loggers:
-            outcome = launch(run_plan, self.console, source)
+            outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)
         self._note(problems)
+        title = f"{spec.model} {spec.mode} {spec.run_id}"
         return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def _note(self, lines: Iterable[str]) -> None:
@@ -197,8 +208,11 @@ class Session:
             if not isinstance(found, Path):
                 return found
             agree(said, read_object(found / CONFIG))
-        self.console.print(f"{found}: finished before, there is nothing to go on with", soft_wrap=True)
-        run = find_runs(found)[0][0]
+        return self._finished(found)
+
+    def _finished(self, folder: Path) -> Cell:
+        self.console.print(f"{folder}: finished before, there is nothing to go on with", soft_wrap=True)
+        run = find_runs(folder)[0][0]
         return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
     def _open_dashboard(self, output: Path) -> None:

@@ -217,6 +217,9 @@ class Metrics(Strict):
     faults: list[Fault] = Field(description="in the order in which they were noticed")
     ledger: Ledger | None = Field(default=None, description="null: the result is from before it was kept")
     resumed: Resumed | None = Field(default=None, description="null: the run was not gone on with")
+    restarts: int = Field(
+        default=0, ge=0, description="how often torchrun started the processes again before those of this result"
+    )
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
 

@@ -6,6 +6,7 @@ EngineError
 +-- RankLost            a rank's process died, or was silent beyond the deadline
 +-- Diverged            the training loss stopped being finite
 +-- ReduceFailed        the coordinator's process could not average snapshots
++-- Exhausted           the system lacks what the run needs: memory, disk, descriptors, processes
 +-- Aborted             the user ended the run before its end
 +-- PeerGone, ExchangeBroken (in `ddp.runtime`): a channel's other end hung up, a collective could not be completed
 """
@@ -36,6 +37,10 @@ class RankLost(EngineError):
 
 class ReduceFailed(EngineError):
     """The coordinator's process could not average snapshots."""
+
+
+class Exhausted(EngineError):
+    """The system lacks what the run needs: memory, disk, descriptors, processes. One line that says what to set."""
 
 
 class Aborted(EngineError):

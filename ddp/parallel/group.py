@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from ddp.core.errors import RankLost
+from ddp.core.errors import Exhausted, RankLost
 from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand, unread
 from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.runtime.transports.gloo import OPS
@@ -166,7 +166,7 @@ class Group:
         self._check_open()
         try:
             self._transport.all_reduce(tensor, op)
-        except (ExchangeBroken, OSError) as error:
+        except (ExchangeBroken, Exhausted, OSError) as error:
             raise self._broken(str(error)) from error
 
     def _broken(self, why: str) -> RankLost:

@@ -29,7 +29,7 @@ def _compiled(arrays: int, numbers: int) -> Callable[[Callable[..., float]], Cal
     def compile_(loop: Callable[..., float]) -> Callable[..., float]:
         try:
             done: Callable[..., float] = numba.njit(signatures, nogil=True, cache=True)(loop)
-        except RuntimeError:  # no place for a cache
+        except (RuntimeError, OSError):  # no place for a cache, or no room in it
             done = numba.njit(signatures, nogil=True)(loop)
         return done
 

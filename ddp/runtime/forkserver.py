@@ -16,6 +16,8 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from types import ModuleType
 
+from ddp.runtime.shortage import enough
+
 PRELOAD = ("ddp.runtime.rank", "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu", "torch._dynamo")
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
 NAMES = "DDP_PRELOAD"
@@ -37,7 +39,7 @@ _hiding = threading.Lock()
 def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     """Start the server if it does not run yet; `preload` are modules that it imports besides torch and the engine.
 
-    The modules of the first call count: the server lives as long as the process, for all its runs.
+    The modules of the first call count: the server lives as long as the process, for all its runs. Raises Exhausted.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ddp.runtime.preloaded", *PRELOAD])
@@ -46,11 +48,13 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,
     # and the parent gets what came meanwhile. Python's tracker of resources lets go of the signal when it is started, so it
     # goes first.
-    resource_tracker.ensure_running()
+    with enough("the tracker of resources cannot be started"):
+        resource_tracker.ensure_running()
     held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.environ[NAMES] = " ".join(preload)
-        forkserver.ensure_running()
+        with enough("the fork server cannot be started"):
+            forkserver.ensure_running()
     finally:
         os.environ.pop(NAMES, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, held)

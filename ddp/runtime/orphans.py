@@ -12,6 +12,7 @@ import signal
 import sys
 from contextlib import suppress
 from multiprocessing import forkserver
+from typing import Any
 
 import psutil
 
@@ -34,10 +35,10 @@ def at_parents_end(number: signal.Signals) -> None:
 def bind_rank() -> None:
     """Have this rank, forked from the fork server, end with it.
 
-    The rank gives up its share in the pipe by which the server learns that nobody needs it any more: the parent alone has it.
+    The rank gives up its share in the pipe by which the server learns that nobody needs it: the parent alone has one then.
     """
     at_parents_end(signal.SIGKILL)
-    held = forkserver._forkserver  # type: ignore[attr-defined]  # the module has no public name for it
+    held: Any = forkserver._forkserver  # which has no public name
     if held._forkserver_alive_fd is not None:
         os.close(held._forkserver_alive_fd)
         held._forkserver_alive_fd = None

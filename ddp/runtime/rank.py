@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share, Stop, Train
+from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
@@ -43,6 +44,11 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     except Torn as error:  # nobody's defect: said without a traceback
         with suppress(PeerGone):
             channel.send(Failed(now(), rank, _clean(str(error), 2_000), ""))
+        channel.close()
+    except Exhausted as error:  # nor this, and the line itself says all that there is to know
+        line = _clean(str(error), 2_000)
+        with suppress(PeerGone):
+            channel.send(Failed(now(), rank, line, line))
         channel.close()
     except (Exception, KeyboardInterrupt) as error:  # which no signal brings here: the task raises it
         text = _clean(f"{type(error).__name__}: {error}", 2_000)

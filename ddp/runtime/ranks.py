@@ -18,6 +18,7 @@ from ddp.runtime import forkserver
 from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.rank import main
+from ddp.runtime.shortage import descriptors, enough
 from ddp.runtime.task import Job
 
 FAREWELL_S = 2.0
@@ -104,7 +105,10 @@ class Ranks:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._ticked = self._left = now()
-        self._wake, self._bell = Pipe(duplex=False)
+        with enough(f"{job.world_size} ranks cannot be started"):
+            if job.elsewhere is None:
+                descriptors(job.world_size)
+            self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
 
     def __enter__(self) -> Ranks:
@@ -115,9 +119,10 @@ class Ranks:
             own = self._job if elsewhere is None else elsewhere.outfit(self._job)
             for rank in range(self._job.world_size):
                 here = elsewhere is None or rank == 0
-                runner = Forked(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
-                self._runners.append(runner)
-                self._channels[rank] = Channel(runner.start())
+                with enough(f"rank {rank} cannot be started"):
+                    runner = Forked(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
+                    self._runners.append(runner)
+                    self._channels[rank] = Channel(runner.start())
         except BaseException:
             self._end(0.0)
             raise

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ddp.runtime.life import Life, ended
+from ddp.runtime.shortage import enough
 
 ROOM = 1 << 30
 """Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
@@ -21,13 +22,16 @@ processes."""
 
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
-    """A new folder with room for `more` bytes beyond the usual, in memory if there is so much."""
-    memory, disk = places()
+    """A new folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises Exhausted."""
+    with enough("no folder for a run's private files"):
+        memory, disk = places()
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
     where = memory if roomy else disk
     tidy(where)
     prefix = f"{PREFIX}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True) as folder:
+    with enough(f"no folder for a run's private files can be made in {where} (TMPDIR names another place)"):
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
+    with made as folder:
         life: Life | None = None
         with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
             life = Life(Path(folder) / OWNER)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from torch.distributed import HashStore
 
 from bench import machines
 from bench.asked import Machine, warnings_of
@@ -20,7 +26,8 @@ from bench.config import Choice, ClusterConfig, Config
 from bench.machines import Machines, Seat, attended, interface_of, seat
 from bench.run import run
 from bench.usage import UsageError
-from ddp.core.errors import RankLost
+from ddp.core.errors import ProtocolError, RankLost
+from ddp.runtime.remote import secret
 from tests.bench.test_plan import BASE, planned
 
 ENVIRONMENT = {
@@ -30,7 +37,7 @@ ENVIRONMENT = {
 
 
 def test_a_process_of_torchruns_knows_its_seat() -> None:
-    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2")
+    assert seat(ENVIRONMENT) == Seat(3, 4, 1, 2, 2, "first:29400", "machines/2", 2)
     found = seat(ENVIRONMENT | {"MASTER_ADDR": "fd00::1"})
     assert found is not None
     assert found.store == "[fd00::1]:29400"
@@ -69,7 +76,65 @@ def test_several_hosts_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in (0, 1):
         with pytest.raises(ValueError, match=r"2 hosts need a key, .* DDP_KEY_FILE: openssl"):
             machines._key(Seat(rank, 2, rank, 2, 1, "first:1", "machines/0"))
-    assert machines._key(Seat(0, 2, 0, 1, 2, "localhost:1", "machines/0")) is None
+
+
+def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Made once, for nobody else to read; what others may have written is none."""
+    monkeypatch.delenv("DDP_KEY", raising=False)
+    monkeypatch.delenv("DDP_KEY_FILE", raising=False)
+    monkeypatch.setattr(secret, "places", lambda: (tmp_path, tmp_path))
+    place = Seat(0, 2, 0, 1, 2, "localhost:1", "machines/0")
+    key = machines._key(place)
+    assert len(key) == secret.KEY_BYTES
+    assert machines._key(place) == key
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    with pytest.raises(
+        ValueError, match="is not this user's key alone: remove it, or name another one in DDP_KEY_FILE"
+    ):
+        machines._key(place)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="remove it"):
+        machines._key(place)
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ValueError, match="remove it"):
+        machines._key(place)
+    monkeypatch.setattr(os, "getuid", lambda: 4711)  # another user's, under the name of one's own
+    (tmp_path / "ddp-key-4711").write_bytes(key)
+    (tmp_path / "ddp-key-4711").chmod(0o600)
+    with pytest.raises(ValueError, match="remove it"):
+        machines._key(place)
+
+
+def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of torchrun listens on all interfaces: rank 0 tells no secret there, and a rank takes nobody else's word."""
+    place, store = Seat(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
+    monkeypatch.setattr(machines, "_open_store", lambda place: store)
+    key, stranger = b"k" * 32, b"s" * 32
+    monkeypatch.setenv("DDP_KEY", key.decode())
+    there = Machines(replace(place, rank=0))
+    there.settle(Config(engine=Choice("elche")))
+    there.muster.close()
+    shown = store.get(place.attempt)
+    for form in (key, key.hex().encode(), base64.b64encode(key)):
+        assert form not in shown
+    told = machines._told(place, key, store)
+    assert (told["host"], told["port"]) == there.muster.address
+    elsewhere = {"host": "127.0.0.1", "port": 1, "run": "00" * 16, "key": stranger.hex()}
+    for lie in (
+        json.dumps(elsewhere),
+        secret.seal(elsewhere, stranger, place.attempt),
+        secret.seal({"code": 0}, key, "machines/1"),  # what was true once
+        shown.replace(b"127.0.0.1", b"127.0.0.2"),
+        b"[" * 100_000,
+        b"17",
+    ):
+        store.set(place.attempt, lie)
+        with pytest.raises(ProtocolError, match="as torchrun's store has it, is not to be believed"):
+            machines._told(place, key, store)
 
 
 def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
@@ -164,6 +229,5 @@ def test_a_rank_0_that_never_says_where_it_listens_is_not_waited_for_without_an_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machines, "READY_S", -1.0)
-    monkeypatch.setattr(machines, "_open_store", lambda place: SimpleNamespace(check=lambda keys: False))
     with pytest.raises(RankLost, match="rank 0 did not say within -1 s where it listens: was it killed"):
-        machines._told(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"))
+        machines._told(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"), b"k" * 32, HashStore())

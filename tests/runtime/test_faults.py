@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from ddp.core.commands import Drop
-from ddp.core.errors import Diverged, ProtocolError, RankFailed, RankLost, ReduceFailed
+from ddp.core.errors import Diverged, Exhausted, ProtocolError, RankFailed, RankLost, ReduceFailed
 from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
@@ -119,7 +119,7 @@ def test_memory_that_is_not_there_is_an_error_with_its_remedy(monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(OSError, match=r"no room for 4 MB of shared memory .*--shm-size"):
+    with pytest.raises(Exhausted, match=r"no room for 4.0 MB of shared memory .*--shm-size"):
         cpu._open(tmp_path, "snapshot-0", torch.float32, 1_000_000)
 
 

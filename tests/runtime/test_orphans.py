@@ -63,7 +63,12 @@ def ranks_and_server(parent: int) -> tuple[list[psutil.Process], psutil.Process]
 def test_a_parent_that_is_killed_takes_stopped_processes_along(going: Process, stopped: str) -> None:
     ranks, server = ranks_and_server(going.pid)
     assert len(ranks) == 2
-    chosen = {"a rank": ranks[1:], "all ranks": ranks, "the fork server": [server], "ranks and server": [*ranks, server]}
+    chosen = {
+        "a rank": ranks[1:],
+        "all ranks": ranks,
+        "the fork server": [server],
+        "ranks and server": [*ranks, server],
+    }
     for process in chosen[stopped]:
         process.suspend()
     os.kill(going.pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
-from ddp.core.errors import Diverged, RankFailed, RankLost
+from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Event, Failed
 from ddp.core.world import World
 from ddp.runtime import checkpoint
@@ -24,7 +24,7 @@ TICK_S = 0.5
 
 
 def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged; Torn for a checkpoint that ranks cannot go on from.
+    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
 
     After any exception no process is left.
     """
@@ -84,6 +84,8 @@ def _raise(abort: Abort, failure: Failed | None) -> None:
         raise Diverged(f"{abort.reason}; lower the learning rate")
     if failure is not None and not failure.traceback:
         raise checkpoint.Torn(failure.error)
+    if failure is not None and failure.traceback == failure.error:
+        raise Exhausted(f"rank {failure.rank} failed: {failure.error}")
     if failure is not None:
         raise RankFailed(failure.rank, failure.error, failure.traceback)
     raise RankLost(abort.reason)

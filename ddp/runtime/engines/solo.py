@@ -10,7 +10,7 @@ from typing import Any
 from ddp.core import saving
 from ddp.core.cohort import Mark
 from ddp.core.commands import Books, Evaluate, Publish, Save, Train
-from ddp.core.errors import Diverged, RankFailed
+from ddp.core.errors import Diverged, Exhausted, RankFailed
 from ddp.core.events import Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
@@ -43,7 +43,7 @@ def run(job: Job, emit: Emit) -> None:
 
     try:
         _train(checkpoint.begin(job), send, emit)
-    except (Diverged, checkpoint.Torn):
+    except (Diverged, Exhausted, checkpoint.Torn):
         raise
     except Exception as error:
         raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error

@@ -112,6 +112,12 @@ class Muster:
             peer.link.flush(PATIENCE_S)
 
     @property
+    def complete(self) -> bool:
+        """Whether all outposts have come."""
+        with self._came:
+            return len(self._peers) == self._company.world_size - 1
+
+    @property
     def cut_off(self) -> list[int]:
         """Ranks on other hosts that went silent."""
         with self._came:

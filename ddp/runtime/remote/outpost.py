@@ -9,7 +9,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -65,8 +65,9 @@ class Clock(NamedTuple):
     """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
 
 
-def arrive(post: Post, patience_s: float) -> tuple[Wire, Clock]:
-    """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost."""
+def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, Clock]:
+    """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost, before its time if `over`
+    says that nobody is there any more."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None
@@ -79,7 +80,7 @@ def arrive(post: Post, patience_s: float) -> tuple[Wire, Clock]:
         except (LinkLost, OSError) as error:
             if line is not None:
                 line.close()
-            if isinstance(error, NoProof) or time.monotonic() > until:
+            if isinstance(error, NoProof) or time.monotonic() > until or over():
                 raise LinkLost("no coordinator at {}:{}: {}".format(*post.address, error)) from error
             time.sleep(0.2)
         else:

@@ -1,0 +1,79 @@
+"""The secret of a run's processes where nobody gave them one, and texts under it, left where anybody might write.
+
+Ranks of one host are of one user: what only that user may read tells them from all others. So no secret travels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddp.core.errors import ProtocolError
+from ddp.runtime.scratch import places
+
+KEY_BYTES = 32
+
+
+def own_key(folder: Path | None = None) -> bytes:
+    """This user's key on this host, made when it is first asked for. Raises ValueError if its file is not this user's alone,
+    OSError."""
+    memory, disk = places()
+    where = folder or (memory if os.access(memory, os.W_OK) else disk)
+    path = where / f"ddp-key-{os.getuid()}"
+    with suppress(FileNotFoundError):
+        return _read(path)
+    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with open(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
+    try:
+        with suppress(FileExistsError):  # another rank was quicker
+            os.link(made, path)
+    finally:
+        made.unlink()
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; remove it, or name another key in DDP_KEY_FILE") from error
+    with file:
+        about = os.fstat(file.fileno())
+        key = file.read(KEY_BYTES + 1) if stat.S_ISREG(about.st_mode) else b""
+    private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if not private or len(key) != KEY_BYTES:
+        raise ValueError(f"{path} is not this user's key alone: remove it, or name another one in DDP_KEY_FILE")
+    return key
+
+
+def seal(said: dict[str, Any], key: bytes, about: str) -> str:
+    """A text that tells `said` to who has the key. `about`: what it is for; under another it is not believed."""
+    body = json.dumps(said)
+    return json.dumps({"said": body, "tag": _tag(body, key, about)})
+
+
+def opened(text: str | bytes, key: bytes, about: str) -> dict[str, Any]:
+    """What was sealed. Raises ProtocolError if it was not, by who has the key and for the same."""
+    try:
+        envelope = json.loads(text)
+        body, tag = envelope["said"], envelope["tag"]
+        if hmac.compare_digest(str(tag).encode(), _tag(str(body), key, about).encode()):
+            said: dict[str, Any] = json.loads(body)
+            return said
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise ProtocolError("it was not written with this run's key")
+
+
+def _tag(body: str, key: bytes, about: str) -> str:
+    return hmac.digest(key, b"said:" + about.encode() + b"\0" + body.encode(), hashlib.sha256).hex()

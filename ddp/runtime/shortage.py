@@ -1,0 +1,64 @@
+"""What the system has run out of, said in one line: what for, how much is there, and what to set."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ddp.core.errors import Exhausted
+
+EACH, BESIDE = 2, 10
+"""Descriptors that the parent keeps for each rank, and needs besides while it starts one."""
+
+
+@contextmanager
+def enough(what: str) -> Iterator[None]:
+    """What goes wrong inside for want of something becomes `Exhausted`, which says that `what` failed."""
+    try:
+        yield
+    except (OSError, EOFError) as error:  # EOFError: the fork server, which met it first, is gone
+        raise Exhausted(f"{what}: {said(error)}") from error
+
+
+def said(error: OSError | EOFError) -> str:
+    """What is wrong, with the path if one is known, and the remedy."""
+    if isinstance(error, EOFError):
+        return "the fork server is gone; is there room for another process (ulimit -u) and its memory?"
+    text = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+    match error.errno:
+        case errno.EMFILE:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            more = f"ulimit -n {hard}" if hard > soft else "the system's administrator can raise that"
+            return f"{text}: this process may open {soft} at a time; {more}, or fewer ranks"
+        case errno.ENFILE:
+            return f"{text}: the whole system may open no more; end other programs, or use fewer ranks"
+        case errno.EAGAIN | errno.ENOMEM:
+            return f"{text}: no more processes, or no more memory for them (ulimit -u); use fewer ranks"
+        case errno.ENOSPC | errno.EDQUOT if error.filename:
+            return f"{text}: {free(Path(error.filename))}"
+    return text
+
+
+def free(path: Path) -> str:
+    """How much is free where that file or folder is, or would be."""
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            return f"{shutil.disk_usage(place).free / 1e6:,.1f} MB are free there"
+    return "nobody can tell how much is free there"
+
+
+def descriptors(ranks: int) -> None:
+    """Raise OSError if there are too few for so many ranks: before the fork server, which would not survive it, is asked."""
+    held: list[int] = []
+    try:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(EACH * ranks + BESIDE):
+            held.append(os.dup(held[0]))
+    finally:
+        for descriptor in held:
+            os.close(descriptor)

@@ -1,0 +1,172 @@
+"""Too few descriptors, no memory, a folder that is full: one line that says what for, how much there is and what to set."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp.core.errors import Exhausted
+from ddp.runtime import memory, scratch
+from ddp.runtime.ranks import Ranks
+from ddp.runtime.task import Job
+from tests.runtime import toy
+from tests.runtime.conftest import Play
+from tests.warm import PICTURES, Warm
+
+
+@contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    """This process may have no more than so many files open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory with room for 2 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root may mount, and no other file system is known to be full")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(("backend", "held"), [("nccl", "stage"), ("cpu", "parameters")])
+def test_shared_memory_that_is_too_small_is_said_in_one_line(play: Play, small: Path, backend: str, held: str) -> None:
+    """Of the run, not of one rank: with the path, the size, what is free and what to do, and without a traceback."""
+    (small / "others").write_bytes(b"x" * 2_097_000)
+    why = rf"rank \d failed: no room for [\d.]+ MB of shared memory in {small}/{held}\S+, 0\.0 MB are free there: .*shm-size"
+    with pytest.raises(Exhausted, match=why) as raised:
+        play("cadence", backend, scratch=small, keep_state=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("most", [16, 40, 64])
+def test_too_few_descriptors_are_said_in_one_line_and_leave_no_rank(play: Play, most: int) -> None:
+    """And the fork server lives: the next run, with enough of them, needs no other."""
+    play("sync", "nccl")
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(max(most - len(os.listdir("/proc/self/fd")) - 8, 0))]
+    try:
+        with (
+            descriptors(most),
+            pytest.raises(Exhausted, match=rf"cannot be started: .*may open {most} at a time; ulimit -n \d+"),
+        ):
+            play("sync", "nccl", world_size=8)
+    finally:
+        for number in opened:
+            os.close(number)
+    assert play("sync", "nccl").digests
+
+
+def test_a_fork_server_that_dies_is_no_defect(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: object) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", gone)
+    with pytest.raises(Exhausted, match=r"rank 0 cannot be started: the fork server is gone; is there room"):
+        play("sync", "nccl")
+
+
+def test_a_folder_for_private_files_that_cannot_be_made_names_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **where: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", f"{where['dir']}/ddp-run-1-x")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with (
+        pytest.raises(
+            Exhausted, match=r"private files can be made in (\S+) \(TMPDIR .*No space left .* MB are free there"
+        ),
+        scratch.scratch(),
+    ):
+        pass
+
+
+def test_memory_is_refused_for_another_reason_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(Exhausted, match=r"can be had in .*nowhere/x: No such file or directory"):
+        memory.shared(tmp_path / "nowhere" / "x", torch.float32, 10)
+
+
+def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows the number of its process then: that its channel is closed ends it."""
+    from multiprocessing.process import BaseProcess
+
+    from ddp.runtime.ranks import Forked
+
+    begun: list[BaseProcess] = []
+
+    def interrupted(self: BaseProcess) -> None:
+        begun.append(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(BaseProcess, "start", interrupted)
+    rank = Forked(job(Path()), 0)
+    with pytest.raises(KeyboardInterrupt):
+        rank.start()
+    assert begun
+    assert (rank._ours.closed, rank._theirs.closed) == (True, True)
+    rank.kill()
+
+
+def job(folder: Path) -> Job:
+    """A run of two ranks."""
+    from ddp.core.policies import POLICIES
+
+    return Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", folder)
+
+
+def test_an_interrupt_while_ranks_are_ended_ends_them_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second Ctrl-C."""
+    killed: list[str] = []
+
+    class Slow:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait(self, timeout_s: float) -> bool:
+            raise KeyboardInterrupt
+
+        def kill(self) -> None:
+            killed.append(self.name)
+
+    ranks = Ranks(job(tmp_path))
+    ranks._channels, ranks._runners = {}, [Slow("0"), Slow("1")]  # type: ignore[list-item]  # all that it needs of them
+    with pytest.raises(KeyboardInterrupt):
+        ranks._end(1.0)
+    assert killed == ["0", "1"]
+    assert ranks._wake.closed
+
+
+def test_a_timeline_that_cannot_be_written_costs_nobody_the_result(warm: Warm, tmp_path: Path) -> None:
+    """The records are there, so it can be written later; the note says how."""
+    (tmp_path / "full.py").write_text(
+        "import errno, sys\nfrom bench import launch\n"
+        "def full(folder, *_, **__):\n"
+        "    raise OSError(errno.ENOSPC, 'No space left on device', str(folder / 'timeline.html'))\n"
+        "launch.write_timeline = full\nfrom bench.__main__ import main\nsys.exit(main())\n"
+    )
+    words = ("model=mlp", "mode=solo", "data.name=digits", "train.epochs=1", "report=false", "validate=false")
+    code, out, err = warm.start(tmp_path, "full.py", *words, env={PICTURES: "none"}).result()
+    assert (code, err) == (0, "")
+    assert "the timeline is not written (No space left on device: " in out
+    (folder,) = (path.parent for path in tmp_path.rglob("metrics.json"))
+    assert "the timeline is not written" in (folder / "metrics.json").read_text()
+    code, out, err = warm.start(tmp_path, "-m", "bench", "timeline", str(folder), env={PICTURES: "none"}).result()
+    assert (code, err) == (0, "")
+    assert (folder / "timeline.html").is_file()
