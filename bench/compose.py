@@ -142,6 +142,8 @@ def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argpar
     modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
     if len(modes) > 1:
         raise UsageError(f"only one of --{', --'.join(modes)} at a time")
+    if asked.multirun and not asked.overrides:
+        raise UsageError("-m alone varies nothing: say what to vary, as in -m mode=solo,nccl_cadence seed=0,1,2")
     if asked.resolve and not (asked.cfg or asked.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
     return asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -83,6 +84,7 @@ def _junit(place: Path, judgement: Judgement) -> None:
 def _whole(judgement: Judgement, asked: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
     """The judgement with what an experiment planned and is not here: a verdict if it was asked for, else a remark."""
     from bench.report.planned import planned
+    from bench.reproduce import said
     from bench.validate.verdict import EXITS, Verdict
 
     plan = planned(asked.path[0], asked.experiment)
@@ -94,7 +96,7 @@ def _whole(judgement: Judgement, asked: argparse.Namespace, runs: Sequence[Run])
         seeds[f"{point.model} {point.mode} ×{point.world_size}"].append(str(point.seed))
     line = f"{len(missing)} of the {len(plan.points)} runs that it plans are not here: "
     line += "; ".join(f"{cell} seeds {', '.join(listed)}" for cell, listed in seeds.items())
-    line += f"; train them: python -m bench experiment={plan.experiment}"
+    line += f"; train them: python -m bench experiment={plan.experiment} {said('output', str(asked.path[0]))}"
     if asked.experiment is None:
         return replace(judgement, footer=[*judgement.footer, f"experiment {plan.experiment}: {line}"])
     told = Verdict("INCONCLUSIVE", "planned", f"experiment {plan.experiment}", line, EXITS["INCONCLUSIVE"])
@@ -134,6 +136,7 @@ def add_baseline(parser: argparse.ArgumentParser, runs: Path, baselines: Path) -
     one.add_argument("--dirty", action="store_true", help="though the source tree had uncommitted changes")
     one.add_argument("--because", help="what explains seeds far from the others")
     one.add_argument("--baseline", type=path_of, default=baselines, help="what the differences are shown to")
+    one.set_defaults(committed=baselines)
     one = action(
         "accept",
         "Put proposals into place, out of their folder. What asks less than what it replaces: only with a reason.",
@@ -189,7 +192,9 @@ def _propose(asked: argparse.Namespace) -> Sequence[str]:
     )
     known = {reference.config_hash for reference in made}
     old = Library(tuple(r for r in load(asked.baseline).references if r.config_hash in known))
-    how = f"{len(made)} proposals in {asked.out}; to put them into place: python -m bench baseline accept {asked.out}"
+    words = ["python", "-m", "bench", "baseline", "accept", str(asked.out)]
+    words += [] if asked.baseline == asked.committed else ["--baseline", str(asked.baseline)]
+    how = f"{len(made)} proposals in {asked.out}; to put them into place: {shlex.join(words)}"
     return [*diff(old, Library(tuple(made))), how]
 
 
@@ -206,11 +211,13 @@ def _audit(asked: argparse.Namespace) -> tuple[Sequence[str], Exit]:
     from bench.validate.library import load
     from bench.validate.revision import audit, some
 
-    used = None
+    used, problems = None, list[str]()
     if asked.runs is not None:
-        used = frozenset(run.metrics.config_hash for run in find_runs(asked.runs)[0])
+        runs, problems = find_runs(asked.runs)
+        used = frozenset(run.metrics.config_hash for run in runs)
     told, sound = audit(some(load(asked.path), asked.path), _today(), used)
-    return told, Exit.OK if sound else Exit.REFUSED
+    told = [*told, *(f"left out, so what it uses is not known: {problem}" for problem in problems)]
+    return told, Exit.OK if sound and not problems else Exit.REFUSED
 
 
 def some_runs(path: Path) -> tuple[list[Run], list[str]]:
@@ -222,13 +229,18 @@ def some_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _left(path: Path) -> str:
-    """What to do where there is no run: go on with one that was killed, if there is such a one."""
+    """What to do where there is no run: go on with one that was killed, if there is such a one; make one where nothing else
+    lies."""
     from bench.reproduce import said
 
     found = unfinished(path)
     for place, process in found:
         if process is not None:
             return f": {place} is still going on, in process {process}; wait for it"
+    if (path / "report.md").exists():
+        return ", which is a report; give the run folder or the tree that it is about, such as runs/"
+    if not found and any(path.iterdir()):
+        return "; give a run folder or a tree of them, such as runs/"
     if not found:
         return f"; make one: python -m bench {said('output', str(path))}"
     place, more = found[0][0], f", as were {len(found) - 1} more" if len(found) > 1 else ""

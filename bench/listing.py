@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ddp.suggest import unknown
 from models import MODELS, load
 from models.data import DATA
 
+_ENDS = (".", "!", "?")
 CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -30,7 +32,7 @@ def presets(group: str) -> dict[str, str]:
 
 def _comment(text: str) -> str:
     lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
-    return lines[0] if lines else ""
+    return _sentences("\n".join(lines))
 
 
 def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
@@ -39,7 +41,7 @@ def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
     for name, module in registry.items():
         try:
             with blamed(kind, name, module):
-                found[name] = _first_line(_docstring(module), name)
+                found[name] = _summary(_docstring(module), name)
         except Unusable as error:
             found[name] = _broken(error)
     return found
@@ -60,14 +62,23 @@ def _policies() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, policy in POLICIES.items():
         settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
-        about = _first_line(inspect.getdoc(inspect.getmodule(policy)) or "", name)
+        about = _summary(inspect.getdoc(inspect.getmodule(policy)) or "", name)
         found[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
     return found
 
 
-def _first_line(text: str, name: str) -> str:
+def _summary(text: str, name: str) -> str:
     """Without the name that many a docstring begins with."""
-    return text.strip().partition("\n")[0].removeprefix(f"`{name}`: ")
+    return _sentences(text.strip().removeprefix(f"`{name}`: "))
+
+
+def _sentences(text: str) -> str:
+    """Return what the first line of a text says, to the end of the sentence that it ends in, on one line."""
+    first, _, rest = text.partition("\n\n")[0].partition("\n")
+    if first.endswith(_ENDS) or not rest:
+        return first
+    end = re.search(r"[.!?](?=\s|$)", rest)
+    return f"{first} {' '.join(rest[: end.end() if end else None].split())}"
 
 
 def _recipes() -> dict[str, str]:
@@ -111,4 +122,4 @@ def show(group: str | None) -> None:
         print(tabulate([(f"  {member}", about) for member, about in GROUPS[name]().items()], tablefmt="plain"))
         print()
     if group is None:
-        print(f"Also: list {', list '.join(HEAVY)}.")
+        print(f"Also: {', '.join(f'python -m bench list {name}' for name in HEAVY)}")

@@ -1,12 +1,13 @@
 """From what the user said to what is run: `Config` -> `RunSpec` and `Job`. Pure.
 
-Knows neither Hydra nor torch, touches no file and no clock.
+Knows neither Hydra nor torch, touches no file and no clock; relative paths are from the present folder.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ from bench.asked import (
     warnings_of,
     world_size_of,
 )
-from bench.config import Config
+from bench.config import Config, DataConfig
 from bench.spec import RunSpec
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
@@ -130,13 +131,18 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "recipe": config.recipe,
         "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
         "training": {"schedule": recipe.schedule, "augment": recipe.augment},
-        "data": {"name": recipe.data, "dir": config.data.dir} | recipe.data_options.given,
+        "data": {"name": recipe.data, "dir": _from_anywhere(config.data.dir)} | recipe.data_options.given,
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
         **({"depth": recipe.depth} if recipe.depth is not None else {}),
         **({"profile": asdict(config.profile)} if config.profile.steps else {}),
     }
+
+
+def _from_anywhere(data_dir: str) -> str:
+    """Return the path of data that lies where the user said, whatever folder a later command is given in."""
+    return data_dir if data_dir == DataConfig.dir else os.path.abspath(data_dir)
 
 
 def _beyond(config: Config) -> dict[str, float]:
@@ -174,9 +180,9 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
-    cluster, data, train = (spec.config[group] for group in ("cluster", "data", "train"))
+    cluster, train = (spec.config[group] for group in ("cluster", "train"))
     return Job(
-        task=partial(models.make_task, spec.model, recipe, data["dir"]),
+        task=partial(models.make_task, spec.model, recipe, config.data.dir),
         epochs=spec.epochs,
         batch_size=spec.batch_size,
         seed=spec.seed,

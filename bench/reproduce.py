@@ -17,6 +17,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from bench.config import DataConfig
 from bench.runfolder import Run
 from bench.words import quoted
 from ddp.core.averaging import Averaging
@@ -61,9 +62,9 @@ def _group(run: Run, name: str) -> dict[str, Any]:
 
 
 def _data(run: Run) -> list[str]:
-    """The data set and its settings; where it lies is the machine's."""
+    """The data set and its settings; where it lies, if that is not the usual place."""
     named = {"name": run.metrics.data} | _group(run, "data")
-    return [said(f"data.{key}", value) for key, value in named.items() if key != "dir"]
+    return [said(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
 
 def _cluster(run: Run) -> list[str]:

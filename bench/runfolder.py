@@ -290,8 +290,13 @@ def located(error: OSError) -> str:
 
 
 def there(path: Path) -> bool:
-    """Return whether there is anything of that name, readable or not; a link that leads nowhere is something."""
-    return os.path.lexists(path)
+    """Return whether there is anything of that name, readable or not; a link that leads nowhere is something. Raises
+    OSError where nobody may look."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def read_object(path: Path) -> dict[str, Any]:

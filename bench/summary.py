@@ -5,6 +5,7 @@ Imports the judges when they are needed: they bring pandas and matplotlib, and a
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +123,7 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
         text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
         console.print(f"  {text}", markup=False, soft_wrap=True)
     if line := _beside([one for one in beside.verdicts if one not in verdicts]):
-        _line(console, "others", f"{line}; not of this command: python -m bench validate {root}")
+        _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
 
 

@@ -41,9 +41,14 @@ def write_report(
     read, problems = found or find_runs(root)
     runs, unfit = sound(read)
     problems = [*problems, *unfit]
-    earlier = None if previous is None else tuple(cells(sound(find_runs(previous)[0])[0]))
-    plan = planned(root, experiment)
     unread = [(root.name, problem) for problem in problems]
+    earlier = None
+    if previous is not None:
+        before, unknown = find_runs(previous)
+        before, unsound = sound(before)
+        earlier = tuple(cells(before))
+        problems += [f"of the earlier tree: {problem}" for problem in (*unknown, *unsound)]
+    plan = planned(root, experiment)
     grouped = tuple(cells(runs))
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,12 @@ def seeds(cell: Cell, wanted: int) -> str:
 def baseline(cell: Cell) -> str:
     """The commands for the solo baseline of what a cell trains."""
     line = _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
-    return f"{line}, then: python -m bench baseline propose {BASELINES} --mode solo, and accept"
+    return f"{line} && python -m bench baseline propose {BASELINES} --mode solo && python -m bench baseline accept"
+
+
+def again(cell: Cell) -> str:
+    """Return the command that trains a cell once more, all its seeds, where it lies."""
+    return f"{_line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))} force=true"
 
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:

@@ -24,6 +24,7 @@ from bench.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
+from bench.validate.further import again
 from bench.validate.legible import legible
 from bench.validate.records import records
 from bench.validate.reference import MIN_SEEDS, Reference, sealed
@@ -88,7 +89,7 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
     """One finished run of every seed."""
     name = cell.name
     if len(cell.ok) < len(cell.runs):
-        raise ValueError(f"{name}: not every run finished ({cell.status}); run them again first")
+        raise ValueError(f"{name}: not every run finished ({cell.status}); train them again: {again(cell)}")
     for run in cell.runs:
         legible(run)
         if not (run.path / CONFIG).is_file():
@@ -109,7 +110,10 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
         for one in differences(fingerprints[0].required, other.required):
             raise ValueError(f"{name}: {one.field} differs between the seeds: {one.baseline} and {one.run}")
     if not dirty and any(m.git.get("dirty") for m in cell.ok):
-        raise ValueError(f"{name}: made from a source tree with uncommitted changes; commit them first, or say --dirty")
+        raise ValueError(
+            f"{name}: trained from a source tree with uncommitted changes, which a commit does not mend afterwards: say "
+            f"--dirty, or commit and train again: {again(cell)}"
+        )
     if not dirty and not all(m.git.get("sha") for m in cell.ok):
         raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
     return list(cell.runs)

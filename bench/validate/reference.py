@@ -207,7 +207,7 @@ def read(path: Path) -> Reference:
     return found
 
 
-REMEDY = "restore it, or make it anew: python -m bench baseline propose"
+REMEDY = "restore it, or make it anew: python -m bench baseline propose RUNS"
 
 
 def _no_number(word: str) -> float:

@@ -75,7 +75,9 @@ def whole(path: Path) -> Library:
 def some(library: Library, path: Path) -> Library:
     """What was read from `path`. Raises ValueError if that is nothing, of which all would be well."""
     if not library.references and not library.broken:
-        raise ValueError(f"{path}: no baselines; name their folder, or make some: python -m bench baseline propose")
+        raise ValueError(
+            f"{path}: no baselines; name their folder, or make some: python -m bench baseline propose RUNS"
+        )
     return library
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import signal
+import socket
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -72,10 +76,146 @@ def test_nobody_writes_and_nobody_else_asks(tmp_path: Path) -> None:
         ("10.0.0.7:80", "0.0.0.0", True),
         ("evil.example", "0.0.0.0", False),
         ("box.lan:80", "box.lan", True),
+        ("BOX.lan.:80", "Box.LAN", True),
+        ("LOCALHOST.:80", "127.0.0.1", True),
+        ("localhost..:80", "127.0.0.1", False),
+        ("127.0.0.1.:80", "127.0.0.1", True),
+        ("[::1]", "127.0.0.1", True),
+        ("[::1]:", "127.0.0.1", True),
+        ("[::1].evil.com", "127.0.0.1", False),
+        ("[::1].evil.com:80", "127.0.0.1", False),
+        ("[::1]evil.com", "127.0.0.1", False),
+        ("[::1", "127.0.0.1", False),
+        ("[localhost]", "127.0.0.1", False),
+        ("[127.0.0.1]", "127.0.0.1", False),
+        ("[::ffff:10.0.0.7]", "127.0.0.1", False),
+        ("::1", "127.0.0.1", False),
+        ("localhost:80:evil.com", "127.0.0.1", False),
+        ("localhost:evil.com", "127.0.0.1", False),
+        ("evil.com@localhost", "127.0.0.1", False),
+        ("localhost@evil.com:80", "127.0.0.1", False),
+        ("localhost,evil.com", "127.0.0.1", False),
+        ("localhost/", "127.0.0.1", False),
+        ("localhost\n", "127.0.0.1", False),
+        ("0.0.0.0:80", "127.0.0.1", False),
+        ("", "0.0.0.0", False),
+        ("", "", False),
+        (":80", "", False),
+        (".", "127.0.0.1", False),
     ],
 )
 def test_whom_requests_may_name(host: str, bound: str, ours: bool) -> None:
     assert names_us(host, bound) is ours
+
+
+def test_every_answer_forbids_frames_and_caches(tmp_path: Path) -> None:
+    """Whatever the path, the method and the answer."""
+    begin(tmp_path)
+    with serving(tmp_path) as port:
+        for path in ("/", "/events", "/export", "/nothing"):
+            for method in ("GET", "HEAD", "POST", "OPTIONS", "TRACE", "PUT"):
+                for host in ("localhost", "evil.com"):
+                    status, headers, _ = raw(port, method, path, f"Host: {host}")
+                    allowed = {"/nothing": 404}.get(path, 200 if method in ("GET", "HEAD") else 405)
+                    assert status == (allowed if host == "localhost" else 403), (path, method, host)
+                    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+                    assert "default-src 'none'" in headers["content-security-policy"]
+                    wanted = {
+                        "x-frame-options": "DENY",
+                        "cache-control": "no-store",
+                        "x-content-type-options": "nosniff",
+                    }
+                    assert {name: headers[name] for name in wanted} == wanted
+                    assert headers["cross-origin-resource-policy"] == "same-origin"
+                    assert not [name for name in headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/export"])
+def test_head_is_get_without_its_body(tmp_path: Path, path: str) -> None:
+    begin(tmp_path)
+    with serving(tmp_path) as port:
+        status, headers, body = raw(port, "HEAD", path, "Host: localhost")
+        assert (status, body) == (200, b"")
+        got = raw(port, "GET", path, "Host: localhost")[1]
+        assert headers["content-type"] == got["content-type"]
+        assert headers.get("content-length") == got.get("content-length") or path == "/events"
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["Host: localhost"], 200),
+        (["Host: [::1].evil.com"], 403),
+        (["Host: localhost", "Origin: http://localhost"], 200),
+        (["Host: localhost:81", "Origin: http://localhost:82"], 403),
+        (["Host: localhost", "Origin: http://evil.com"], 403),
+        (["Host: localhost", "Origin: null"], 403),
+        (["Host: localhost", "Sec-Fetch-Site: same-site"], 403),
+        (["Host: localhost", "Sec-Fetch-Site: same-origin"], 200),
+        (["Host: localhost", "Sec-Fetch-Site: same-origin", "Sec-Fetch-Site: cross-site"], 403),
+        (["Host: evil.com", "X-Forwarded-Host: localhost"], 403),
+        (["Host: localhost", "Host: evil.com"], 400),
+        ([], 400),
+    ],
+)
+def test_who_may_ask(tmp_path: Path, lines: list[str], status: int) -> None:
+    with serving(tmp_path) as port:
+        assert raw(port, "GET", "/", *lines)[0] == status
+
+
+def test_no_path_leads_to_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of mine")
+    with serving(tmp_path / "runs") as port:
+        for path in ("/secret", "/../secret", "/%2e%2e/secret", "/..%2fsecret", "//secret", "/export/../../secret"):
+            assert raw(port, "GET", path, "Host: localhost")[0] == 404
+        for query in ("../secret", "..%2fsecret", "/etc"):
+            _, _, body = raw(port, "GET", f"/export?run={query}", "Host: localhost")
+            assert b"of mine" not in body
+
+
+def raw(port: int, method: str, path: str, *lines: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and what came of the body within the answer's first moments, of a request of exactly these lines."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+        line.sendall("\r\n".join([f"{method} {path} HTTP/1.1", *lines, "Connection: close", "", ""]).encode())
+        said = b""
+        while b"\r\n\r\n" not in said and (more := line.recv(1 << 16)):
+            said += more
+        head, _, body = said.partition(b"\r\n\r\n")
+        first, *rest = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in rest)}
+        endless = method == "GET" and headers.get("content-type", "").startswith("text/event-stream")
+        while not endless and (more := line.recv(1 << 16)):
+            body += more
+    return int(first.split()[1]), headers, body
+
+
+def test_a_disk_that_does_not_answer_keeps_no_server_from_ending(tmp_path: Path) -> None:
+    """SIGTERM and Ctrl-C, while a look hangs and somebody watches."""
+    code = """
+import sys, threading
+from bench import cli
+from bench.dashboard import tree
+def hang(root):
+    print("hangs", flush=True)
+    threading.Event().wait()
+tree.scan = hang
+sys.exit(cli.dispatch(["dashboard", sys.argv[1]]))
+"""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        try:
+            port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
+            stream = messages(port)
+            assert next(stream).kind == "hello"
+            assert process.stdout.readline() == "hangs\n"
+            process.send_signal(number)
+            process.wait(30)
+            stream.close()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

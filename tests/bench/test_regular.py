@@ -99,6 +99,8 @@ def opening(function: ast.expr) -> str | None:
     if not isinstance(function, ast.Attribute) or function.attr not in READERS:
         return None
     of = ast.unparse(function.value)
-    if of in OTHERS or (function.attr in ("load", "copy") and of not in ("torch", "np", "numpy", "shutil", "OmegaConf")):
+    if of in OTHERS or (
+        function.attr in ("load", "copy") and of not in ("torch", "np", "numpy", "shutil", "OmegaConf")
+    ):
         return None
     return f"{of}.{function.attr}" if of in ("os", "OmegaConf", "torch", "np", "shutil") else function.attr

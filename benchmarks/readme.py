@@ -1,0 +1,133 @@
+"""The figures and the picture at the head of README.md, made from recorded runs; wants a quiet machine, a few minutes.
+
+    python -m benchmarks.readme            # from the record that lies in docs/readme
+    python -m benchmarks.readme --write    # trains the README's two commands again and replaces the record
+
+A test holds README and picture against the record, and the record against the recipe of today.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from rich.console import Console
+
+from bench.cells import cells
+from bench.exitcodes import Exit
+from bench.report.page import Page
+from bench.report.sections import breakdown
+from bench.runfolder import METRICS, Run, find_runs, write_text
+from bench.schema import Metrics
+from bench.style import styled
+from bench.summary import Cell, show_run
+from benchmarks.documents import DOCS, put
+
+ROOT = DOCS.parent
+RECORD = DOCS / "readme"
+SAID = "out.txt"
+PICTURE = DOCS / "images" / "unequal-devices.png"
+RUN = "model=resnet_graph mode=nccl_cadence"
+SWEEP = "-m model=resnet_graph mode=solo,nccl_sync,nccl_cadence cluster.speeds=[1.0,0.4] seed=0,1,2"
+
+
+def bench(folder: Path, words: str) -> str:
+    """Return what `python -m bench <words>` prints in `folder`. Raises CalledProcessError."""
+    command = [sys.executable, "-m", "bench", *shlex.split(words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def train(folder: Path) -> None:
+    """Run both commands in `folder`: `run` and `sweep`, each with what it printed in `said`."""
+    for name, words in (("run", RUN), ("sweep", SWEEP)):
+        (folder / name).mkdir()
+        (folder / name / SAID).write_text(bench(folder / name, words), encoding="utf-8")
+
+
+def record(folder: Path) -> None:
+    """Put what they left into the record."""
+    RECORD.mkdir(exist_ok=True)
+    (run,), _ = find_runs(folder / "run" / "runs")
+    shutil.copyfile(run.path / METRICS, RECORD / "run.json")
+    lines = (folder / "run" / SAID).read_text(encoding="utf-8").splitlines()
+    verdict = next(line for line in lines if line.startswith("verdict "))
+    write_text(RECORD / "verdict.txt", f"{verdict}\n")
+    runs, _ = find_runs(folder / "sweep" / "runs")
+    # Windows and plans are most of a result, and nothing here shows them.
+    short = [run.metrics.model_copy(update={"elche": None}).model_dump(mode="json") for run in runs]
+    body = ",\n".join(map(json.dumps, short))
+    write_text(RECORD / "sweep.json", f"[{body}]\n")
+
+
+def recorded() -> tuple[Metrics, list[Metrics]]:
+    """Return the result of the one run, and those of the sweep."""
+    run = Metrics.model_validate_json((RECORD / "run.json").read_bytes())
+    return run, [Metrics.model_validate(body) for body in json.loads((RECORD / "sweep.json").read_bytes())]
+
+
+def ending(run: Metrics) -> str:
+    """Return what a run prints at its end, as a block of code; of the verdict what was recorded."""
+    folder = Path("runs") / run.model / run.mode / run.run_id
+    said = io.StringIO()
+    show_run(Console(file=said, width=200, highlight=False), Cell(run.run_id, Exit.OK, folder, run))
+    verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").strip()
+    lines = [*said.getvalue().strip().splitlines(), verdict, f"report    {folder}/report.md"]
+    return "\n".join(f"    {line}".rstrip() for line in lines)
+
+
+def claim(sweep: Sequence[Metrics]) -> str:
+    """Return what the sweep shows, in words."""
+    speeds = {(m.mode, m.seed): m.throughput.samples_per_s or 0.0 for m in sweep}
+    seeds = sorted({m.seed for m in sweep})
+    ratios = [speeds["nccl_cadence", seed] / speeds["nccl_sync", seed] for seed in seeds]
+    idle = fmean(m.breakdown[0].wait + m.breakdown[0].comm for m in sweep if m.mode == "nccl_sync")
+    ends = {mode: fmean(m.final.eval or 0.0 for m in sweep if m.mode == mode) for mode in ("nccl_sync", "nccl_cadence")}
+    return (
+        "Here is why one would want to know. Two devices, the second at 0.4 of the first one's speed (emulated: its steps are "
+        f"slowed\ndown). With synchronous gradients the fast one waits or communicates for {idle:.0%} of its time; El Che "
+        f"cadence keeps both at\nwork, {min(ratios):.1f} to {max(ratios):.1f} times as many samples per second over "
+        f"{len(seeds)} seeds, at an accuracy of {ends['nccl_cadence']:.3f} against {ends['nccl_sync']:.3f}:"
+    )
+
+
+def picture(sweep: Sequence[Metrics], folder: Path) -> Path:
+    """Draw the report's picture of where the time went into `folder`; its file."""
+    runs = [Run(folder / m.mode / m.run_id, m) for m in sweep]
+    with styled():
+        breakdown.section(Page(folder, folder, tuple(cells(runs)), (), ()))
+    (made,) = folder.glob("breakdown-*.png")
+    return made
+
+
+def write() -> None:
+    """Make README and picture from the record."""
+    run, sweep = recorded()
+    put("../README.md", run=ending(run), unequal=claim(sweep))
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(picture(sweep, Path(folder)), PICTURE)
+
+
+def main() -> None:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="train again first")
+    if parser.parse_args().write:
+        with tempfile.TemporaryDirectory() as folder:
+            train(Path(folder))
+            record(Path(folder))
+    write()
+
+
+if __name__ == "__main__":
+    main()
