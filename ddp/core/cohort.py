@@ -33,6 +33,9 @@ class RankState:
     """When it last said what it had done: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
+    course: tuple[tuple[float, float], ...] = ()
+    """Of each grant in `queue` that is not shared: what the rank was told of the samples that all have seen when its next
+    step begins, and of those that are trained for each of its own."""
     trained: Trained = ()
     """Reported as trained since its last contribution to an average."""
     steps: int = 0
@@ -256,20 +259,24 @@ def book(cohort: Cohort, rank: int, steps: int) -> Cohort:
     state = cohort.ranks[rank]
     if steps > state.queued:
         raise ProtocolError(f"rank {rank} says that it did {steps} steps more, it was granted {state.queue}")
-    queue, trained, samples, left = list(state.queue), state.trained, 0, steps
+    queue, course, trained, samples, left = list(state.queue), list(state.course), state.trained, 0, steps
     while left:
         chunk = queue.pop(0)
         done = min(left, chunk.steps)
         spans = chunk.spans(done)
         samples += measure(spans)
+        begun = course.pop(0) if course else None
         if not cohort.shares:  # else it is known at the end of the grant what went into every replica
             trained = add(trained, chunk.epoch, spans)
         if done < chunk.steps:
             queue.insert(0, chunk.advance(done))
+            if begun is not None:
+                course.insert(0, (begun[0] + begun[1] * measure(spans), begun[1]))
         left -= done
     state = replace(
         state,
         queue=tuple(queue),
+        course=tuple(course),
         trained=trained,
         steps=state.steps + steps,
         samples=state.samples + samples,

@@ -25,6 +25,17 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """Rank: the cohort has seen so many samples now. In what you were granted and have not trained, count from there, and
+    `pace` for each of yours."""
+
+    rank: int
+    seen: int
+    pace: float
+    reason: str
+
+
+@dataclass(frozen=True)
 class Join:
     """Rank: form a group for collectives with `members`, in place of the one that you have.
 
@@ -208,7 +219,7 @@ class Publish:
     reason: str
 
 
-RankCommand = Train | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop
+RankCommand = Train | Pace | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop
 TO_RANKS = get_args(RankCommand)
 """The same as a tuple: to ask whether something is one of these is ten times as fast."""
 Command = RankCommand | Drop | Reduce | Abort | Plan | Publish

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import evaluation, rounds, saving
+from ddp.core import evaluation, pacing, rounds, saving
 from ddp.core.cohort import Cohort, Mark, RankState, book
 from ddp.core.commands import TO_RANKS, Abort, Books, Command, Plan, Stop
 from ddp.core.dispatch import begin_window, dispatch
@@ -124,7 +124,8 @@ class Coordinator:
         if saving.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
             cohort, saves = saving.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
-        issued = (*issued, *orders, *evaluations, *saves, *grants)
+        cohort, paces = pacing.correct(cohort, plan, at)
+        issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
             cohort, averages = rounds.open_round(cohort, plan, reason)
             saves = ()

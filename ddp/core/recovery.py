@@ -34,7 +34,7 @@ def lose(cohort: Cohort, rank: int, at: float, reason: str, origin: str = "") ->
             ledger = cohort.ledger(chunk.epoch)
             cohort = cohort.with_ledger(ledger.give_back(chunk.spans(chunk.steps)))
     cohort = replace(
-        cohort.with_rank(rank, replace(state, alive=False, queue=())),
+        cohort.with_rank(rank, replace(state, alive=False, queue=(), course=())),
         evaluating=tuple(owed for owed in cohort.evaluating if owed.rank != rank),
         orphaned=(*cohort.orphaned, *(owed for owed in cohort.evaluating if owed.rank == rank)),
         broken=tuple(r for r in cohort.broken if r != rank),

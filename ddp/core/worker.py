@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop, Train
+from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Pace, RankCommand, Save, Share, Stop, Train
 from ddp.core.errors import ProtocolError
-from ddp.core.spans import Batch
+from ddp.core.spans import Batch, measure
 from ddp.core.values import replace
 
 
@@ -46,6 +46,8 @@ class Worker:
     """Steps of the first grant that are done."""
     own: int = 0
     """Samples of the first grant that are trained; of a shared one, by all who share it."""
+    seen: float = 0.0
+    """Of the last step: no later one goes back behind it."""
     orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop, ...] = ()
     held: bool = False
     """A round broke here: no training until a new group is formed."""
@@ -57,6 +59,8 @@ class Worker:
         """Take note of an order. Raises ProtocolError after a stop."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
+        if isinstance(order, Pace):
+            return replace(self, lane=tuple(self._paced(order)))
         if self.deaf and isinstance(order, FOLLOWING):
             return self
         if isinstance(order, Train) or (isinstance(order, (Average, Evaluate, Save)) and order.in_turn):
@@ -82,10 +86,21 @@ class Worker:
             return replace(self, lane=self.lane[1:]), first
         batch = first.chunk.at(self.offset)
         last = self.offset + 1 == first.chunk.steps
-        step = Step(batch, first.seen + first.pace * self.own, last)
+        seen = max(self.seen, first.seen + first.pace * self.own)
+        step = Step(batch, seen, last)
         if last:
-            return replace(self, lane=self.lane[1:], offset=0, own=0), step
-        return replace(self, offset=self.offset + 1, own=self.own + batch.total), step
+            return replace(self, lane=self.lane[1:], offset=0, own=0, seen=seen), step
+        return replace(self, offset=self.offset + 1, own=self.own + batch.total, seen=seen), step
+
+    def _paced(self, order: Pace) -> Iterator[Train | Average | Evaluate | Save]:
+        """The lane, its grants on the way that `order` tells."""
+        seen, own = order.seen, self.own
+        for entry in self.lane:
+            if isinstance(entry, Train):
+                entry = replace(entry, seen=round(seen - order.pace * own), pace=order.pace)
+                seen += round(order.pace * (measure(entry.chunk.spans(entry.chunk.steps)) - own))
+                own = 0
+            yield entry
 
     def ahead(self) -> Iterator[Batch]:
         """The batches that are granted and not begun, in their order."""

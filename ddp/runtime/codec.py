@@ -54,6 +54,7 @@ COMMANDS: dict[str, type[Any]] = {
     cls.__name__: cls
     for cls in (
         commands.Train,
+        commands.Pace,
         commands.Join,
         commands.Average,
         commands.Share,

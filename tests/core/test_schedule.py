@@ -1,4 +1,4 @@
-"""What ranks take for the samples seen where gradients are averaged inside the step, after a rank is lost."""
+"""What ranks take for the samples seen: in a step that they share, and in grants that the cohort has overtaken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from ddp.core.commands import Train
+from ddp.core.commands import Average, Pace, Train
 from ddp.core.faults import Fault
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Chunk
@@ -32,6 +32,40 @@ def test_progress_in_a_shared_grant_is_the_global_batch_however_odd_the_slices()
     """64 samples over three ranks are 22, 21 and 21; the last global batch has one, so two ranks have none of it."""
     for part in range(3):
         assert [step.seen for step in steps_of(Chunk(0, 0, 193, 64, part, 3))] == [1000, 1064, 1128, 1192]
+
+
+def seen_by(worker: Worker, steps: int) -> tuple[Worker, list[float]]:
+    found = []
+    for _ in range(steps):
+        worker, step = worker.act()
+        assert isinstance(step, Step)
+        found.append(step.seen)
+    return worker, found
+
+
+def test_what_the_cohort_has_seen_takes_the_place_of_what_was_expected() -> None:
+    """Of the rest of a grant that has begun, and of those behind it."""
+    worker = Worker().receive(Train(0, Chunk(0, 0, 40, 10), seen=100, pace=2.0, reason=""))
+    worker = worker.receive(Average(0, 0, (0, 1), in_turn=True, reason=""))
+    worker = worker.receive(Train(0, Chunk(0, 40, 60, 10), seen=180, pace=2.0, reason=""))
+    worker, found = seen_by(worker, 2)
+    assert found == [100, 120]
+    worker, found = seen_by(worker.receive(Pace(0, seen=300, pace=5.0, reason="")), 2)
+    assert found == [300, 350]
+    worker, order = worker.act()
+    assert isinstance(order, Average)
+    assert seen_by(worker, 2)[1] == [400, 450]
+
+
+def test_a_rank_that_was_too_far_waits_for_the_cohort() -> None:
+    """The rate stands still until the samples that it belongs to are seen."""
+    worker = Worker().receive(Train(0, Chunk(0, 0, 60, 10), seen=0, pace=4.0, reason=""))
+    worker, found = seen_by(worker, 2)
+    assert found == [0, 40]
+    worker, found = seen_by(worker.receive(Pace(0, seen=15, pace=2.0, reason="")), 3)
+    assert found == [40, 40, 55]
+    worker = worker.receive(Train(0, Chunk(0, 60, 70, 10), seen=30, pace=1.0, reason=""))
+    assert seen_by(worker, 2)[1] == [75, 75]
 
 
 @pytest.mark.parametrize(("size", "lost"), [(4, 1), (4, 3), (6, 0), (2, 1)])

@@ -111,6 +111,8 @@ class Invariants:
         """Law 8: no rank is granted more than its bound; who is gone and owes something is found by the deadline."""
         cohort, world = played.coordinator.cohort, played.world
         for rank in cohort.live:
+            chunks = () if cohort.shares else cohort.ranks[rank].queue
+            assert len(cohort.ranks[rank].course) == len(chunks), "what a rank was told of each of its grants"
             state, known = cohort.ranks[rank], played.ranks[rank]
             if self.limits:
                 limit = world.steps if cohort.shares else self.limits[rank]

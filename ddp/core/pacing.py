@@ -1,0 +1,42 @@
+"""Pacing: where a rank is in the schedule, and telling it where the cohort is.
+
+A grant says how many samples will have been seen when it begins, by what all ranks were expected to do until then. Where
+nobody blocks it may begin much later than expected, or sooner: what ranks report takes the place of what was expected.
+"""
+
+from __future__ import annotations
+
+from ddp.core.allowance import allowance
+from ddp.core.cohort import Cohort
+from ddp.core.commands import Pace, Plan
+from ddp.core.spans import measure
+from ddp.core.values import replace
+
+
+def correct(cohort: Cohort, plan: Plan, at: float) -> tuple[Cohort, tuple[Pace, ...]]:
+    """Tell the rank that has spoken now where the cohort is, if it is off by more than a step of every rank."""
+    if plan.in_step or (cohort.world.blocking and not any(plan.ahead)):
+        return cohort, ()  # what all have done by the next grant is known when it is made
+    orders: list[Pace] = []
+    for rank in cohort.live:
+        state = cohort.ranks[rank]
+        off = abs(state.course[0][0] - cohort.samples) if state.course else 0.0
+        if state.told != at or off <= cohort.world.batch * len(cohort.live):
+            continue
+        pace = _pace(cohort, plan, rank)
+        seen, course = float(cohort.samples), []
+        for chunk in state.queue:
+            course.append((seen, pace))
+            seen += pace * measure(chunk.spans(chunk.steps))
+        cohort = cohort.with_rank(rank, replace(state, course=tuple(course)))
+        orders.append(Pace(rank, cohort.samples, pace, f"off by {off:.0f} samples"))
+    return cohort, tuple(orders)
+
+
+def _pace(cohort: Cohort, plan: Plan, rank: int) -> float:
+    """What the cohort trains for each sample of a rank, as fast as its ranks are known to be; no more than it may until the
+    rank is through with what it was granted."""
+    weights = plan.weights or tuple(map(float, plan.counts))
+    expected = sum(weights[r] for r in cohort.live) / max(weights[rank], 1e-12)
+    reach = sum(cohort.ranks[r].queued + max(allowance(cohort, plan, r), 0) for r in cohort.live)
+    return max(min(expected, reach / cohort.ranks[rank].queued), 1.0)
