@@ -118,7 +118,7 @@ def _notes(stream: Stream) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
-    last = stream.published
+    last = stream.published[-1] if stream.published else None
     kept = (
         "no other was" if last is None else f"the last one that was is {last.index}, after {last.books.epochs} epochs"
     )

@@ -17,7 +17,6 @@ from ddp.data.errors import BadSample, some
 from ddp.data.seeded import Seeded
 from ddp.data.source import TensorSource, move
 
-
 Collate = Callable[[list[Any]], Any]
 """A list of samples -> a batch."""
 
