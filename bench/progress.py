@@ -142,6 +142,8 @@ class Monitor:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        self._traced: set[str] = set()
+        """Tracebacks that the log has."""
         self._bar = self._bars.add_task(f"{spec.model} {spec.mode}", total=None, facts="starting")
 
     def __enter__(self) -> Monitor:
@@ -158,7 +160,8 @@ class Monitor:
         if on:
             self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-        self._write(line)
+        if line not in self._traced:
+            self._write(line)
 
     def _write(self, text: str) -> None:
         self._log.write(f"{text}\n")
@@ -171,7 +174,9 @@ class Monitor:
         if line is not None:
             self.say(line, style="red" if isinstance(record, Drop) else None)
         if isinstance(record, Drop) and record.rank in board.failed:
-            self._write(board.failed[record.rank].traceback.rstrip())  # too long for the eye
+            traceback = board.failed[record.rank].traceback.rstrip()
+            self._traced.add(traceback)  # which the run may end with later
+            self._write(traceback)  # too long for the eye
         if isinstance(record, Progress):
             facts = f"{board.rate:,.0f} samples/s  {board.schedule}"
             self._bars.update(self._bar, completed=board.samples, total=board.total, facts=facts)
