@@ -150,6 +150,8 @@ class Monitor:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        self._traced: set[str] = set()
+        """Tracebacks that the log has."""
         self._bar = self._bars.add_task(f"{spec.model} {spec.mode}", total=None, facts="starting")
 
     def __enter__(self) -> Monitor:
@@ -166,7 +168,8 @@ class Monitor:
         if on:
             self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)
-        self._write(line)
+        if line not in self._traced:
+            self._write(line)
 
     def analysing(self, records: int) -> None:
         """Say that training is over and so many records are looked at; few are done before anybody could read it."""
@@ -184,8 +187,10 @@ class Monitor:
         line = board.update(record, at)
         if line is not None:
             self.say(line, style="red" if isinstance(record, Drop) else None)
-        if isinstance(record, Drop) and isinstance(said := board.failed.get(record.rank), Failed):
-            self._write(said.traceback.rstrip())  # too long for the eye
+        if isinstance(record, Drop) and isinstance(failed := board.failed.get(record.rank), Failed):
+            traceback = failed.traceback.rstrip()
+            self._traced.add(traceback)  # which the run may end with later
+            self._write(traceback)  # too long for the eye
         if isinstance(record, Progress):
             facts = f"{board.rate:,.0f} samples/s  {board.schedule}"
             self._bars.update(self._bar, completed=board.samples, total=board.total, facts=facts)

@@ -16,7 +16,7 @@ from rich.console import Console
 from tabulate import tabulate
 
 from bench import figures
-from bench.analysis.faults import notes
+from bench.analysis.faults import notes, raised
 from bench.exitcodes import Exit
 from bench.schema import Metrics, RankTime, Steady
 
@@ -44,6 +44,8 @@ def show_run(console: Console, cell: Cell) -> None:
     m = cell.metrics
     assert m is not None
     console.print()
+    for line in raised(m.faults):  # before all figures: they are of a program with an error
+        _line(console, "error", line)
     _line(console, m.final.eval_metric, f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})")
     _line(console, "speed", _speed(m))
     if m.throughput.steady is not None and m.world_size > 1:
@@ -76,7 +78,7 @@ def show_sweep(console: Console, cells: list[Cell]) -> None:
                 f"{m.model} {m.mode}",
                 str(m.world_size),
                 str(m.seed),
-                cell.note or m.status,
+                cell.note or (f"{m.status}, a rank raised" if raised(m.faults) else m.status),
                 figures.metric(m.final.eval),
                 _number(m.throughput.samples_per_s, ",.0f"),
                 _number(m.throughput.efficiency, ".2f"),
@@ -116,7 +118,9 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
         return Exit.REFUSED
     verdicts = judgement.verdicts
     counts = Counter(verdict.name for verdict in verdicts)
-    _line(console, "verdict", ", ".join(f"{count} {name}" for name, count in counts.items()) or "none")
+    errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
+    told_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
+    _line(console, "verdict", told_first + (", ".join(f"{count} {name}" for name, count in counts.items()) or "none"))
     told = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
     for verdict, cell in told.items():  # what is said of many cells is said once
         count = sum(replace(other, cell="") == verdict for other in verdicts)

@@ -37,6 +37,15 @@ def notes(rows: list[Fault]) -> list[str]:
     ]
 
 
+def raised(rows: list[Fault]) -> list[str]:
+    """What a program did wrong, and was let off: one line for each rank that raised and that the run went on without."""
+    return [
+        f"rank {row.rank} raised {row.text}, and the run went on without it"
+        for row in rows
+        if row.kind == "failed" and row.action.startswith(_WENT_ON)
+    ]
+
+
 _WENT_ON = "went on with"
 
 

@@ -11,7 +11,9 @@ import jsonschema
 import pytest
 from rich.console import Console
 
+from bench import summary
 from bench.analysis.stream import sort
+from bench.exitcodes import Exit
 from bench.progress import Monitor
 from bench.report import write_report
 from bench.reproduce import command
@@ -135,6 +137,41 @@ def test_report_and_verdict_speak_of_the_loss(tmp_path: Path) -> None:
     assert verdicts["status"].name == "PASS"
     assert "lost rank 1 (silent for 2.1 s) and went on with ranks 0 and 2" in verdicts["status"].line
     assert verdicts["ledger"].name == "PASS"
+
+
+def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That it was tolerated makes it no loss of a machine."""
+    words = events.Failed(0.0, 1, "ValueError: no", "Traceback")
+    metrics = make_metrics(SPEC, bereft(words, "ValueError: no"))
+    folder = write_run(tmp_path / "runs", SPEC, metrics)
+    said = "rank 1 raised ValueError: no, and the run went on without it"
+    console = Console(width=200)
+    summary.show_run(console, summary.Cell("a", Exit.OK, folder, metrics))
+    assert capsys.readouterr().out.strip().splitlines()[0] == f"error     {said}"
+    summary.show_sweep(console, [summary.Cell("a", Exit.OK, folder, metrics)])
+    assert " ok, a rank raised " in capsys.readouterr().out
+    summary.judge(console, tmp_path / "runs", tmp_path / "none", [folder])
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"verdict   {said}; ")
+    (verdict,) = [v for v in validate(folder, tmp_path / "none.json") if v.check == "status"]
+    assert (verdict.name, verdict.line.split(";")[0]) == ("PASS", f"seed 0: {said}")
+
+
+def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = make_metrics(SPEC, bereft(events.Lost(0.0, 1, "gone"), "gone"))
+    summary.show_run(Console(width=200), summary.Cell("a", Exit.OK, tmp_path, metrics))
+    assert not any(line.startswith("error") for line in capsys.readouterr().out.splitlines())
+    write_run(tmp_path / "runs", SPEC, metrics)
+    (verdict,) = [v for v in validate(tmp_path / "runs", tmp_path / "none.json") if v.check == "status"]
+    assert verdict.line.startswith("1 ok; seed 0 lost rank 1")
+
+
+def test_the_traceback_of_an_error_that_ends_the_run_later_is_in_the_log_once() -> None:
+    log, seen, trace = io.StringIO(), io.StringIO(), "Traceback: where"
+    with Monitor(SPEC, Console(file=io.StringIO()), log) as monitor:
+        for record in bereft(events.Failed(0.0, 1, "ValueError: no", f"{trace}\n"), "ValueError: no"):
+            monitor.update(record, getattr(record, "at", 105.0))
+        monitor.say(trace, on=Console(file=seen))
+    assert log.getvalue().count(trace) == seen.getvalue().count(trace) == 1
 
 
 def test_the_command_brings_the_faults_back(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.analysis.faults import raised
 from bench.cells import Cell
 from bench.exitcodes import Exit
 from bench.validate.findings import Case
@@ -10,14 +11,20 @@ from bench.validate.verdict import Verdict, verdict
 
 def check(case: Case) -> Verdict:
     """FAIL if a run did not end well: a regression if it diverged, else a failed run. One that went on without a rank that
-    it had lost ended well, and is judged as any other; the line says so."""
+    it had lost ended well, and is judged as any other; the line says so, and
+    begins with it if the rank had raised."""
     cell = case.cell
     bad = [run.metrics for run in cell.runs if run.metrics.status != "ok"]
     if not bad:
-        return verdict("PASS", "status", cell, f"{cell.status}{_losses(cell)}")
+        return verdict("PASS", "status", cell, f"{_errors(cell)}{cell.status}{_losses(cell)}")
     diverged = all(metrics.status == "diverged" for metrics in bad)
     line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
     return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
+
+
+def _errors(cell: Cell) -> str:
+    """What is no loss of a machine comes first."""
+    return "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
 
 
 def _losses(cell: Cell) -> str:
