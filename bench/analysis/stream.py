@@ -100,8 +100,8 @@ class Stream:
     """Rank -> when the run began to go on without it. What it says later is not heard."""
     unsaved: list[Saved] = field(default_factory=list)
     """Parts of checkpoints that could not be laid down."""
-    published: Publish | None = None
-    """The last whole checkpoint."""
+    published: list[Publish] = field(default_factory=list)
+    """Whole checkpoints."""
     resumed: Resumed | None = None
     """What this is the rest of."""
     earlier: Stream | None = None
@@ -181,7 +181,7 @@ def _enter(stream: Stream, event: Record) -> None:
         case Merged():
             stream.merged.append(event)
         case Publish():
-            stream.published = event
+            stream.published.append(event)
         case Saved() if event.error:
             stream.unsaved.append(event)
         case Failed() | Lost() | AverageFailed():
