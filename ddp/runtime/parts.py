@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ddp.runtime.checkpoint import Origin, Torn
+from ddp.runtime.checkpoint import Torn
+from ddp.runtime.identity import Origin
 
 Settings = list[dict[str, Any]]
 """What an optimizer was made with, by parameter group."""
