@@ -118,10 +118,10 @@ def _notes(stream: Stream) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
-    last = stream.published[-1] if stream.published else None
-    kept = (
-        "no other was" if last is None else f"the last one that was is {last.index}, after {last.books.epochs} epochs"
-    )
+    whole = [
+        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.published[-1:]
+    ]
+    kept = whole[0] if whole else "no other was"
     notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
     return notes
 

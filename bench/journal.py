@@ -38,7 +38,8 @@ class Journal:
     def add(self, record: Record, at: float) -> None:
         """Append `record`, which happened `at` seconds on the clock of all records.
 
-        OSError names the file. `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
+        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed. Raises OSError
+        that names the file."""
         left = memoryview(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
         try:
             while left:  # a disk that is nearly full takes a part

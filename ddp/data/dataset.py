@@ -186,8 +186,8 @@ def as_source(dataset: Any) -> Any:
         raise ValueError("an IterableDataset has no order to be divided over ranks; give a map-style Dataset")
     if isinstance(dataset, DataLoader):
         raise ValueError(
-            "a DataLoader of PyTorch as data set: give its own, dataset=loader.dataset, with batch_size, collate_fn and sampler "
-            "as it has them; ranks read ahead and shuffle by themselves"
+            "a DataLoader of PyTorch as data set: give its own, dataset=loader.dataset, with batch_size, collate_fn and "
+            "sampler as it has them; ranks read ahead and shuffle by themselves"
         )
     if not hasattr(type(dataset), "__len__"):
         raise ValueError(

@@ -31,6 +31,7 @@ from ddp.core.commands import Books, Publish
 from ddp.core.world import World
 from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
+from ddp.runtime.identity import Identity, Origin, origin
 from ddp.runtime.task import Job
 
 VERSION = 5
@@ -42,7 +43,6 @@ LARGEST_PART = 1 << 42
 BOOKS, MODEL = "books", "model.pt"
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
-Origin = dict[str, str | int | None]
 
 
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
@@ -55,45 +55,6 @@ class Torn(ValueError):
 
 class NotPlain(ValueError):
     """What is to be kept holds something that would not be read back."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """What a run must have in common with the one that it goes on from."""
-
-    world_size: int
-    policy: str
-    backend: str
-    seed: int
-    epochs: int
-    batch_size: int
-    lr_scale: float
-    max_grad_norm: float | None
-    settings: dict[str, Any]
-    """Of the policy, and of averaging."""
-
-    @staticmethod
-    def of(job: Job) -> Identity:
-        """Of a job. With one rank, policy and backend mean nothing, nor do the settings of either."""
-        paired = job.world_size > 1
-        policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
-        rates = job.lr_scale, job.max_grad_norm
-        chosen = _as_read((job.policy, job.averaging.resolved()) if paired else ())
-        settings = {name: value for part in chosen for name, value in part.items()}
-        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
-
-    def difference(self, other: Identity) -> str:
-        """The first thing in which a run of the `other` is another one, and what it is here and there; empty: none."""
-        ours, theirs = ({**vars(one), **one.settings, "settings": None} for one in (self, other))
-        for name in ours:
-            if ours[name] != theirs.get(name):
-                return f"of a run with {name}={theirs.get(name)}, this one has {ours[name]}"
-        return ""
-
-
-def _as_read(value: Any) -> Any:
-    """As it comes back from a file, where a tuple is a list."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
 @dataclass(frozen=True)
@@ -134,11 +95,6 @@ class Checkpoint:
     def is_own(self, rank: int) -> bool:
         """Whether that is its own state."""
         return rank in self.manifest.members
-
-
-def origin(run: str, index: int, rank: int | None) -> Origin:
-    """Said in every part, so that none is taken for another: the run, the checkpoint, and whose it is (None: the model)."""
-    return {"run": run, "index": index, "rank": rank}
 
 
 def rank_file(rank: int) -> str:

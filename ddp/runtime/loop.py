@@ -25,6 +25,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat import savable
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.heart import Heart
+from ddp.runtime.identity import origin
 from ddp.runtime.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.runtime.norms import least_samples
 from ddp.runtime.profiling import Profiler
@@ -222,13 +223,13 @@ class Loop:
         counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
         own = self.replica
         held = {"optimizer": own.optimizer.state_dict(), "settings": own.settings, "rates": own.rates.capture()}
-        of = checkpoint.origin(self.job.run, order.index, self.rank)
+        of = origin(self.job.run, order.index, self.rank)
         return {**held, "others": others(), **counters, "of": of}
 
     def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
         # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
         named = {name: v.detach() for name, v in savable(self.replica.model).items() if isinstance(v, Tensor)}
-        about = {"of": checkpoint.origin(self.job.run, order.index, None), "data": self.replica.data.kept()}
+        about = {"of": origin(self.job.run, order.index, None), "data": self.replica.data.kept()}
         return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
 
     def restore(self, kept: Sequence[Tensor] = ()) -> None:

@@ -94,7 +94,7 @@ class _States(MutableMapping[Any, Any]):
 
     def get(self, parameter: Any, default: Any = None) -> Any:
         """Return its state; unlike `[]`, which makes one as torch's does, `default` where there is none."""
-        return self[parameter] if parameter in self else default
+        return self._of(parameter)[parameter] if parameter in self else default
 
     def pop(self, parameter: Any, default: Any = None) -> Any:
         """Return its state, which is let go; `default` where there is none."""
@@ -108,8 +108,9 @@ class _States(MutableMapping[Any, Any]):
 
 
 def as_one(made: Any) -> Any:
-    """Return a list or tuple of optimizers as one optimizer, anything else as it is. Raise ValueError for a parameter that two
-    of them would move."""
+    """Return a list or tuple of optimizers as one optimizer, anything else as it is.
+
+    Raise ValueError for a parameter that two of them would move."""
     if not isinstance(made, (list, tuple)) or not made or not all(hasattr(part, "param_groups") for part in made):
         return made
     owners: dict[int, int] = {}

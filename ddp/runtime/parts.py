@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ddp import regular
-from ddp.runtime.checkpoint import LARGEST_PART, Origin, Torn
+from ddp.runtime.checkpoint import LARGEST_PART, Torn
+from ddp.runtime.identity import Origin
 
 Settings = list[dict[str, Any]]
 """What an optimizer was made with, by parameter group."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ddp.settings import function
 from ddp.suggest import unknown
 
+RATES = "write schedule, a function of the fraction of samples seen, from 0 to 1, that gives a factor on the rate"
 ELSEWHERE = {
     "batch_sampler": "give batch_size, and sampler for another order",
     "criterion": "train_step returns the loss",
@@ -20,7 +21,7 @@ ELSEWHERE = {
     "grad_clip": "write max_grad_norm",
     "loss_fn": "train_step returns the loss",
     "lr": "the optimizer that optimizer_factory makes has it",
-    "lr_scheduler": "write schedule, a function of the fraction of samples seen, from 0 to 1, that gives a factor on the rate",
+    "lr_scheduler": RATES,
     "max_epochs": "write epochs",
     "model": "give model_factory, a function that makes it",
     "num_epochs": "write epochs",
@@ -29,7 +30,7 @@ ELSEWHERE = {
     "persistent_workers": "a thread of each rank reads ahead for the whole run: leave it out",
     "pin_memory": "batches on their way to a GPU are pinned already: leave it out",
     "prefetch_factor": "write prefetch, in batches",
-    "scheduler": "write schedule, a function of the fraction of samples seen, from 0 to 1, that gives a factor on the rate",
+    "scheduler": RATES,
     "shuffle": "every epoch is shuffled by seed; for another order write sampler, such as lambda epoch: range(len(data))",
     "timeout": "write deadline_s",
     "val_dataset": "write eval_dataset, with eval_step",
@@ -89,8 +90,8 @@ def a_model(made: Any) -> nn.Module:
     for kind in type(made).__mro__ if isinstance(made, nn.Module) else ():
         if kind.__name__ in WRAPPED:
             raise ValueError(
-                f"the model is wrapped in {kind.__name__}, and ranks are brought together here: return the model itself from "
-                "model_factory"
+                f"the model is wrapped in {kind.__name__}, and ranks are brought together here: return the model itself "
+                "from model_factory"
             )
     named = () if not isinstance(made, nn.Module) else (*made.named_parameters(), *made.named_buffers())
     for name, tensor in named:
@@ -190,6 +191,6 @@ def _refuse_others(loss: Tensor, model: nn.Module) -> None:
         waiting += [following for following, _ in node.next_functions]
     if found:
         raise ValueError(
-            "the loss depends on no parameter of the model that train_step is given: compute it with that argument, not with "
-            "a model from outside, which in a rank is a copy that nobody trains"
+            "the loss depends on no parameter of the model that train_step is given: compute it with that argument, not "
+            "with a model from outside, which in a rank is a copy that nobody trains"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import nn
 
 from ddp import RankFailed
 from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.runtime.engines import ENGINES
 from ddp.runtime.optimizers import Several
 from ddp.runtime.task import Task
 from tests.api.conftest import Make
@@ -37,6 +40,11 @@ def mixed(parameters: Any) -> Any:
     weights = [p for p in parameters if p.dim() > 1]  # goes through them twice
     biases = [p for p in parameters if p.dim() == 1]
     return (torch.optim.Adam(weights, lr=0.01), torch.optim.SGD(biases, lr=0.1, momentum=0.9))
+
+
+def whole_ones(parameters: Any) -> Any:
+    held = list(parameters)
+    return [torch.optim.SGD(held[:2], lr=0.1), torch.optim.Adafactor(held[2:])]
 
 
 def task_of(factory: Any) -> Task:
@@ -85,6 +93,41 @@ def test_states_of_both_are_averaged_or_begun_anew(play: Play, backend: str, ave
         for factory in (groups, listed)
     )
     assert one == several
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp"])
+def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: str) -> None:
+    engine: Any = import_module(ENGINES[kind])
+    saved: dict[str, Any] = {} if kind.startswith("torch") else {"checkpoints": Checkpointing(1, spacing_s=0.0)}
+    one, several = (
+        play(
+            "sync",
+            "nccl",
+            partial(task_of, factory),
+            engine=engine,
+            epochs=3,
+            checkpoint_folder=tmp_path / name,
+            **saved,
+        )
+        for name, factory in (("one", groups), ("several", listed))
+    )
+    assert one.digests == several.digests
+    if saved:
+        place = tmp_path / "several" / "000000"
+        again = {"resume": place, "checkpoint_folder": tmp_path / "again", "epochs": 3}
+        assert play("sync", "nccl", partial(task_of, listed), engine=engine, **again).digests == one.digests
+
+
+@pytest.mark.parametrize(
+    ("kind", "factory", "said"),
+    [
+        ("zero1", whole_ones, "Adafactor needs whole tensors in its step"),
+        ("torch_zero1", listed, "not of several; use"),
+    ],
+)
+def test_an_engine_that_cannot_says_so(play: Play, kind: str, factory: Any, said: str) -> None:
+    with pytest.raises(RankFailed, match=said):
+        play("sync", "nccl", partial(task_of, factory), engine=import_module(ENGINES[kind]))
 
 
 def test_a_parameter_of_two_optimizers_is_refused(make: Make) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.runtime.optimizers import members
+from ddp.runtime import optimizers
 from ddp.runtime.sharding.layout import Layout
 
 WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
@@ -126,7 +126,7 @@ def cut(state: dict[str, Any], shape: torch.Size, start: int, stop: int) -> dict
 
 
 def _check(optimizer: torch.optim.Optimizer) -> None:
-    kinds = [kind.__name__ for part in members(optimizer) for kind in type(part).__mro__]
+    kinds = [kind.__name__ for part in optimizers.members(optimizer) for kind in type(part).__mro__]
     name = next((kind for kind in kinds if kind in WHOLE), None)
     if name is not None:
         raise ValueError(
