@@ -46,7 +46,7 @@ class Averaging:
             )
         if self.elastic is not None and not LEAST_PULL <= self.elastic <= 1:
             raise ValueError(
-                f"elastic={self.elastic} must be above 0 ({LEAST_PULL:g}) and at most 1, or null to take the average"
+                f"elastic={self.elastic} must be above 0 and at most 1 (from {LEAST_PULL:g} on), or null to take the average"
             )
         if self.outer not in OUTER:
             raise ValueError(f"outer={self.outer!r} is not one of {', '.join(OUTER)}")
