@@ -171,7 +171,7 @@ class Trainer:
             world_size=size,
             policy=make_policy(policy, settings),
             backend=known("backend", backend, BACKENDS),
-            loading=Loading(loader, prefetch, vram_max_usage, memory_max_usage),
+            loading=_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
             transport=check_transport(transport, _own_gpus(size, device)),
@@ -245,6 +245,14 @@ def _checkpoints(
     if callback is not None:
         function("checkpoint_callback", callback)
     return None if folder is None else settings
+
+
+def _loading(said: Loading) -> Loading:
+    if said.kind == "resident" and said.prefetch is not None:
+        raise ValueError(
+            f"prefetch={said.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+        )
+    return said
 
 
 def _folder(name: str, said: str | Path | None) -> Path | None:
