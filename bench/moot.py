@@ -55,6 +55,11 @@ _RULES = (
         "policy.partition_ratios fixes the parts of the ranks",
     ),
     _Rule(
+        ("loader.prefetch",),
+        lambda config: config.loader.kind == "resident",
+        "loader.kind=resident reads nothing ahead",
+    ),
+    _Rule(
         ("checkpoint.unit", "checkpoint.spacing_s"),
         lambda config: config.checkpoint.every == 0,
         "checkpoint.every=0 makes no checkpoints",

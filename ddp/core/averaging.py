@@ -11,8 +11,8 @@ OUTER = {"none": (1.0, 0.0), "momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
 """Outer optimizer -> default (learning rate, momentum). Momentum: SlowMo, arXiv:1910.00643; Nesterov: DiLoCo,
 arXiv:2311.08105."""
 WIRES = ("float64", "float32", "bfloat16")
-LEAST_PULL, HIGHEST_RATE = 1e-6, 1e6
-"""Below the first replicas would never meet; above the second nothing converges."""
+HIGHEST_RATE = 1e6
+"""An outer learning rate above this only diverges."""
 STEEPEST = 16.0
 """Of as many samples as there may be, the power that a double still holds, times any parameter and over all ranks."""
 
@@ -44,10 +44,8 @@ class Averaging:
             raise ValueError(
                 f"gamma={self.gamma} must be 0 or more, {STEEPEST:g} at most: 1 weighs ranks by samples, 0 alike"
             )
-        if self.elastic is not None and not LEAST_PULL <= self.elastic <= 1:
-            raise ValueError(
-                f"elastic={self.elastic} must be above 0 ({LEAST_PULL:g}) and at most 1, or null to take the average"
-            )
+        if self.elastic is not None and not 0 < self.elastic <= 1:
+            raise ValueError(f"elastic={self.elastic} must be above 0 and at most 1, or null to take the average")
         if self.outer not in OUTER:
             raise ValueError(f"outer={self.outer!r} is not one of {', '.join(OUTER)}")
         if self.wire not in WIRES:

@@ -18,7 +18,7 @@ KINDS = {
 """Kind -> what happens, right before the step is done."""
 LOSING = ("crash", "raise", "stall", "lose")
 """Kinds that may cost the rank; `lose` alone need not."""
-SLOWEST = 1000.0
+SLOWEST = 1e6
 _FORM = re.compile(r"(\d+)@(\d+):([a-z]+)(?:\*(\d+(?:\.\d+)?))?")
 
 

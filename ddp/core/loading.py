@@ -32,10 +32,6 @@ class Loading:
             raise ValueError(
                 f"loader prefetch={ahead!r} must be a whole number from 1 to {MOST_AHEAD}; null: as there is room"
             )
-        if ahead is not None and self.kind == "resident":
-            raise ValueError(
-                f"loader prefetch={ahead} with kind=resident, which reads nothing ahead; leave one of them out"
-            )
         for name in ("vram_max_usage", "memory_max_usage"):
             share = getattr(self, name)
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:

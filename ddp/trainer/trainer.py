@@ -181,7 +181,7 @@ class Trainer:
             world_size=size,
             policy=make_policy(policy, settings),
             backend=known("backend", backend, BACKENDS),
-            loading=Loading(loader, prefetch, vram_max_usage, memory_max_usage),
+            loading=_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
             transport=check_transport(transport, _own_gpus(size, device)),
@@ -274,6 +274,14 @@ def _check_data(job: Job, parts: Parts) -> None:
     data = SameData((source, visits, task.augment), (evaluated, Visits(0, len(evaluated), shuffle=False), None))
     if held is not None and data.lasting and held.books.epoch_samples == len(visits):
         data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
+
+
+def _loading(said: Loading) -> Loading:
+    if said.kind == "resident" and said.prefetch is not None:
+        raise ValueError(
+            f"prefetch={said.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+        )
+    return said
 
 
 def _folder(name: str, said: str | Path | None) -> Path | None:

@@ -47,7 +47,7 @@ OUTER = "averaging.outer=momentum"
         (f"{ASYNC} policy.divergence_threshold=inf", "at most 1e+12; no_divergence_guard=true for none"),
         (f"{ASYNC} policy.divergence_threshold=nan", "no_divergence_guard=true for none"),
         (f"{ASYNC} policy.overhead_target=nan", "must lie between 0.01 and 0.5"),
-        ("averaging.elastic=1e-320", "above 0 (1e-06) and at most 1"),
+        ("averaging.elastic=nan", "above 0 and at most 1"),
         (f"{OUTER} averaging.outer_lr=1e308", "at most 1e+06, or null for the optimizer's default"),
         (f"{OUTER} averaging.outer_lr=nan", "at most 1e+06, or null for the optimizer's default"),
         (f"{OUTER} averaging.outer_momentum=nan", "must be in [0, 1)"),
@@ -72,14 +72,13 @@ OUTER = "averaging.outer=momentum"
         (f"cluster.faults=[1@{HUGE}:slow]", "cannot come: "),
         ("mode=nccl_sync cluster.faults=[0@5:crash,1@999999:raise]", "fault 1@999999:raise cannot come"),
         ("cluster.faults=[1@5:crash,1@9:stall]", "fault 1@9:stall cannot come: 1@5:crash ends that rank"),
-        (f"cluster.faults=[1@5:slow*{'9' * 400}]", "steps take 1 to 1000 times as long"),
+        (f"cluster.faults=[1@5:slow*{'9' * 400}]", "steps take 1 to 1e+06 times as long"),
         ("cluster.faults=[2@5:crash]", "ranks are 0 to 1"),
         (f"{SOLO} cluster.faults=[0@5:crash]", "use world_size=2 or more"),
         ("mode=graph_sync cluster.faults=[1@5:crash]", "use mode=nccl_sync"),
         # What the mode cannot do.
         ("mode=torch_fsdp checkpoint.every=1", "mode=torch_fsdp makes no checkpoints: leave out checkpoint.*"),
         ("mode=torch_zero1 checkpoint.unit=epochs", "mode=torch_zero1 makes no checkpoints: leave out checkpoint.*"),
-        ("loader.kind=resident loader.prefetch=3", "reads nothing ahead; leave one of them out"),
     ],
 )
 def test_what_cannot_be_is_one_line(quiet: Bench, capsys: pytest.CaptureFixture[str], words: str, said: str) -> None:
@@ -125,6 +124,7 @@ def test_a_plan_refuses_what_a_run_refuses(quiet: Bench, bench: Bench, verb: str
         ("mode=nccl_cadence policy.guard=none policy.divergence_threshold=1", "only policy.guard=level goes by it"),
         ("policy.no_divergence_guard=true policy.divergence_threshold=1", "only policy.guard=level goes by it"),
         ("policy.partition_ratios=[0.5,0.5] policy.speed_hint=[1,0.5]", "policy.partition_ratios fixes the parts"),
+        ("loader.kind=resident loader.prefetch=3", "loader.kind=resident reads nothing ahead"),
         ("checkpoint.every=0 checkpoint.unit=averages", "checkpoint.every=0 makes no checkpoints"),
     ],
 )

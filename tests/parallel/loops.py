@@ -224,7 +224,7 @@ def frozen_meanwhile(rank: int, wrap: Wrap, log: Log) -> None:
         log.model(model)
 
 
-def evaluated(rank: int, wrap: Wrap, log: Log, *, train_mode: bool) -> None:
+def evaluated(rank: int, wrap: Wrap, log: Log, *, train_mode: bool, without: Any = torch.no_grad) -> None:
     """Forward passes without gradients between steps."""
     model = wrap(net(norm=True))
     optimizer = optimizer_of(model)
@@ -233,7 +233,7 @@ def evaluated(rank: int, wrap: Wrap, log: Log, *, train_mode: bool) -> None:
         loss(model(batch(rank, 3 * step))).backward()
         optimizer.step()
         model.train(train_mode)
-        with torch.no_grad():
+        with without():
             for part in (1, 2):
                 log.value("evaluated", model(batch(rank, 3 * step + part)))
                 log.model(model)

@@ -208,6 +208,7 @@ ALIKE: dict[str, Program] = {
     "shared parameters, static graph": partial(loops.plain, make=Shared, static_graph=True),
     "frozen meanwhile": loops.frozen_meanwhile,
     "evaluated": partial(loops.evaluated, train_mode=False),
+    "evaluated in inference mode": partial(loops.evaluated, train_mode=False, without=torch.inference_mode),
     "evaluated in train mode": partial(loops.evaluated, train_mode=True),
     "gradients in eval mode": loops.with_gradients_in_eval_mode,
     "first without gradients": loops.first_without_gradients,
