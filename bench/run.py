@@ -29,7 +29,7 @@ from bench.loggers import Said, chosen
 from bench.loggers.beside import Beside as Loggers
 from bench.moot import moot
 from bench.plan import RunPlan, plan
-from bench.runfolder import CONFIG, find_runs, finished, making, place, read_object
+from bench.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from bench.summary import Cell
 from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError
@@ -127,7 +127,9 @@ class Session:
             cell = Cell(name, Exit.INTERNAL)
         self.cells.append(cell)
         if cell.code is Exit.KILLED:
-            self.console.print(f"what there is lies in {cell.folder}", soft_wrap=True)
+            more = going_on(cell.folder) if cell.folder is not None else ""
+            said = f"what there is lies in {cell.folder}{more and f'; go on with it: {more}'}"
+            self.console.print(said, markup=False, soft_wrap=True)
             raise KeyboardInterrupt
 
     def leave_out(self, line: str) -> None:

@@ -7,6 +7,7 @@ names and atomicity; knows nothing of what the numbers mean.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -93,6 +94,11 @@ def _may_be_ok(folder: Path) -> bool:
 def _resumable(folder: Path) -> bool:
     """Whether there is a checkpoint that somebody may want to go on from."""
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
+
+
+def going_on(folder: Path) -> str:
+    """The command that goes on with the run in `folder`; empty if it has no checkpoint."""
+    return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}" if _resumable(folder) else ""
 
 
 class NotInPlace(OSError):

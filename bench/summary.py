@@ -18,6 +18,7 @@ from tabulate import tabulate
 from bench import figures
 from bench.analysis.faults import notes, raised
 from bench.exitcodes import Exit
+from bench.runfolder import going_on
 from bench.schema import Metrics, RankTime, Steady
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def show_run(console: Console, cell: Cell) -> None:
         if warning not in notes(m.faults):  # told above
             _line(console, "note", warning)
     _line(console, "results", str(cell.folder))
+    if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
+        _line(console, "go on", more)
 
 
 def show_sweep(console: Console, cells: list[Cell]) -> None:

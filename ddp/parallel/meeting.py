@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -188,6 +189,16 @@ def stand(
     return transport, held
 
 
+def _own(folder: Path) -> bool:
+    """Whether it has a token and is this user's alone: anybody may have written its name at the store."""
+    try:
+        about, token = folder.lstat(), (folder / "token").lstat()
+    except OSError:
+        return False
+    private = about.st_uid == os.getuid() and not about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    return private and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(token.st_mode)
+
+
 def _common_folder(board: Board, rank: int, held: ExitStack) -> tuple[bool, Path]:
     """Whether all ranks see a folder that rank 0 makes, and the folder."""
     token = secrets.token_hex(16)
@@ -199,5 +210,5 @@ def _common_folder(board: Board, rank: int, held: ExitStack) -> tuple[bool, Path
         offer = ""
     offered = board.exchange(offer)[0].split("\n")
     folder = Path(offered[0])
-    seen = len(offered) == 2 and (folder / "token").is_file() and (folder / "token").read_text() == offered[1]
+    seen = len(offered) == 2 and _own(folder) and (folder / "token").read_text() == offered[1]
     return all(text == "seen" for text in board.exchange("seen" if seen else "")), folder

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ddp.runtime.shortage import free
 from models.data.meter import Meter
 
 CONNECT_S = 20.0
@@ -29,6 +30,10 @@ class Remote:
     urls: tuple[str, ...]
     digest: str
     """Of the whole file in hexadecimal digits: MD5 (32 digits, what torchvision publishes) or SHA-256."""
+
+
+class NoRoom(Exception):
+    """A download cannot be written. Names the file, and how much is free there."""
 
 
 @contextmanager
@@ -61,6 +66,8 @@ def fetch(remote: Remote, folder: Path) -> Path:
             again = part.exists()
             try:
                 _download(url, part)
+            except NoRoom as error:  # nor has it for what other addresses have
+                raise ValueError(str(error)) from error
             except (OSError, http.client.HTTPException, ValueError) as error:
                 reasons.append(f"{url}: {reason(error)}")
                 break
@@ -107,7 +114,7 @@ def _download(url: str, part: Path) -> None:
         if answer.status != 206:  # the whole file, from its beginning
             have = 0
         length = answer.headers.get("Content-Length")
-        with part.open("ab" if have else "wb") as file:
+        with part.open("ab" if have else "wb", buffering=0) as file:
             done = _copy(
                 answer, file, Meter(f"downloading {url}", None if length is None else have + int(length), have)
             )
@@ -116,9 +123,16 @@ def _download(url: str, part: Path) -> None:
 
 
 def _copy(answer: http.client.HTTPResponse, file: IO[bytes], meter: Meter) -> int:
+    """Raises NoRoom where the disk, and not the connection, fails."""
     with meter:
         while block := answer.read1(CHUNK):
-            file.write(block)
+            left = memoryview(block)
+            try:
+                while left:
+                    left = left[file.write(left) :]
+            except OSError as error:
+                here = f"{file.name}: {error.strerror or error}, {free(Path(file.name))}"
+                raise NoRoom(f"{here}; what has come is kept, and the next download goes on behind it") from error
             meter.add(len(block))
     return meter.done
 

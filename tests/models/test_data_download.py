@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -310,3 +311,20 @@ def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"data set shakespeare: .*/file/data/shakespeare.*Not a directory"):
         prepare("shakespeare", str(tmp_path / "file" / "data"))
+
+
+def test_a_full_disk_is_not_the_fault_of_an_address(site: Site, tmp_path: Path) -> None:
+    """It is named with what is free, no other address is asked, and what has come is gone on with when there is room."""
+    remote = Remote("file", (f"{site.url}/file", f"{site.url}/file?mirror"), hashlib.md5(CONTENT).hexdigest())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(
+            ValueError, match=rf"^{tmp_path}/file.part: File too large, .* MB are free there; .* is kept"
+        ):
+            fetch(remote, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "file.part").stat().st_size == 100_000
+    assert fetch(remote, tmp_path).read_bytes() == CONTENT
+    assert site.asked == [("/file", None), ("/file", "bytes=100000-")]
