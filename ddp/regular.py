@@ -11,8 +11,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 DOCUMENT = 1 << 28
 """Bytes of a file that is read as a whole, at most."""
@@ -29,7 +29,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 )
 
 
-def opened(path: Path, most: int) -> BinaryIO:
+def opened(path: Path, most: int) -> BufferedReader:
     """Open a regular file of `most` bytes at most. Raises OSError for anything else, without ever waiting for it."""
     _check(os.stat(path), path, most)  # to open a device may already do something
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
