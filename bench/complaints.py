@@ -86,7 +86,7 @@ def nameless(word: str) -> str | None:
     names = said.list if isinstance(said, ChoiceSweep) else said if isinstance(said, list) else [said]
     if not any(name is None or isinstance(name, int | float) for name in names):
         return None
-    return f"{word}: what to choose has a name; see python -m bench list, or leave {key} out"
+    return f"{word}: what to choose has a name; leave {key} out, or see python -m bench list"
 
 
 GROUPS = ("model", "engine", "policy", "backend", *PRESETS)

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -93,12 +94,13 @@ def claim(sweep: Sequence[Metrics]) -> str:
     ratios = [speeds["nccl_cadence", seed] / speeds["nccl_sync", seed] for seed in seeds]
     idle = fmean(m.breakdown[0].wait + m.breakdown[0].comm for m in sweep if m.mode == "nccl_sync")
     ends = {mode: fmean(m.final.eval or 0.0 for m in sweep if m.mode == mode) for mode in ("nccl_sync", "nccl_cadence")}
-    return (
-        "Here is why one would want to know. Two devices, the second at 0.4 of the first one's speed (emulated: its steps are "
-        f"slowed\ndown). With synchronous gradients the fast one waits or communicates for {idle:.0%} of its time; El Che "
-        f"cadence keeps both at\nwork, {min(ratios):.1f} to {max(ratios):.1f} times as many samples per second over "
+    text = (
+        "Here is why one would want to know. Two devices, the second at 0.4 of the first one's speed (emulated: its steps "
+        f"are slowed down). With synchronous gradients the fast one waits or communicates for {idle:.0%} of its time; El "
+        f"Che cadence keeps both at work, {min(ratios):.1f} to {max(ratios):.1f} times as many samples per second over "
         f"{len(seeds)} seeds, at an accuracy of {ends['nccl_cadence']:.3f} against {ends['nccl_sync']:.3f}:"
     )
+    return textwrap.fill(text, 125)
 
 
 def picture(sweep: Sequence[Metrics], folder: Path) -> Path:

@@ -6,6 +6,7 @@ reason, which it then carries.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -92,7 +93,8 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
         raise ValueError(f"{proposals}: no proposals; make some: python -m bench baseline propose RUNS")
     library = whole(baselines) if baselines.exists() else Library()
     old = {r.config_hash: r for r in library.references}
-    accepted = [_accepted(candidate, old.get(candidate.config_hash), because) for _, candidate in candidates]
+    both = shlex.join(["python", "-m", "bench", "baseline", "diff", str(baselines), str(proposals)])
+    accepted = [_accepted(candidate, old.get(candidate.config_hash), because, both) for _, candidate in candidates]
     for _, reference, _ in accepted:
         _write(baselines, reference)
     written = [baselines / made.place for _, made, _ in accepted]
@@ -106,9 +108,10 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
 
 
 def _accepted(
-    new: Reference, old: Reference | None, because: str | None
+    new: Reference, old: Reference | None, because: str | None, both: str
 ) -> tuple[Reference | None, Reference, list[str]]:
-    """(what it replaces, what is written, in what it asks less). Raises ValueError if it must not be."""
+    """(what it replaces, what is written, in what it asks less). Raises ValueError if it must not be; `both`: the command
+    that shows old and new."""
     if old is not None and new.created < old.created:
         raise ValueError(
             f"{new.name}: proposed on {new.created}, before the baseline that it would replace ({old.created}); propose anew"
@@ -116,8 +119,8 @@ def _accepted(
     less = weaker(old, new) if old is not None else []
     if less and not because:
         raise ValueError(
-            f"{new.name}: it asks less than the baseline that it replaces: {'; '.join(less)} "
-            "(python -m bench baseline diff shows both); say why it is right with --because"
+            f"{new.name}: it asks less than the baseline that it replaces: {'; '.join(less)}; say why it is right with "
+            f"--because; both: {both}"
         )
     body = new.model_dump(mode="json")
     body["supersedes"] = old.digest if old else None

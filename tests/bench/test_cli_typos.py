@@ -36,7 +36,7 @@ TYPOS = [
     ("+recipe.lr=2", "a recipe has no settings of its own; use train.lr=2"),
     ("mode.anchor=5", "a mode has no settings of its own; use policy.anchor=5"),
     ("engine.x=5", "an engine has no settings of its own; engine=... is all that can be said"),
-    ("model=null", "model=null: what to choose has a name; see python -m bench list"),
+    ("model=null", "model=null: what to choose has a name; leave model out, or see python -m bench list"),
     ("policy=5", "policy=5: what to choose has a name"),
     ("experiment=null", "experiment=null: what to choose has a name"),
     ("model=[mlp,5]", "model=[mlp,5]: what to choose has a name"),
