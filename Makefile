@@ -55,6 +55,7 @@ bench: $(STAMP)
 # The tables of docs/controller.md, in virtual time.
 controller: $(STAMP)
 	$(BIN)/python -m benchmarks.controller --write
+	$(BIN)/python -m benchmarks.choices --write
 
 # What verdicts promise, over simulated sweeps: the table of docs/validation.md. A minute.
 calibration: $(STAMP)
