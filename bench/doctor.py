@@ -40,7 +40,7 @@ def _basics() -> list[Check]:
     memory = f"{psutil.virtual_memory().available / 2**30:.1f} of {found['memory_bytes'] / 2**30:.1f} GiB free"
     return [
         ("python", None if fits else "3.11 to 3.13 is needed", platform.python_version()),
-        ("torch", None, f"{version('torch')}, torchvision {version('torchvision')}"),
+        ("torch", None, version("torch")),
         ("cores", None, f"{found['cores']} of {found['cpu']}, load {found['load_1min']:.1f} in the last minute"),
         ("memory", None, memory),
         _gpus(),

@@ -16,6 +16,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 """The source tree."""
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
+"""Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""
 BUSY = "other programs used"
 """How the warning begins that a run was not alone on its cores; whoever asks for it looks for these words."""
 GIT_S = 5.0
@@ -31,7 +32,7 @@ def describe() -> dict[str, Any]:
     """Machine and versions, for `metrics.json`."""
     return {
         "python": platform.python_version(),
-        **{package: _version(package) for package in PACKAGES},
+        **{package: installed for package in PACKAGES if (installed := _version(package))},
         "platform": f"{sys.platform} {platform.machine()} {platform.release()}",
         "cpu": _cpu(),
         "cores": cores(),

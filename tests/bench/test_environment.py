@@ -1,3 +1,5 @@
+from importlib.metadata import PackageNotFoundError
+
 import psutil
 
 from bench import environment
@@ -23,3 +25,17 @@ def test_others_on_free_cores_are_no_disturbance(monkeypatch):
     before, after = Usage(0.0, 0.0, 0.0), Usage(10.0, 40.0, 20.0)
     assert environment.disturbed(before, after, ranks=2) is None
     assert "2.0 of 4 cores" in (environment.disturbed(before, after, ranks=4) or "")
+
+
+def test_what_is_not_installed_is_not_recorded(monkeypatch):
+    """Nothing needs torchvision; a version of it is told where a user's data set may have used it."""
+
+    def absent(package):
+        if package == "torchvision":
+            raise PackageNotFoundError(package)
+        return "1"
+
+    assert environment.describe()["torchvision"]
+    monkeypatch.setattr(environment, "version", absent)
+    assert "torchvision" not in environment.describe()
+    assert environment.describe()["torch"] == "1"
