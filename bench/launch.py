@@ -71,9 +71,7 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None, restar
         writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
     job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
-        write_text(writer.path / CONFIG, _config_text(spec))
-        if (graph := described(plan)) is not None:
-            write_text(writer.path / GRAPH, json.dumps(graph) + "\n")
+        _write_plan(writer.path, plan)
         zero = launched
         if source is not None:
             place, zero = _take_over(source, writer.path, launched)
@@ -122,6 +120,12 @@ def launch(plan: RunPlan, console: Console, source: Source | None = None, restar
         writer.discard(copied=isinstance(error, UsageError))
         raise
     return Outcome(spec, folder, metrics)
+
+
+def _write_plan(folder: Path, plan: RunPlan) -> None:
+    write_text(folder / CONFIG, _config_text(plan.spec))
+    if (graph := described(plan)) is not None:
+        write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
 def _take_over(source: Source, folder: Path, at: float) -> tuple[Path, float]:
