@@ -41,13 +41,13 @@ def analyze(
         status, error = "diverged", error or "the training loss stopped being finite"
     found = [row for part in stream.parts_in_turn for row in faults.faults(part, stream.zero, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
-    said: dict[str, Any] = {"status": status, "error": error, "git": git, "env": env, "restarts": restarts}
-    said["warnings"] = list(dict.fromkeys(notes))
+    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
         | said
         | _measured(spec, stream, launched, ended)
         | {
+            "restarts": restarts,
             "faults": found,
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,

@@ -175,20 +175,19 @@ class Session:
             self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
             return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
-        restarts = 0
+        return self._launch(run_plan, names, source)
+
+    def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: Source | None) -> Cell:
+        from bench.launch import launch
+
+        spec, restarts = run_plan.spec, 0
+        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
             restarts, left = self.machines.seat.restarts, self.machines.left(place(*key))
             if isinstance(left, Path):
                 return self._finished(left)
             source = left or source
-        return self._launch(run_plan, names, source, restarts)
-
-    def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: Source | None, restarts: int) -> Cell:
-        from bench.launch import launch
-
-        spec = run_plan.spec
-        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         said = Said(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
         with Loggers(names, making(*key), key[0], said) as loggers:
             outcome = launch(run_plan, self.console, source, restarts)
