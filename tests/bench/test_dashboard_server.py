@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.dashboard import tree
+from bench.dashboard import server, tree
 from bench.dashboard.board import ABOUT, LIVE, ROW
 from bench.dashboard.server import names_us
 from bench.runfolder import EVENTS
