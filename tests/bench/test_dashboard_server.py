@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import signal
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.dashboard import tree
+from bench.dashboard import server, tree
 from bench.dashboard.board import ABOUT, LIVE, ROW
 from bench.dashboard.server import names_us
 from bench.runfolder import EVENTS
@@ -139,6 +140,38 @@ def test_head_is_get_without_its_body(tmp_path: Path, path: str) -> None:
         got = raw(port, "GET", path, "Host: localhost")[1]
         assert headers["content-type"] == got["content-type"]
         assert headers.get("content-length") == got.get("content-length") or path == "/events"
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as line:  # it ends, and the connection goes on
+            asked = "".join(
+                f"{words} HTTP/1.1\r\nHost: localhost\r\n\r\n" for words in (f"HEAD {path}", "GET /nothing")
+            )
+            line.sendall(asked.encode())
+            answered = b""
+            while b" 404 " not in answered:
+                more = line.recv(1 << 16)
+                assert more, answered
+                answered += more
+
+
+def test_head_of_the_stream_is_over_at_once(tmp_path: Path) -> None:
+    """Else the folders would be looked at for somebody who sees nothing of it."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "HEAD",
+        "path": "/events",
+        "query_string": b"",
+        "headers": [(b"host", b"[::1]:80")],
+    }
+    asyncio.run(asyncio.wait_for(server.app(tmp_path)(scope, receive, send), 10))
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert not sent[-1]["body"]
 
 
 @pytest.mark.parametrize(
