@@ -205,7 +205,9 @@ def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tup
     ahead = _samples(state, before=False)
     # What is queued was granted under another window, of which this rank's part may have been larger by far.
     most = sum(reach[r] + cohort.ranks[r].queued for r in cohort.live) * world.batch
-    seen = min(cohort.samples + met + min(round(pace * ahead), most), world.epochs * world.samples - (stop - start))
+    whole, mine = world.epochs * world.samples, stop - start
+    seen = min(cohort.samples + met + min(round(pace * ahead), most), whole - mine)
+    pace = min(pace, (whole - seen) / mine)
     command = Train(rank, chunk, seen, pace, reason=f"{chunk.steps} steps, of {cohort.window[rank]} in the window")
     queue, course = (*state.queue, chunk), (*state.course, (float(seen), pace))
     return cohort.with_ledger(ledger).with_rank(rank, replace(state, queue=queue, course=course)), command

@@ -35,8 +35,11 @@ def correct(cohort: Cohort, plan: Plan, at: float) -> tuple[Cohort, tuple[Pace, 
 
 def _pace(cohort: Cohort, plan: Plan, rank: int) -> float:
     """What the cohort trains for each sample of a rank, as fast as its ranks are known to be; no more than it may until the
-    rank is through with what it was granted."""
+    rank is through with what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
+    world, state = cohort.world, cohort.ranks[rank]
     weights = plan.weights or tuple(map(float, plan.counts))
     expected = sum(weights[r] for r in cohort.live) / max(weights[rank], 1e-12)
     reach = sum(cohort.ranks[r].queued + max(allowance(cohort, plan, r), 0) for r in cohort.live)
-    return max(min(expected, reach / cohort.ranks[rank].queued), 1.0)
+    own = sum(measure(chunk.spans(chunk.steps)) for chunk in state.queue)
+    left = (world.epochs * world.samples - cohort.samples) / own
+    return max(min(expected, reach / state.queued, left), 1.0)

@@ -6,6 +6,7 @@ boundary, in order of arrival.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -94,11 +95,11 @@ class Worker:
 
     def _paced(self, order: Pace) -> Iterator[Train | Average | Evaluate | Save]:
         """The lane, its grants on the way that `order` tells."""
-        seen, own = order.seen, self.own
+        seen, own = float(order.seen), self.own
         for entry in self.lane:
             if isinstance(entry, Train):
-                entry = replace(entry, seen=round(seen - order.pace * own), pace=order.pace)
-                seen += round(order.pace * (measure(entry.chunk.spans(entry.chunk.steps)) - own))
+                entry = replace(entry, seen=math.floor(seen - order.pace * own), pace=order.pace)
+                seen += order.pace * (measure(entry.chunk.spans(entry.chunk.steps)) - own)
                 own = 0
             yield entry
 

@@ -95,6 +95,7 @@ def nobody_goes_back_in_the_schedule(played: Simulation) -> None:
     reached = dict.fromkeys(range(played.world.size), 0.0)
     for entry in sorted(played.trained, key=lambda entry: entry.start):
         assert entry.seen >= reached[entry.rank], f"rank {entry.rank}"
+        assert entry.seen < played.world.samples * played.world.epochs, "no rank is at the end before it"
         reached[entry.rank] = entry.seen
 
 
