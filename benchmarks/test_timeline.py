@@ -47,7 +47,7 @@ def test_html(benchmark: Any, run: tuple[Any, ...]) -> None:
 
 def test_png(benchmark: Any, run: tuple[Any, ...], tmp_path: Path) -> None:
     _, stream, _, _ = run
-    benchmark.pedantic(draw, (stream, SPEC, LAUNCHED, tmp_path / "timeline.png"), rounds=5, warmup_rounds=1)
+    benchmark.pedantic(draw, (stream, SPEC, tmp_path / "timeline.png"), rounds=5, warmup_rounds=1)
 
 
 def test_analysis(benchmark: Any, run: tuple[Any, ...]) -> None:
