@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+NEWLINE = "\n"
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
@@ -16,5 +17,5 @@ def put(document: str, **tables: str) -> None:
         first, last = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         if text.count(first) != 1 or text.count(last) != 1:
             raise ValueError(f"{path} has no place for {name}: a line {first.strip()} and after it one {last}, once")
-        text = re.sub(f"(?s)(?<={first}).*?(?={last})", lambda _, new=table: f"{new.strip()}\n\n", text)
+        text = re.sub(f"(?s)(?<={first}).*?(?={last})", lambda _, new=table: f"{new.strip(NEWLINE)}\n\n", text)
     path.write_text(text, encoding="utf-8")
