@@ -24,8 +24,9 @@ from bench.complaints import complain
 from bench.compose import compose
 from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
-from bench.loggers import Said, chosen
+from bench.loggers import chosen
 from bench.loggers.beside import Beside as Loggers
+from bench.loggers.info import RunInfo
 from bench.plan import RunPlan, plan
 from bench.runfolder import CONFIG, find_runs, finished, making, place, read_object
 from bench.summary import Cell
@@ -171,7 +172,7 @@ class Session:
 
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
-        said = Said(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
+        said = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
         with Loggers(names, making(*key), key[0], said) as loggers:
             outcome = launch(run_plan, self.console, source)
             problems = loggers.end(outcome.folder)
