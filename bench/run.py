@@ -25,8 +25,9 @@ from bench.complaints import complain
 from bench.compose import compose
 from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
-from bench.loggers import Said, chosen
+from bench.loggers import chosen
 from bench.loggers.beside import Beside as Loggers
+from bench.loggers.info import RunInfo
 from bench.moot import moot
 from bench.plan import RunPlan, plan
 from bench.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
@@ -188,7 +189,7 @@ class Session:
             if isinstance(left, Path):
                 return self._finished(left)
             source = left or source
-        said = Said(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
+        said = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
         with Loggers(names, making(*key), key[0], said) as loggers:
             outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)

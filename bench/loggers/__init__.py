@@ -8,15 +8,9 @@ Packages are imported there; each is an extra of the same name.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from ddp.suggest import unknown
-
-if TYPE_CHECKING:
-    from bench.loggers.recorded import Begun, Recorded, Scalar
 
 NONE = "none"
 LOGGERS: dict[str, str] = {
@@ -25,49 +19,6 @@ LOGGERS: dict[str, str] = {
     "wandb": "bench.loggers.wandb_offline",
 }
 """Name, which is that of the package and of the extra -> module, imported on use."""
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a run says of itself to its loggers, before it has a folder."""
-
-    model: str
-    mode: str
-    run_id: str
-    config_hash: str
-    world_size: int
-    metric: str
-    """Name of what evaluation measures."""
-    launched: float
-    """About, seconds on the clock of the records, until these tell it."""
-
-
-class Live(Protocol):
-    """A run that lasts, as a tool has it."""
-
-    def add(self, scalars: Sequence[Scalar]) -> None:
-        """Show more of it at once. Raises whatever its package raises."""
-        ...
-
-    def end(self) -> None:
-        """The run is gone without a result: what was added is all there is."""
-        ...
-
-
-class Logger(Protocol):
-    """A module of the registry."""
-
-    def begin(self, run: Begun, output: Path) -> Live | None:
-        """Begin a run, beside what an earlier attempt at it has left; `output`: folder of all runs. None: this tool cannot
-        show a run that lasts."""
-        ...
-
-    def write(self, run: Recorded, output: Path, live: Live | None = None) -> Path:
-        """Write a run, in place of what an earlier attempt at it has left, or goes on with what was begun and is `live`. One
-        that is not `ok` takes the place of none that is. Where it is now.
-
-        Raises whatever its package raises."""
-        ...
 
 
 def chosen(said: Any) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.environment import inherited
-from bench.loggers import LOGGERS, Said
+from bench.loggers import LOGGERS
+from bench.loggers.info import RunInfo
 
 ENDING_S = 120.0
 """How long they may take, all together, for what is left to be written when the run is over."""
@@ -23,7 +24,7 @@ ENDING_S = 120.0
 class Beside:
     """Loggers `names` of the run that is made in `folder`. A context manager: they end with it, or with this process."""
 
-    def __init__(self, names: tuple[str, ...], folder: Path, output: Path, said: Said) -> None:
+    def __init__(self, names: tuple[str, ...], folder: Path, output: Path, said: RunInfo) -> None:
         self._notes: list[str] = []
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name in names:

@@ -23,7 +23,8 @@ from bench.analysis.stream import sort
 from bench.analysis.syncing import elche
 from bench.analysis.training import Finite, epochs
 from bench.dashboard.tail import CHUNK, Lines
-from bench.loggers import Live, Logger, Said
+from bench.loggers.base import Live, Logger
+from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Scalar, begun, learning, recorded, schedule
 from bench.runfolder import EVENTS
 from ddp.core.commands import Drop, Evaluate, Plan
@@ -45,7 +46,7 @@ class Followed:
     """A run folder in the making, as far as it is read."""
 
     run: Begun
-    said: Said
+    said: RunInfo
     records: list[Record] = field(default_factory=list)
     _lines: Lines | None = None
     _last: Record | None = None
@@ -91,7 +92,7 @@ class Following:
     logger: Logger
     folder: Path
     output: Path
-    said: Said
+    said: RunInfo
     live: Live | None = None
     given_up: bool = False
     """The run cannot be shown while it lasts."""
@@ -135,7 +136,7 @@ def main(words: list[str]) -> str | None:
     module, folder, output, said = words
     try:
         logger: Logger = importlib.import_module(module)
-        following = Following(logger, Path(folder), Path(output), Said(**json.loads(said)))
+        following = Following(logger, Path(folder), Path(output), RunInfo(**json.loads(said)))
         pause = LOOK_S
         while not select.select([sys.stdin], [], [], pause)[0]:
             began = time.monotonic()

@@ -16,7 +16,7 @@ os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # kept up, no longer a
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from bench.loggers import Live
+from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "mlruns"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from bench.dashboard.lines import curves
 from bench.dashboard.tail import Tail
 from bench.dashboard.view import flat
-from bench.loggers import Said
+from bench.loggers.info import RunInfo
 from bench.runfolder import CONFIG, METRICS, Run, find_runs, read_object
 from bench.schema import Epoch, Metrics, Plan
 
@@ -55,7 +55,7 @@ class Recorded(Begun):
     scalars: list[Scalar]
 
 
-def begun(folder: Path, said: Said) -> Begun:
+def begun(folder: Path, said: RunInfo) -> Begun:
     """The run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
     params = dict(flat(read_object(folder / CONFIG)))
     began = (folder / CONFIG).stat().st_mtime

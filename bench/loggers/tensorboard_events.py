@@ -12,7 +12,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.plugins.text import metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from bench.loggers import Live
+from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "tensorboard"

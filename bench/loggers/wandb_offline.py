@@ -13,7 +13,7 @@ os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import wandb
 
-from bench.loggers import Live
+from bench.loggers.base import Live
 from bench.loggers.recorded import Begun, Recorded, Scalar
 
 FOLDER = "wandb"

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, Union
 from torch import nn
 
 from ddp.graph.errors import GraphError
-from ddp.graph.graph import Graph, Step
+from ddp.graph.flow import Step
+from ddp.graph.graph import Graph
 from ddp.graph.nodes import MERGES, Loop, Merge, Residual, Split
 
 Part: TypeAlias = Union[nn.Module, "FlowBuilder"]

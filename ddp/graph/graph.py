@@ -1,134 +1,31 @@
-"""`Graph`: a built flow, ready to train. Runs its nodes in order and keeps tagged values for the reader.
-
-An ordinary `nn.Module` whose children carry the labels of the nodes. It does not know how a flow is written
-(`ddp.graph.builder`); how it is trained on one device or many is `ddp.graph.training`'s, reached through `Trainable`.
-"""
+"""`Graph`: a flow that can be trained, on one device or on many. What trains it is `ddp.graph.training`'s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
-from ddp.graph.errors import GraphError
-from ddp.graph.nodes import Loop, shape_of
-from ddp.graph.structure import describe, digest
+from ddp.graph.flow import Flow, Flown, Step
 from ddp.graph.trainable import Trainable
 
-if TYPE_CHECKING:
-    from ddp.graph.training import Training
 
+class Graph(Trainable, Flow):
+    """A flow of modules and what it is trained with. Made by `FlowBuilder.build`.
 
-@dataclass(frozen=True)
-class Step:
-    """One node's place in the flow."""
-
-    label: str
-    """Name of the node's module among the children of the graph."""
-    using: tuple[str, ...] = ()
-    """Tags whose values the module gets after the flow's value."""
-    tags: tuple[str, ...] = ()
-    """Names under which the output is kept."""
-    side: bool = False
-    """A fork: its output does not become the flow's value."""
-
-
-class Flown(NamedTuple):
-    """What came out of a forward pass."""
-
-    value: Any
-    tagged: dict[str, Any]
-    traced: dict[str, Any]
-    """Of tagged loops, the values of all iterations."""
-
-
-class Graph(Trainable, nn.Module):
-    """A flow of modules. Made by `FlowBuilder.build`; the first node receives all inputs of `forward`.
-
-    After a forward pass `tagged` reads the values that were tagged in it, with their autograd graph, so that an
-    auxiliary loss can use them. They are let go when the next forward pass starts, and neither copied nor pickled.
+    Distributed, `forward` divides its inputs over the replicas along their first dimension and puts the value together.
     """
 
     def __init__(self, steps: Iterable[Step], modules: Iterable[nn.Module]) -> None:
-        super().__init__()
-        self._steps = tuple(steps)
-        self._kept: dict[str, Any] = {}
-        self._traced: dict[str, Any] = {}
-        self._training: Training | None = None
-        for step, module in zip(self._steps, modules, strict=True):
-            self.add_module(step.label, module)
+        super().__init__(steps, modules)
+        self._training = None
         # A function of the module, for a copy has hooks of its own to be called with itself.
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """All tags, in the order of the flow."""
-        return tuple(tag for step in self._steps for tag in step.tags)
-
-    def tagged(self, tag: str) -> Any:
-        """The value tagged `tag` in the last forward pass. GraphError for an unknown tag, or before a forward pass."""
-        if tag in self._kept:
-            return self._kept[tag]
-        if tag not in self.tags:
-            raise GraphError(f"no tag {tag!r} in this graph; its tags are {list(self.tags)}")
-        owner = next(step.label for step in self._steps if tag in step.tags)
-        raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
-
-    def traces(self, tag: str) -> list[Any]:
-        """The values of every iteration of the loop tagged `tag` in the last forward pass, the last one too. GraphError for
-        another tag, or before a forward pass."""
-        if tag in self._traced:
-            return list(self._traced[tag])
-        looped = [tag for step in self._steps if isinstance(self._modules[step.label], Loop) for tag in step.tags]
-        if tag in looped:
-            return [self.tagged(tag)]  # raises: there was no pass
-        raise GraphError(f"no loop is tagged {tag!r} in this graph; those with a tag are {looped}")
-
-    def forward(self, *inputs: Any) -> Any:
-        """The value at the end of the flow. GraphError, naming the node and its input shapes, where shapes misfit.
-
-        Distributed: the inputs are divided over the replicas along their first dimension, and the value put together.
-        """
-        self._kept, self._traced = {}, {}  # First of all: two passes' activations never live at the same time.
-        return self.keep(self._training.forward(inputs) if self._training is not None else self.flow(*inputs))
-
-    def keep(self, flown: Flown) -> Any:
-        """Keep what a pass has tagged, for `tagged` and `traces`; its value."""
-        self._kept, self._traced = flown.tagged, flown.traced
-        return flown.value
-
-    def flow(self, *inputs: Any) -> Flown:
-        """A forward pass of this very graph, whether it is distributed or not; nothing is kept."""
-        kept: dict[str, Any] = {}
-        traced: dict[str, Any] = {}
-        for step in self._steps:
-            passed = (*inputs, *(kept[tag] for tag in step.using)) if step.using else inputs
-            value = self._run(step.label, passed)
-            if isinstance(self._modules[step.label], Loop):
-                traced |= dict.fromkeys(step.tags, value)
-                value = value[-1]
-            for tag in step.tags:
-                kept[tag] = value
-            if not step.side:
-                inputs = (value,)
-        return Flown(inputs[0], kept, traced)
-
-    def _run(self, label: str, inputs: tuple[Any, ...]) -> Any:
-        module = self._modules[label]
-        assert module is not None
-        try:
-            return module(*inputs)
-        except GraphError as error:
-            if error.node:
-                raise error.within(label) from error
-            raise GraphError(f"{error.problem} (inputs: {shape_of(inputs)})", label) from error
-        except (RuntimeError, ValueError) as error:
-            # Subclasses are not about shapes (out of memory, a lost peer): they pass as they are.
-            if type(error) not in (RuntimeError, ValueError):
-                raise
-            raise GraphError(f"{error} (inputs: {shape_of(inputs)})", label) from error
+    def _pass(self, inputs: tuple[Any, ...]) -> Flown:
+        """Do the pass that `forward` is called for, on all replicas."""
+        return self._training.forward(inputs) if self._training is not None else self.flow(*inputs)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients since the last step; distributed, those of all replicas."""
@@ -136,28 +33,11 @@ class Graph(Trainable, nn.Module):
         if self._training is not None and self._training.replicas is not None:
             self._training.replicas.forget()
 
-    @property
-    def structural_hash(self) -> str:
-        """64 hex digits: equal for graphs that compute the same function of weights and input.
-
-        Changes with modules, their hyper-parameters and the wiring; not with weights, labels, names of tags or mode.
-        Stable across processes and runs.
-        """
-        return digest(self.structure())
-
-    def structure(self) -> tuple[Any, ...]:
-        """What the hash is made of: for each node its module, its wiring by position, and whether it is a fork."""
-        position = {tag: index for index, step in enumerate(self._steps) for tag in step.tags}
-        return tuple(
-            (describe(self._modules[step.label]), tuple(position[tag] for tag in step.using), step.side)
-            for step in self._steps
-        )
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": {}, "_traced": {}, "_training": None}
+        return {**super().__getstate__(), "_training": None}
 
 
 def _loaded(graph: Graph, *_: Any) -> None:
-    """Parameters were replaced: replicas take them."""
+    """Replicas take parameters that were replaced."""
     if graph._training is not None:
         graph._training.loaded()

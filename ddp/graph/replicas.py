@@ -18,7 +18,7 @@ from ddp.graph.attributes import attributes, changes, put
 from ddp.graph.crew import Crew, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
-from ddp.graph.graph import Flown, Graph
+from ddp.graph.flow import Flow, Flown
 from ddp.graph.parallel import Batch, Pass
 from ddp.graph.scatter import piece, samples
 from ddp.graph.turns import Turns
@@ -37,8 +37,8 @@ class Replicas:
 
     def __init__(
         self,
-        graph: Graph,
-        builder: Callable[[torch.device], Graph],
+        graph: Flow,
+        builder: Callable[[torch.device], Flow],
         devices: Sequence[torch.device],
         windows: Callable[[int], Windows],
         speeds: Sequence[float] = (),
@@ -194,21 +194,21 @@ class Replicas:
         self.windows = replace(windows, balance=self.windows.balance)
 
 
-def _parts(graph: Graph) -> list[tuple[object, ...]]:
+def _parts(graph: Flow) -> list[tuple[object, ...]]:
     """Its modules, and what each has of parameters by name."""
     return [(one, *(n for n, p in one._parameters.items() if p is not None)) for one in graph.modules()]
 
 
-def _build(graph: Graph, builder: Callable[[torch.device], Graph], device: torch.device) -> Graph:
+def _build(graph: Flow, builder: Callable[[torch.device], Flow], device: torch.device) -> Flow:
     built = builder(device)
-    if not isinstance(built, Graph):
+    if not isinstance(built, Flow):
         raise GraphError(f"the builder must return a Graph, made by FlowBuilder.build, not {type(built).__name__}")
     if built is graph:
         raise GraphError("the builder returned the graph itself: it must make a new one each time it is called")
     return built.to(device)
 
 
-def _check(models: Sequence[Graph]) -> None:
+def _check(models: Sequence[Flow]) -> None:
     """All alike, and none sharing its weights with another. GraphError that says what to do."""
     seen: set[int] = set()
     for model in models:

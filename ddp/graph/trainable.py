@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ddp.graph.graph import Graph
+    from ddp.graph.flow import Flow
     from ddp.graph.loader import DataLoader, GraphBatch
     from ddp.graph.training import Schedule, Training
 
@@ -25,7 +25,7 @@ class Trainable:
     _training: Training | None
 
     def distribute(
-        self, builder: Callable[[torch.device], Graph], devices: Sequence[str | torch.device] | None = None
+        self, builder: Callable[[torch.device], Flow], devices: Sequence[str | torch.device] | None = None
     ) -> None:
         """A replica on each of `devices`; None: on every CUDA device. `builder(device)` makes a graph like this one.
 
@@ -34,7 +34,7 @@ class Trainable:
         """
         self._begun(or_begin=True).distribute(builder, devices)
 
-    def auto_distribute(self, builder: Callable[[torch.device], Graph]) -> bool:
+    def auto_distribute(self, builder: Callable[[torch.device], Flow]) -> bool:
         """`distribute` over all CUDA devices if there are two or more; whether it was done."""
         return self._begun(or_begin=True).auto_distribute(builder)
 

@@ -17,7 +17,7 @@ from ddp.graph.config import DdpConfig
 from ddp.graph.devices import cuda_devices, resolve
 from ddp.graph.epochs import alone, shared
 from ddp.graph.errors import GraphError
-from ddp.graph.graph import Flown, Graph
+from ddp.graph.flow import Flow, Flown
 from ddp.graph.loader import DataLoader, GraphBatch, check
 from ddp.graph.parallel import Batch
 from ddp.graph.replicas import Replicas
@@ -45,7 +45,7 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 class Training:
     """What `graph` is trained with. Made by the first call that needs it."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Flow) -> None:
         self.graph = graph
         self.replicas: Replicas | None = None
         self.steps = 0
@@ -65,7 +65,7 @@ class Training:
         self._config = config
 
     def distribute(
-        self, builder: Callable[[torch.device], Graph], devices: Sequence[str | torch.device] | None = None
+        self, builder: Callable[[torch.device], Flow], devices: Sequence[str | torch.device] | None = None
     ) -> None:
         """See `Graph.distribute`."""
         if self.replicas is not None:
@@ -88,7 +88,7 @@ class Training:
         if self._factory is not None:
             self.set_optimizer(self._factory)
 
-    def auto_distribute(self, builder: Callable[[torch.device], Graph]) -> bool:
+    def auto_distribute(self, builder: Callable[[torch.device], Flow]) -> bool:
         """See `Graph.auto_distribute`."""
         if len(cuda_devices()) < 2:
             return False
@@ -237,7 +237,7 @@ class Training:
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))
 
 
-def _refuse_others(model: Graph, optimizer: torch.optim.Optimizer) -> None:
+def _refuse_others(model: Flow, optimizer: torch.optim.Optimizer) -> None:
     """Raise GraphError for what the optimizer of a replica has of elsewhere: every replica's would step it, each time."""
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):

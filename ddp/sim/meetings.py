@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from ddp.core.commands import Average, Join
 from ddp.core.events import Alive, Averaged, AverageFailed
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Step, Worker
 from ddp.sim.collectives import Collectives, Then
-
-if TYPE_CHECKING:
-    from ddp.sim.ranks import Ranks
+from ddp.sim.states import RankStates
 
 
 class Meetings:
-    """The collectives of a simulation's ranks."""
+    """The collectives of a simulation's ranks. `act` has a rank do what comes next."""
 
-    def __init__(self, ranks: Ranks, torn: Callable[[int], bool]) -> None:
+    def __init__(self, ranks: RankStates, act: Callable[[int], None], torn: Callable[[int], bool]) -> None:
+        self._act = act
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
         self._collectives = Collectives(self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn)
@@ -102,7 +100,7 @@ class Meetings:
             if rank.alive:
                 rank.busy, rank.left = False, self._timeline.now
                 next()
-                self._ranks.act(index)
+                self._act(index)
 
         if rank.group is None:
             self._timeline.after(0.0, leave, broke)

@@ -6,22 +6,22 @@ in `ddp.sim.meetings`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop
-from ddp.core.events import Alive, Averaged, Evaluated, Failed, Finished, Progress, RankEvent, Saved, Shared, Snapshot
+from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.core.world import World
 from ddp.sim.meetings import Meetings
-from ddp.sim.parts import Costs, Rank, Trained
+from ddp.sim.parts import Costs
+from ddp.sim.states import RankStates
 from ddp.sim.timeline import Timeline
 
 
-class Ranks:
+class Ranks(RankStates):
     """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` says that a rank's process has ended."""
 
     def __init__(
@@ -34,30 +34,19 @@ class Ranks:
         faults: tuple[Fault, ...],
         torn: Callable[[int], bool],
     ) -> None:
-        self.world, self.costs, self.timeline = world, costs, timeline
-        self.all = [Rank() for _ in range(world.size)]
+        super().__init__(world, costs, timeline, tell)
         self.in_step = False
         """Gradients are averaged inside every step."""
-        self.trained: list[Trained] = []
-        self.weights: list[tuple[int, dict[int, int]]] = []
         self.struck: list[tuple[float, Fault]] = []
         self.average = 0
         """What is in the last average of snapshots, as bits."""
         self.shared: dict[int, int] = {}
         """Round -> what was laid down of it for those who missed it, as bits."""
-        self._tell, self._lost = tell, lost
+        self._lost = lost
         self._script: dict[tuple[int, int], list[Fault]] = {}
         for fault in faults:
             self._script.setdefault((fault.rank, fault.step), []).append(fault)
-        self._meetings = Meetings(self, torn)
-
-    def tell(self, event: RankEvent) -> None:
-        """Send an event, unless it is one of those that are lost."""
-        rank = self.all[event.rank]
-        if rank.mute and not isinstance(event, Alive):
-            rank.mute -= 1
-        else:
-            self._tell(event)
+        self._meetings = Meetings(self, self.act, torn)
 
     def deliver(self, order: RankCommand) -> None:
         """An order arrives."""
@@ -168,43 +157,6 @@ class Ranks:
         self.train(index, step, start)
         self.all[index].content |= 1 << len(self.trained) - 1
         self.done(index, step)
-
-    def train(self, index: int, step: Step, start: float) -> None:
-        """A step of `index` ends now."""
-        entry = Trained(index, step.batch, start, self.timeline.now, step.seen)
-        self.trained.append(entry)
-        self.all[index].last = entry
-
-    def done(self, index: int, step: Step) -> None:
-        """The rank counts the step that it has done, and reports if it is time."""
-        rank = self.all[index]
-        assert rank.last is not None
-        rank.done += 1
-        rank.pending.append(rank.last)
-        rank.steps += 1
-        rank.samples += step.batch.samples
-        if step.last or self.timeline.now - rank.reported >= self.costs.report_s:
-            self.report(index)
-
-    def report(self, index: int) -> None:
-        """Say what was trained since the last report."""
-        rank = self.all[index]
-        for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
-            entries = list(group)
-            samples = sum(entry.batch.samples for entry in entries)
-            busy = sum(entry.stop - entry.start for entry in entries)
-            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
-        rank.pending, rank.reported = [], self.timeline.now
-
-    def contribute(self, index: int, round: int) -> tuple[int, int]:
-        """(steps, samples) that the rank brings into an average; it counts anew."""
-        rank = self.all[index]
-        brought = (rank.steps, rank.samples)
-        if not self.weights or self.weights[-1][0] != round:
-            self.weights.append((round, {}))
-        self.weights[-1][1][index] = rank.samples
-        rank.steps, rank.samples, rank.after = 0, 0, round
-        return brought
 
     def _lay_down(self, index: int, order: Average) -> None:
         rank = self.all[index]

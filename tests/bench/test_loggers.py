@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from bench import loggers
-from bench.loggers import Said, beside
+from bench.loggers import beside
+from bench.loggers.info import RunInfo
 from bench.loggers.recorded import recorded
 from bench.runfolder import CONFIG, find_runs
 from tests.bench.conftest import Bench
@@ -188,7 +189,7 @@ def test_a_logger_that_dies_or_hangs_is_not_waited_for(
     if how == "hang":
         monkeypatch.setattr(beside, "ENDING_S", 0.5)
     with beside.Beside(
-        ("mlflow",), tmp_path / "making", tmp_path, Said("m", "solo", "r", "h", 1, "accuracy", 0.0)
+        ("mlflow",), tmp_path / "making", tmp_path, RunInfo("m", "solo", "r", "h", 1, "accuracy", 0.0)
     ) as it:
         process = it._processes["mlflow"]
         (note,) = it.end(folder)

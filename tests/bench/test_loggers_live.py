@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from bench import loggers
-from bench.loggers import Said
 from bench.loggers.follow import Following
+from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
 from ddp.core.events import Evaluated
@@ -23,7 +23,7 @@ from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, mak
 from tests.bench.test_loggers import scalars_in
 
 SPEC = make_spec()
-SAID = Said(SPEC.model, SPEC.mode, SPEC.run_id, SPEC.config_hash, SPEC.world_size, "accuracy", LAUNCHED)
+SAID = RunInfo(SPEC.model, SPEC.mode, SPEC.run_id, SPEC.config_hash, SPEC.world_size, "accuracy", LAUNCHED)
 
 
 class Making:
@@ -106,7 +106,7 @@ def test_a_run_that_is_killed_leaves_what_there_was(tmp_path: Path) -> None:
     making.grow()
     code = (
         "import sys, time; from pathlib import Path; from bench.loggers.beside import Beside\n"
-        "from bench.loggers import Said\n"
+        "from bench.loggers.info import RunInfo\n"
         f"b = Beside(('tensorboard',), *map(Path, sys.argv[1:]), {SAID})\n"
         "print(b._processes['tensorboard'].pid, flush=True); time.sleep(60)"
     )

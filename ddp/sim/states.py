@@ -1,0 +1,69 @@
+"""The states of a simulation's ranks, and the entries that are made in them. Decides nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from ddp.core.events import Alive, Progress, RankEvent
+from ddp.core.worker import Step
+from ddp.core.world import World
+from ddp.sim.parts import Costs, Rank, Trained
+from ddp.sim.timeline import Timeline
+
+
+class RankStates:
+    """All ranks as they are. `send` takes an event to the coordinator."""
+
+    def __init__(self, world: World, costs: Costs, timeline: Timeline, send: Callable[[RankEvent], None]) -> None:
+        self.world, self.costs, self.timeline = world, costs, timeline
+        self.all = [Rank() for _ in range(world.size)]
+        self.trained: list[Trained] = []
+        self.weights: list[tuple[int, dict[int, int]]] = []
+        """By round: rank -> samples that it brought in."""
+        self._send = send
+
+    def tell(self, event: RankEvent) -> None:
+        """Send an event, unless it is one of those that are lost."""
+        rank = self.all[event.rank]
+        if rank.mute and not isinstance(event, Alive):
+            rank.mute -= 1
+        else:
+            self._send(event)
+
+    def train(self, index: int, step: Step, start: float) -> None:
+        """A step of `index` ends now."""
+        entry = Trained(index, step.batch, start, self.timeline.now, step.seen)
+        self.trained.append(entry)
+        self.all[index].last = entry
+
+    def done(self, index: int, step: Step) -> None:
+        """The rank counts the step that it has done, and reports if it is time."""
+        rank = self.all[index]
+        assert rank.last is not None
+        rank.done += 1
+        rank.pending.append(rank.last)
+        rank.steps += 1
+        rank.samples += step.batch.samples
+        if step.last or self.timeline.now - rank.reported >= self.costs.report_s:
+            self.report(index)
+
+    def report(self, index: int) -> None:
+        """Say what was trained since the last report."""
+        rank = self.all[index]
+        for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
+            entries = list(group)
+            samples = sum(entry.batch.samples for entry in entries)
+            busy = sum(entry.stop - entry.start for entry in entries)
+            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
+        rank.pending, rank.reported = [], self.timeline.now
+
+    def contribute(self, index: int, round: int) -> tuple[int, int]:
+        """(steps, samples) that the rank brings into an average; it counts anew."""
+        rank = self.all[index]
+        brought = (rank.steps, rank.samples)
+        if not self.weights or self.weights[-1][0] != round:
+            self.weights.append((round, {}))
+        self.weights[-1][1][index] = rank.samples
+        rank.steps, rank.samples, rank.after = 0, 0, round
+        return brought
