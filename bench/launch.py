@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
@@ -150,9 +151,8 @@ def _complete(
     try:  # whoever interrupts does not wait for pictures
         write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     except OSError as error:
-        note = (
-            f"the timeline is not written ({reason(error)}); all else is: python -m bench timeline RUN_FOLDER writes it"
-        )
+        place = shlex.quote(str(writer.destination(metrics.status).absolute()))
+        note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
         metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     return writer.commit(metrics.status), metrics

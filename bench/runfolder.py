@@ -98,7 +98,11 @@ def _resumable(folder: Path) -> bool:
 
 def going_on(folder: Path) -> str:
     """The command that goes on with the run in `folder`; empty if it has no checkpoint."""
-    return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}" if _resumable(folder) else ""
+    return _resuming(folder) if _resumable(folder) else ""
+
+
+def _resuming(folder: Path) -> str:
+    return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
 
 
 class NotInPlace(OSError):
@@ -126,13 +130,20 @@ class RunWriter:
         except OSError as error:
             raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
 
-    def commit(self, status: str) -> Path:
-        """Rename into place; the final folder. An `ok` run replaces what was there; another one never replaces an `ok`
-        one, nor one that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it. Checkpoints are
-        kept until a run of the cell is `ok`. Raises NotInPlace: what was written stays where it is, under `path`."""
-        beside = self._place.with_name(self._place.name + FAILED)
+    @property
+    def _beside(self) -> Path:
+        return self._place.with_name(self._place.name + FAILED)
+
+    def destination(self, status: str) -> Path:
+        """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
+        that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
         kept = _may_be_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
-        destination = beside if status != "ok" and kept else self._place
+        return self._beside if status != "ok" and kept else self._place
+
+    def commit(self, status: str) -> Path:
+        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
+        NotInPlace: what was written stays where it is, under `path`."""
+        destination = self.destination(status)
         try:
             if status == "ok":
                 shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
@@ -140,7 +151,7 @@ class RunWriter:
         except OSError as error:
             raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
         if status == "ok":
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(self._beside, ignore_errors=True)
             with suppress(OSError):  # the run is in place; the next one tidies up
                 _clean(self._place.parent, self._place.name, everything=True)
         return destination
@@ -150,7 +161,7 @@ class RunWriter:
         if not _resumable(self.path):
             return "nothing is kept, as there is no checkpoint yet"
         last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
-        return f"the last checkpoint is {last}; with room again, go on by: python -m bench resume={self._place}"
+        return f"the last checkpoint is {last}; with room again, go on by: {_resuming(self._place)}"
 
     def discard(self, copied: bool = False) -> None:
         """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""

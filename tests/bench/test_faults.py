@@ -167,7 +167,7 @@ def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsy
 
 def test_the_traceback_of_an_error_that_ends_the_run_later_is_in_the_log_once() -> None:
     log, seen, trace = io.StringIO(), io.StringIO(), "Traceback: where"
-    with Monitor(SPEC, Console(file=io.StringIO()), log) as monitor:
+    with Monitor(SPEC, Console(file=io.StringIO()), log, LAUNCHED) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", f"{trace}\n"), "ValueError: no"):
             monitor.update(record, getattr(record, "at", 105.0))
         monitor.say(trace, on=Console(file=seen))

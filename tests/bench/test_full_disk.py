@@ -34,7 +34,7 @@ def limits_put_back() -> Iterator[None]:
         (
             "saved",
             r"File too large: runs/.*\.jsonl; the last checkpoint is runs/.*/checkpoints/000003; with room again, go on "
-            r"by: python -m bench resume=runs/mlp/solo/w1-s0-\w+",
+            r"by: python -m bench resume=/\S+/runs/mlp/solo/w1-s0-\w+",
         ),
         (
             "files",

@@ -22,8 +22,10 @@ PRINTED = {
     "cli.py",  # the name of a verb, before --help
     "complaints.py",
     "judging.py",
+    "launch.py",  # run by tests/runtime/test_shortage.py
     "listing.py",
     "reproduce.py",
+    "runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py
     "summary.py",
     "validate/further.py",
     "validate/reference.py",

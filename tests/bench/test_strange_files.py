@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("grown")
     with pytest.MonkeyPatch.context() as patch:
         bench = faked(patch, folder)
-        patch.setattr("bench.timeline.draw", lambda stream, spec, launched, path: path.write_bytes(b"PNG"))
+        patch.setattr("bench.timeline.draw", lambda stream, spec, path: path.write_bytes(b"PNG"))
         seeds = ",".join(map(str, SEEDS))
         words = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=1", f"seed={seeds}")
         assert bench("-m", *words, "report=false", "validate=false") == 0

@@ -192,7 +192,8 @@ def test_the_report_names_them_as_well(tmp_path: Path, damage: str, monkeypatch:
     spoil(next((tmp_path / "runs" / "mlp" / mode).iterdir()))
     text = report.write_report(tmp_path / "runs", tmp_path / "out", previous=tmp_path / "runs").read_text()
     assert reason.partition(" - ")[0].partition("`")[0] in text
-    assert "**1 folder could not be read.**" in text
+    assert "**2 folders could not be read.**" in text
+    assert "of the earlier tree: " in text
 
 
 def test_sound_seeds_of_the_same_cell_are_judged(tmp_path: Path, base: Path) -> None:

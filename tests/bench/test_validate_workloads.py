@@ -142,4 +142,6 @@ def test_the_command_for_a_baseline_says_all_of_the_training(tmp_path: Path) -> 
     assert f"seed={','.join(map(str, range(20)))}" in said
     alien = ("world_size", "cluster.speeds", "cluster.tolerate", "averaging", "policy", "train.lr_scale_ratio")
     assert not [word for word in said if word.startswith(alien)]
-    assert told.line.endswith("python -m bench baseline propose runs/baselines --mode solo, and accept")
+    assert told.line.endswith(
+        "python -m bench baseline propose runs/baselines --mode solo && python -m bench baseline accept"
+    )
