@@ -133,8 +133,10 @@ class Step:
             )
         if self._first:
             self._first = False
-            _refuse_backward(model)
-            _refuse_others(loss, model)
+            if not _gradients(model):
+                _refuse_others(loss, model)
+            elif loss.grad_fn is not None:
+                raise ValueError(BACKWARD)
         shaped: Tensor = loss.reshape(())
         return shaped
 
@@ -163,13 +165,16 @@ def _remedy(loss: Any) -> str:
     return ""
 
 
-def _refuse_backward(model: nn.Module) -> None:
-    """Gradients are clear before a step."""
-    if any(p.grad is not None and bool(p.grad.to_dense().any()) for p in model.parameters()):
-        raise ValueError(
-            "train_step called backward(), and gradients would count twice: return the loss (the sum, of several) and leave "
-            "backward to the Trainer; for gradients of another kind use torch.autograd.grad, or clear them again"
-        )
+BACKWARD = (
+    "train_step called backward(), and gradients would count twice: return the loss (the sum, of several) and leave "
+    "backward to the Trainer; for gradients of another kind use torch.autograd.grad, or clear them again, or return a loss without a "
+    "graph, loss.detach().requires_grad_()"
+)
+
+
+def _gradients(model: nn.Module) -> bool:
+    """Return whether the step has left gradients, which were clear before it."""
+    return any(p.grad is not None and bool(p.grad.to_dense().any()) for p in model.parameters())
 
 
 def _refuse_others(loss: Tensor, model: nn.Module) -> None:
