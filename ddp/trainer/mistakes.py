@@ -167,8 +167,8 @@ def _remedy(loss: Any) -> str:
 
 BACKWARD = (
     "train_step called backward(), and gradients would count twice: return the loss (the sum, of several) and leave "
-    "backward to the Trainer; for gradients of another kind use torch.autograd.grad, or clear them again, or return a loss without a "
-    "graph, loss.detach().requires_grad_()"
+    "backward to the Trainer; for gradients of another kind use torch.autograd.grad, or clear them again, or return a "
+    "loss without a graph, loss.detach().requires_grad_()"
 )
 
 
