@@ -7,6 +7,7 @@ site can have a name of its own lead here.
 
 from __future__ import annotations
 
+import os
 import webbrowser
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.hosts import named
+from ddp import regular
 
 HOST, PORT = "127.0.0.1", 9001
 UI = "https://ui.perfetto.dev"
@@ -45,10 +47,23 @@ class Handler(SimpleHTTPRequestHandler):
         name = self.path.partition("?")[0].removeprefix("/")
         if name in ("", "index.html"):
             self.path = "/timeline.html"
-        elif "/" in name or "%2f" in name.lower() or not Path(self.translate_path(self.path)).is_file():
+        elif "/" in name or "%2f" in name.lower():
             self.send_error(404)
             return None
-        return super().send_head()
+        return self._file(Path(self.translate_path(self.path)))
+
+    def _file(self, path: Path) -> Any:
+        """Send the headers of a regular file and return it, open; None after an error."""
+        try:
+            file = regular.opened(path, regular.RECORDS)
+        except OSError:
+            self.send_error(404)
+            return None
+        self.send_response(200)
+        self.send_header("Content-Type", self.guess_type(path))
+        self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
+        self.end_headers()
+        return file
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the command has said where everything is."""

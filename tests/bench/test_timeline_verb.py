@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import json
 import threading
 from collections.abc import Iterator
@@ -132,6 +133,12 @@ def test_perfetto_may_read_the_trace_and_nobody_else(run: Path, port: int) -> No
         assert ask(port, path)[0] == 404, path
     assert ask(port, "/timeline.json", Host="evil.example")[0] == 403
     assert ask(port, "/timeline.json", "POST")[0] == 501
+
+
+def test_a_pipe_in_the_folder_is_not_waited_for(run: Path, port: int) -> None:
+    os.mkfifo(run / "pipe.json")
+    assert ask(port, "/pipe.json")[0] == 404
+    assert ask(port, "/timeline.json", "HEAD")[1]["Content-Length"] == str((run / "timeline.json").stat().st_size)
 
 
 def test_a_port_that_is_taken_is_a_line_with_the_remedy(run: Path, port: int) -> None:

@@ -198,7 +198,7 @@ def test_a_new_run_leaves_what_can_be_gone_on_with_until_it_is_ok(left):
 
 
 def test_gone_on_twice_the_last_time_from_a_cold_start(warm, tmp_path):
-    words = (*SMALL, "mode=cpu_sync", "train.epochs=10", "checkpoint.every=5", "checkpoint.unit=averages")
+    words = (*SMALL, "mode=cpu_sync", "train.epochs=6", "checkpoint.every=5", "checkpoint.unit=averages")
     first = killed(warm, tmp_path, *words, checkpoint=2)
     latest = max(int(path.name) for path in first.glob("checkpoints/[0-9]*"))
     killed(warm, tmp_path, f"resume={place(first)}", *QUIET, checkpoint=latest + 2)

@@ -51,8 +51,8 @@ def chosen(name: str, world_size: int) -> list[tuple[str, str]]:
     return picked + [(model, list(OPTIMIZERS)[turn % 3]) for model in others]
 
 
-FIELD = [(name, size, cell) for size in reversed(SIZES) for name in ENTRANTS for cell in chosen(name, size)]
-"""The most ranks first: none waits long for those that are needed for a cell without it, as transports do not."""
+FIELD = {size: [(name, cell) for name in ENTRANTS for cell in chosen(name, size)] for size in SIZES}
+"""Number of ranks -> the cells of all engines."""
 
 
 def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> Course:
@@ -66,10 +66,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, tuple[str, str]], Trained]:
-    """What each engine made of each of its cells; all of them are trained at once, by processes that are started once."""
-    folder = tmp_path_factory.mktemp("field")
-    entrants.train([(ENTRANTS[name], taken(name, size, cell, data)) for name, size, cell in FIELD], folder)
-    return lambda *entry: entrants.trained(FIELD.index(entry), entry[1], folder)
+    """What each engine made of each of its cells. Those of a number of ranks are trained one after the other, by processes
+    that are started once."""
+    folders: dict[int, Path] = {}
+
+    def of(name: str, size: int, cell: tuple[str, str]) -> Trained:
+        if size not in folders:
+            folders[size] = tmp_path_factory.mktemp(f"field-{size}")
+            entrants.train([(ENTRANTS[n], taken(n, size, c, data)) for n, c in FIELD[size]], folders[size])
+        return entrants.trained(FIELD[size].index((name, cell)), size, folders[size])
+
+    return of
 
 
 @cache
