@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import os
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
