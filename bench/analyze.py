@@ -8,11 +8,11 @@ from typing import Any
 from bench.analysis import faults
 from bench.analysis.breakdown import breakdown, seconds_in, walls
 from bench.analysis.ledger import ledger
-from bench.analysis.stream import Stream, sort
+from bench.analysis.stream import RunRecords, sort
 from bench.analysis.syncing import elche, sync
 from bench.analysis.timeline import timeline
 from bench.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
-from bench.schema import SCHEMA_VERSION, Epoch, Final, Memory, Metrics, Resumed, Time
+from bench.schema import SCHEMA_VERSION, Epoch, Final, PeakMemory, Metrics, ResumedFrom, Time
 from bench.spec import RunSpec
 from ddp.runtime.codec import Record
 
@@ -59,7 +59,7 @@ def analyze(
     return metrics.model_copy(update={"timeline": timeline(stream, metrics, spec.config)})
 
 
-def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> dict[str, Any]:
+def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
     """Where the time went, what it cost."""
     wall, trained = walls(stream, spec.world_size), train_seconds(stream)
     ranks = breakdown(stream, wall)
@@ -73,7 +73,7 @@ def _measured(spec: RunSpec, stream: Stream, launched: float, ended: float) -> d
     }
 
 
-def _identity(spec: RunSpec, stream: Stream) -> dict[str, Any]:
+def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
     """What was run, and how much of it."""
     ready = [stream.ready[rank] for rank in sorted(stream.ready)]
     digests = {event.digest for event in stream.finished.values()}
@@ -104,7 +104,7 @@ _SAME_NAME = (
 HIDDEN = "collectives lie inside forward, backward and optimizer: compute holds them, and no efficiency is known"
 
 
-def _notes(stream: Stream) -> list[str]:
+def _notes(stream: RunRecords) -> list[str]:
     notes = []
     if len({event.digest for event in stream.finished.values()}) > 1:
         notes.append("the ranks ended with different parameters")
@@ -126,7 +126,7 @@ def _notes(stream: Stream) -> list[str]:
     return notes
 
 
-def _restarted(restarts: int, stream: Stream) -> list[str]:
+def _restarted(restarts: int, stream: RunRecords) -> list[str]:
     """That torchrun's last start of the processes was not the first."""
     if not restarts:
         return []
@@ -134,10 +134,10 @@ def _restarted(restarts: int, stream: Stream) -> list[str]:
     return [f"torchrun started its processes again {'once' if restarts == 1 else f'{restarts} times'}{anew}"]
 
 
-def _resumed(stream: Stream) -> Resumed | None:
+def _resumed(stream: RunRecords) -> ResumedFrom | None:
     if stream.resumed is None or stream.earlier is None:
         return None
-    return Resumed(
+    return ResumedFrom(
         source=stream.resumed.source,
         checkpoint=stream.resumed.index,
         epochs=stream.resumed.epochs,
@@ -161,7 +161,7 @@ def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
     )
 
 
-def _time(stream: Stream, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float) -> Time:
+def _time(stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
     evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
     return Time(
@@ -175,9 +175,9 @@ def _time(stream: Stream, launched: float, ended: float, trained: float, wall: l
     )
 
 
-def _memory(world_size: int, stream: Stream) -> Memory:
+def _memory(world_size: int, stream: RunRecords) -> PeakMemory:
     last = [stream.finished.get(rank) for rank in range(world_size)]
-    return Memory(
+    return PeakMemory(
         peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
         peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
     )

@@ -22,7 +22,7 @@ from bench.journal import Journal
 from bench.modelgraph import described
 from bench.plan import RunPlan
 from bench.progress import Monitor
-from bench.resume import Source, earlier
+from bench.resume import ResumeSource, earlier
 from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS, NotInPlace, RunWriter, Unwritten, write_text
 from bench.schema import Metrics
 from bench.spec import RunSpec
@@ -60,7 +60,7 @@ class _End:
     """Of the rank that failed."""
 
 
-def launch(plan: RunPlan, console: Console, source: Source | None = None, restarts: int = 0) -> Outcome:
+def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, restarts: int = 0) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
@@ -129,7 +129,7 @@ def _write_plan(folder: Path, plan: RunPlan) -> None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
-def _take_over(source: Source, folder: Path, at: float) -> tuple[Path, float]:
+def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, float]:
     """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. The checkpoint
     there, and when the run began."""
     with usage():
@@ -184,7 +184,7 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
     return _End("ok")
 
 
-def _announce(spec: RunSpec, monitor: Monitor, source: Source | None) -> None:
+def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> None:
     monitor.say(
         f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {plural(spec.epochs, 'epoch')} of batches of "
         f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"

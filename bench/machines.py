@@ -36,8 +36,8 @@ from models.setup import Recipe
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from bench.resume import Source
-    from ddp.runtime.remote.muster import Muster
+    from bench.resume import ResumeSource
+    from ddp.runtime.remote.muster import RendezvousServer
 
 CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
 """Tasks that may be ordered from another host."""
@@ -108,7 +108,7 @@ class Machines:
 
     def __init__(self, place: Seat) -> None:
         self.seat = place
-        self._muster: Muster | None = None
+        self._muster: RendezvousServer | None = None
         self._store: Store | None = None
 
     def settle(self, config: Config) -> Config:
@@ -129,7 +129,7 @@ class Machines:
             self._open(cluster.bind)
         return replace(config, world_size=place.world_size)
 
-    def left(self, place: Path) -> Source | Path | None:
+    def left(self, place: Path) -> ResumeSource | Path | None:
         """What this command's processes before the last restart left of the run in `place`: what to go on from, or the
         folder of the finished run; None: nothing, or there was no restart."""
         from bench.resume import locate
@@ -143,7 +143,7 @@ class Machines:
         return None
 
     @property
-    def muster(self) -> Muster:
+    def muster(self) -> RendezvousServer:
         """Where the outposts come; `settle` has opened it."""
         assert self._muster is not None
         return self._muster
@@ -152,7 +152,7 @@ class Machines:
         """Listen, and say so at the store. Raises ValueError, OSError, RankLost."""
         if self._muster is not None:
             return
-        from ddp.runtime.remote.muster import Company, Muster
+        from ddp.runtime.remote.muster import Company, RendezvousServer
 
         place, (address, interface) = self.seat, interface_of(bind)
         if place.nodes > 1 and ipaddress.ip_address(address).is_loopback and not _loopback(place.store):
@@ -163,7 +163,7 @@ class Machines:
         key, run = _key(place), secrets.token_bytes(16)
         if place.nodes > 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        self._muster = Muster(
+        self._muster = RendezvousServer(
             Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, CATALOGUE), address
         )
         host, port = self._muster.address
@@ -269,7 +269,7 @@ def _over(place: Seat, key: bytes, store: Store) -> int | None:
 
 def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
     from ddp.runtime import forkserver
-    from ddp.runtime.remote.outpost import Outpost, Post, arrive
+    from ddp.runtime.remote.outpost import NodeAgent, Post, arrive
     from ddp.runtime.remote.wire import Silent
 
     address = (str(said["host"]), int(said["port"]))
@@ -280,7 +280,7 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
     try:
         wire, clock = arrive(post, STORE_S, lambda: _over(place, key, store) is not None)
-        with Outpost(post, wire, clock) as outpost:
+        with NodeAgent(post, wire, clock) as outpost:
             return outpost.serve()
     except EngineError as error:
         silent = isinstance(error, Silent)

@@ -55,7 +55,7 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
             kept.append(tensor)
             origins[id(tensor)] = set(found)
 
-    class Following(TorchFunctionMode):
+    class ShapeRecorder(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             value = func(*args, **(kwargs or {}))
             if not stack and tensors(value) and (found := sources(args, kwargs)):
@@ -91,7 +91,7 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
     hooks = [leaf.register_forward_pre_hook(entered, with_kwargs=True) for leaf in leaves]
     hooks += [leaf.register_forward_hook(left) for leaf in leaves]
     try:
-        with torch.no_grad(), Following():
+        with torch.no_grad(), ShapeRecorder():
             model(*inputs)
     finally:
         for hook in hooks:

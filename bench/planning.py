@@ -31,7 +31,7 @@ RUNS = Path("runs")
 
 
 @dataclass
-class Planned:
+class PlannedRuns:
     """The runs of a command line."""
 
     specs: list[RunSpec] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Planned:
 
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
     """Print the plan of a command line. Raises UsageError."""
-    planned = Planned()
+    planned = PlannedRuns()
     compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
     for line in table(planned, _history(planned)):
         print(line)
@@ -82,7 +82,7 @@ def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
 
 def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
     """One line on a sweep that is about to start, silent on one that cannot; whether every point of it composes."""
-    planned = Planned()
+    planned = PlannedRuns()
     try:
         compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
     except UsageError:
@@ -92,13 +92,13 @@ def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> 
     return True
 
 
-def _history(planned: Planned) -> list[Metrics]:
+def _history(planned: PlannedRuns) -> list[Metrics]:
     roots = {Path(spec.output).resolve() for spec in planned.specs} | {RUNS.resolve()}
     outer = [root for root in sorted(roots) if root.is_dir() and not roots.intersection(root.parents)]
     return [run.metrics for root in outer for run in find_runs(root)[0]]
 
 
-def table(planned: Planned, history: Sequence[Metrics]) -> list[str]:
+def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
     """A row for each cell: its seeds, how many are there, what the others will take."""
     cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
     for index, spec in enumerate(planned.specs):
@@ -119,7 +119,7 @@ def table(planned: Planned, history: Sequence[Metrics]) -> list[str]:
     return [*lines, total(planned, history)]
 
 
-def total(planned: Planned, history: Sequence[Metrics]) -> str:
+def total(planned: PlannedRuns, history: Sequence[Metrics]) -> str:
     """How many runs of how many cells, and how long they will take."""
     left = [spec for spec, done in zip(planned.specs, planned.done, strict=True) if not done]
     known: dict[str, Estimate] = {}

@@ -21,7 +21,7 @@ from bench.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, st
 from ddp import regular
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.commands import Books, Evaluate
+from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
@@ -34,7 +34,7 @@ FREE = ("resume", "output", "report", "validate", "force", "logger", "dashboard"
 
 
 @dataclass(frozen=True)
-class Source:
+class ResumeSource:
     """A run that can be gone on with."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Source:
         return str(mode.parent.parent) if known else None
 
 
-def locate(path: Path, since: float = 0.0) -> Source | Path:
+def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     """The run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
 
     `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
@@ -76,7 +76,7 @@ def locate(path: Path, since: float = 0.0) -> Source | Path:
     if not found:
         raise ValueError(f"resume={path}: {problems[0] if problems else _none(folders[0])}; run it anew")
     _, folder, checkpoint = max(found, key=lambda entry: entry[0])
-    return Source(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
+    return ResumeSource(folder, read_object(folder / CONFIG), checkpoint, tuple(problems))
 
 
 def _begun(folder: Path) -> float:
@@ -115,7 +115,7 @@ def agree(said: Mapping[str, Any], saved: dict[str, Any]) -> None:
             )
 
 
-def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config:
+def configured(asked: Config, said: Mapping[str, Any], source: ResumeSource) -> Config:
     """The configuration of the run that is gone on with. `said`: what the command line says, by key, in `asked`.
 
     Raises ValueError for what contradicts the run.
@@ -136,7 +136,7 @@ def configured(asked: Config, said: Mapping[str, Any], source: Source) -> Config
     return replace(own, checkpoint=replace(own.checkpoint, **new))
 
 
-def check(plan: RunPlan, source: Source) -> RunPlan:
+def check(plan: RunPlan, source: ResumeSource) -> RunPlan:
     """`plan` if it is of the run that is gone on with. Raises ValueError."""
     if plan.spec.run_id != source.config.get("run_id"):
         raise ValueError(
@@ -206,7 +206,7 @@ def _typed(said: Any, kind: type[Any]) -> Any:
     return kind(**{name: getattr(checked, name) for name in said})
 
 
-def earlier(source: Source, at: float) -> list[str]:
+def earlier(source: ResumeSource, at: float) -> list[str]:
     """The records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and that it goes on then.
 
     Raises ValueError if they do not have the checkpoint.
@@ -243,7 +243,7 @@ def _records(path: Path) -> list[tuple[float, Any]]:
         raise ValueError(f"{path}: not the records of a run ({error}); begin the run anew") from error
 
 
-def _limits(records: Sequence[tuple[float, Any]], index: int, books: Books) -> dict[int, float]:
+def _limits(records: Sequence[tuple[float, Any]], index: int, books: CoordinatorCheckpoint) -> dict[int, float]:
     """Rank -> until when what it trained is in the checkpoint: it laid down a snapshot for its average, or saved it."""
     limits: dict[int, float] = {}
     last: dict[int, float] = {}
@@ -260,7 +260,7 @@ def _limits(records: Sequence[tuple[float, Any]], index: int, books: Books) -> d
 class _Counting:
     """Whether a record is of what the checkpoint's model knows of."""
 
-    def __init__(self, books: Books, limits: Mapping[int, float]) -> None:
+    def __init__(self, books: CoordinatorCheckpoint, limits: Mapping[int, float]) -> None:
         self._books, self._limits = books, limits
         self._held = {ledger.epoch: ledger.merged for ledger in books.ledgers}
         """Epoch that was not over -> what of it is in the model, ascending."""

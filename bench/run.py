@@ -1,6 +1,6 @@
 """The verb `run`: one cell of the matrix, or with `-m` a sweep of them. The only module that talks to Hydra at run time.
 
-Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `Cell`, and the next one runs.
+Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `CellOutcome`, and the next one runs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bench.compose import compose
 from bench.config import Config, typed
 from bench.exitcodes import STATUS, Exit, gravest
 from bench.loggers import chosen
-from bench.loggers.beside import Beside as Loggers
+from bench.loggers.beside import DashboardProcess as Loggers
 from bench.loggers.info import RunInfo
 from bench.moot import moot
 from bench.plan import RunPlan, plan
 from bench.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
-from bench.summary import Cell
+from bench.summary import CellOutcome
 from bench.usage import UsageError, reason, usage
 from ddp.core.errors import EngineError
 from ddp.registered import blamed
@@ -41,16 +41,16 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
-    from bench.dashboard.beside import Beside
+    from bench.dashboard.beside import DashboardProcess
     from bench.machines import Machines
-    from bench.resume import Source
+    from bench.resume import ResumeSource
 
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
     """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
 
     `machines`: who has processes for ranks; None: ranks are forked."""
-    session = Session(Patient(highlight=False), machines)
+    session = Session(PipeSafeConsole(highlight=False), machines)
     try:
         return _run(session, arguments, verbs, baseline)
     finally:
@@ -74,7 +74,7 @@ def _is_experiment(arguments: list[str]) -> bool:
     return asked and not any(word.partition("=")[0] in shows for word in arguments)
 
 
-class Patient(Console):
+class PipeSafeConsole(Console):
     """A console whose reader may leave (`| head`), or whose disk may be full: the run goes on unseen, and its results are
     written."""
 
@@ -99,14 +99,14 @@ class Session:
 
     console: Console
     machines: Machines | None = None
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[CellOutcome] = field(default_factory=list)
     config: Config | None = None
     """Of the last cell; what concerns the command as a whole is the same in all."""
     defect: Exception | None = None
     """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
     experiment: str | None = None
-    beside: Beside | None = None
+    beside: DashboardProcess | None = None
     """The live page, if one was asked for: the same for all cells."""
 
     def job(self, composed: DictConfig) -> None:
@@ -121,11 +121,11 @@ class Session:
             interrupts.check()  # an import that was interrupted may fail in its own way
             said = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
             print(f"bench: {f'{name}: ' if self.sweep else ''}{said}", file=sys.stderr)
-            cell = Cell(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=said)
+            cell = CellOutcome(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=said)
         except Exception as error:  # Hydra would add words of its own
             interrupts.check()
             self.defect = self.defect or error
-            cell = Cell(name, Exit.INTERNAL)
+            cell = CellOutcome(name, Exit.INTERNAL)
         self.cells.append(cell)
         if cell.code is Exit.KILLED:
             more = going_on(cell.folder) if cell.folder is not None else ""
@@ -137,7 +137,7 @@ class Session:
         """Say that a point of a sweep is no run."""
         self.console.print(line, markup=False, soft_wrap=True)
 
-    def _cell(self, composed: DictConfig) -> Cell:
+    def _cell(self, composed: DictConfig) -> CellOutcome:
         try:
             config = self.config = typed(composed)
             check_paths(config)
@@ -145,13 +145,13 @@ class Session:
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
-        source: Source | None = None
+        source: ResumeSource | None = None
         words = _said(composed)
         if config.resume is not None:
             from bench.resume import configured
 
             found = self._source(Path(config.resume), words)
-            if isinstance(found, Cell):
+            if isinstance(found, CellOutcome):
                 return found
             source = found
             with usage():
@@ -175,10 +175,10 @@ class Session:
         if skipped:
             self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
             run = find_runs(place(*key))[0][0]
-            return Cell(title, Exit.OK, run.path, run.metrics, note="skipped")
+            return CellOutcome(title, Exit.OK, run.path, run.metrics, note="skipped")
         return self._launch(run_plan, names, source)
 
-    def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: Source | None) -> Cell:
+    def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
         from bench.launch import launch
 
         spec, restarts = run_plan.spec, 0
@@ -195,13 +195,13 @@ class Session:
             problems = loggers.end(outcome.folder)
         self._note(problems)
         title = f"{spec.model} {spec.mode} {spec.run_id}"
-        return Cell(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
+        return CellOutcome(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def _note(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.console.print(f"note: {line}", style="yellow", markup=False, soft_wrap=True)
 
-    def _source(self, path: Path, said: dict[str, Any]) -> Source | Cell:
+    def _source(self, path: Path, said: dict[str, Any]) -> ResumeSource | CellOutcome:
         """What to go on from; the cell of a run that is finished."""
         from bench.resume import agree, locate
 
@@ -212,16 +212,16 @@ class Session:
             agree(said, read_object(found / CONFIG))
         return self._finished(found)
 
-    def _finished(self, folder: Path) -> Cell:
+    def _finished(self, folder: Path) -> CellOutcome:
         self.console.print(f"{folder}: finished before, there is nothing to go on with", soft_wrap=True)
         run = find_runs(folder)[0][0]
-        return Cell(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
+        return CellOutcome(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
     def _open_dashboard(self, output: Path) -> None:
-        from bench.dashboard.beside import Beside
+        from bench.dashboard.beside import DashboardProcess
 
         try:
-            self.beside = Beside(output)
+            self.beside = DashboardProcess(output)
         except OSError as error:  # a run without a page is a run
             self.console.print(f"note: no dashboard: {error}", style="yellow", markup=False, soft_wrap=True)
         else:
@@ -272,7 +272,7 @@ def _said(composed: DictConfig) -> dict[str, Any]:
     return said
 
 
-def make_plan(config: Config, source: Source | None = None, hosts: int = 1, said: Collection[str] = ()) -> RunPlan:
+def make_plan(config: Config, source: ResumeSource | None = None, hosts: int = 1, said: Collection[str] = ()) -> RunPlan:
     """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
     name = config.model.name
     if name not in MODELS:

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from bench.schema_speed import RankTime, Steady, Strict, Sync, Throughput, Time, Timeline
+from bench.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
 
-__all__ = ["RankTime", "Steady", "Strict", "Sync", "Throughput", "Time", "Timeline"]
+__all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
 SCHEMA_VERSION = 2
 """1 had no `timeline`."""
@@ -60,7 +60,7 @@ class Final(Strict):
     higher_is_better: bool = Field(description="direction of the evaluation metric")
 
 
-class Target(Strict):
+class TargetReached(Strict):
     """The value of the metric that a sound engine reaches, and when this run reached it."""
 
     value: float = Field(description="target, unit of the metric")
@@ -69,7 +69,7 @@ class Target(Strict):
     seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")
 
 
-class Plan(Strict):
+class PlanRow(Strict):
     """An order of the policy, in force from `seconds`."""
 
     seconds: float = Field(description="since launch, seconds")
@@ -108,19 +108,19 @@ class Elche(Strict):
 
     anchor: int = Field(description="last anchor: steps of the slowest rank in a window")
     counts: list[int] = Field(description="last counts: steps in a window, by rank")
-    plans: list[Plan] = Field(description="history of the orders that changed anchor, counts or phase")
+    plans: list[PlanRow] = Field(description="history of the orders that changed anchor, counts or phase")
     windows: list[WindowRow] = Field(description="history of the windows")
     guard: list[GuardRow] = Field(description="verdicts of the divergence guard other than `stable`")
 
 
-class Memory(Strict):
+class PeakMemory(Strict):
     """Peak memory; null where a rank did not live to report it."""
 
     peak_rss_bytes: list[int | None] = Field(description="peak resident memory, by rank, bytes")
     peak_device_bytes: list[int | None] = Field(description="peak memory allocated on the device, by rank, bytes")
 
 
-class Fault(Strict):
+class FaultRow(Strict):
     """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
 
     seconds: float = Field(description="since launch, when it was noticed, seconds")
@@ -142,7 +142,7 @@ class LedgerRow(Strict):
     by_rank: list[int] = Field(description="samples that each rank brought in")
 
 
-class Ledger(Strict):
+class LedgerTotals(Strict):
     """The proof that every sample was trained exactly once: what each rank brought into the shared model."""
 
     source: Literal["merged", "counted"] = Field(
@@ -154,7 +154,7 @@ class Ledger(Strict):
     exactly_once: bool = Field(description="every sample of every planned epoch is in the model exactly once")
 
 
-class Resumed(Strict):
+class ResumedFrom(Strict):
     """What the run went on from. `time_s`, `throughput`, `breakdown`, `sync`, `elche` and `memory` are of the rest alone."""
 
     source: str = Field(description="folder of the earlier run")
@@ -205,18 +205,18 @@ class Metrics(Strict):
     samples: int = Field(description="samples trained by all ranks, those trained again after a loss counted again")
     epochs: list[Epoch] = Field(description="epochs of which anything was trained")
     final: Final
-    target: Target
+    target: TargetReached
     time_s: Time
     throughput: Throughput
     breakdown: list[RankTime] = Field(description="by rank; empty if not all ranks became ready")
-    sync: Sync
-    timeline: Timeline | None = Field(default=None, description="null: the result is from before it was kept")
+    sync: SyncTotals
+    timeline: TimelineTotals | None = Field(default=None, description="null: the result is from before it was kept")
     elche: Elche | None = Field(description="null: the run had no schedule")
-    memory: Memory
+    memory: PeakMemory
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
-    faults: list[Fault] = Field(description="in the order in which they were noticed")
-    ledger: Ledger | None = Field(default=None, description="null: the result is from before it was kept")
-    resumed: Resumed | None = Field(default=None, description="null: the run was not gone on with")
+    faults: list[FaultRow] = Field(description="in the order in which they were noticed")
+    ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
+    resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
     restarts: int = Field(
         default=0, ge=0, description="how often torchrun started the processes again before those of this result"
     )

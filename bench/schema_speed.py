@@ -89,7 +89,7 @@ class RankTime(Strict):
     other: float = Field(description="the remainder: bookkeeping between the slices, fraction of wall time")
 
 
-class Sync(Strict):
+class SyncTotals(Strict):
     """Bringing replicas together: rounds of averaging, or collectives inside the steps where gradients are averaged."""
 
     kind: Literal["none", "gradients", "parameters"] = Field(description="what is averaged")
@@ -160,7 +160,7 @@ class Volume(Strict):
     ratio: float | None = Field(description="bytes / expected; what is above 1 are buffers and bookkeeping")
 
 
-class Timeline(Strict):
+class TimelineTotals(Strict):
     """What the slices of the ranks say beyond `breakdown`. Lists are by rank; empty if not all ranks became ready."""
 
     steps: list[StepTime | None] = Field(description="null: the rank trained nothing")

@@ -22,14 +22,14 @@ from bench.runfolder import going_on
 from bench.schema import Metrics, RankTime, Steady
 
 if TYPE_CHECKING:
-    from bench.cells import Cell as Runs
+    from bench.cells import CellOutcome as Runs
     from bench.validate import Verdict
 
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellOutcome:
     """What became of one cell of a command."""
 
     title: str
@@ -40,7 +40,7 @@ class Cell:
     """Why there is nothing new to see."""
 
 
-def show_run(console: Console, cell: Cell) -> None:
+def show_run(console: Console, cell: CellOutcome) -> None:
     """The result of one run, a line for each question."""
     m = cell.metrics
     assert m is not None
@@ -68,7 +68,7 @@ def show_run(console: Console, cell: Cell) -> None:
         _line(console, "go on", more)
 
 
-def show_sweep(console: Console, cells: list[Cell]) -> None:
+def show_sweep(console: Console, cells: list[CellOutcome]) -> None:
     """A row for each cell."""
     rows = []
     for cell in cells:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.analysis.breakdown import CATEGORIES, categories, within
-from bench.analysis.stream import Floats, Stream
+from bench.analysis.stream import Floats, RunRecords
 from bench.style import CATEGORIES as COLOURS
 from bench.style import save, styled
 from bench.timeline.about import Named
@@ -24,7 +24,7 @@ ZOOM = 28
 """Slices of a rank in the close-up, about two thirds of them before the meeting that it shows."""
 
 
-def draw(stream: Stream, spec: Named, path: Path) -> None:
+def draw(stream: RunRecords, spec: Named, path: Path) -> None:
     """Draw the run into `path` (PNG). Nothing is drawn if nothing was measured."""
     ranks = list(stream.slices.by_rank)
     if not ranks:
@@ -74,7 +74,7 @@ Bars = dict[tuple[int, str], tuple[Floats, Floats]]
 """(rank, category) -> (starts, stops) in seconds, ascending."""
 
 
-def _bars(stream: Stream) -> Bars:
+def _bars(stream: RunRecords) -> Bars:
     """Measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
     s, wire = stream.slices, stream.slices.wire_start
     category = categories(s)
@@ -92,7 +92,7 @@ def _bars(stream: Stream) -> Bars:
     return bars
 
 
-def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: Stream) -> set[str]:
+def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[str]:
     """Per rank and slot of time, the share of each category, stacked. Returns the categories shown."""
     zero = stream.zero
     begin = min(float(starts[0]) for starts, _ in bars.values())
@@ -133,7 +133,7 @@ def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
     return np.clip(share, 0.0, 1.0)
 
 
-def _focus(stream: Stream) -> tuple[float, float]:
+def _focus(stream: RunRecords) -> tuple[float, float]:
     """The stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and has no
     evaluation near it; without meetings, around the middle."""
     s = stream.slices

@@ -91,7 +91,7 @@ class Trace:
         timed: list[tuple[int, int, _Event]] = []
         for (pid, tid), spans in lanes.items():
             timed += [
-                (begin, begin - end, _Slice(pid, tid, name, begin / 1e3, (end - begin) / 1e3, cat, args))
+                (begin, begin - end, _SliceEvent(pid, tid, name, begin / 1e3, (end - begin) / 1e3, cat, args))
                 for begin, end, name, cat, args in spans
             ]
         timed += self._points(lanes)
@@ -157,7 +157,7 @@ class Trace:
 
 
 # The events, with their keys in the format. They are very many: made without dictionaries, encoded in one go.
-class _Slice(msgspec.Struct, tag_field="ph", tag="X", omit_defaults=True, gc=False):
+class _SliceEvent(msgspec.Struct, tag_field="ph", tag="X", omit_defaults=True, gc=False):
     pid: int
     tid: int
     name: str
@@ -194,7 +194,7 @@ class _Flow(msgspec.Struct, omit_defaults=True, gc=False):
     bp: str | None = None
 
 
-_Event = _Slice | _Counter | _Mark | _Flow
+_Event = _SliceEvent | _Counter | _Mark | _Flow
 _ENCODER = msgspec.json.Encoder()
 
 

@@ -31,7 +31,7 @@ from bench.report.sections import breakdown
 from bench.runfolder import METRICS, Run, find_runs, write_text
 from bench.schema import Metrics
 from bench.style import styled
-from bench.summary import Cell, show_run
+from bench.summary import CellOutcome, show_run
 from benchmarks.documents import DOCS, put
 
 ROOT = DOCS.parent
@@ -81,7 +81,7 @@ def ending(run: Metrics) -> str:
     """Return what a run prints at its end, as a block of code; of the verdict what was recorded."""
     folder = Path("runs") / run.model / run.mode / run.run_id
     said = io.StringIO()
-    show_run(Console(file=said, width=200, highlight=False), Cell(run.run_id, Exit.OK, folder, run))
+    show_run(Console(file=said, width=200, highlight=False), CellOutcome(run.run_id, Exit.OK, folder, run))
     verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").strip()
     lines = [*said.getvalue().strip().splitlines(), verdict, f"report    {folder}/report.md"]
     return "\n".join(f"    {line}".rstrip() for line in lines)

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ranks import lay_down
-from ddp.runtime.transports.base import MEAN, Site, Transport, choose
+from ddp.runtime.transports.base import MEAN, TransportConfig, Transport, choose
 
 SIZES = (4, 1 << 10, 1 << 14, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 40 << 20)
 """Bytes."""
@@ -38,7 +38,7 @@ def measure(folder: Path, rank: int, world: int, turns: int) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     transports: list[Transport] = []
     for name in NAMES:
-        transports.append(choose(name, Site(folder, rank, world, torch.device("cpu"), 60.0)))
+        transports.append(choose(name, TransportConfig(folder, rank, world, torch.device("cpu"), 60.0)))
     while not all((folder / f"alive-{each}").exists() for each in range(world)):
         time.sleep(0.001)
     for transport in transports:

@@ -26,11 +26,11 @@ from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.runtime.backends.base import load
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.replica import Replica
 from ddp.runtime.scratch import scratch
-from ddp.runtime.sharding.memory import STATE, Kinds, Watch, kinds
-from ddp.runtime.sharding.zero1 import Sharded
+from ddp.runtime.sharding.memory import STATE, Kinds, TensorWatch, kinds
+from ddp.runtime.sharding.zero1 import ShardedStep
 from ddp.runtime.sharding.zero2 import largest
 from ddp.runtime.task import Job
 from models.data.options import PLAIN, DataOptions
@@ -54,14 +54,14 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
         recipe = replace(recipe, data=name, data_options=options)
     task = partial(models.make_task, model, recipe, "data")
     job = Job(task, 1, batch, 0, world_size, Sync(), "nccl" if mode == "nccl_sync" else mode, folder, device="cpu")
-    loop = Loop(job, rank, lambda event: None)
+    loop = TrainingLoop(job, rank, lambda event: None)
     replica = loop.replica
     side = load(job.backend).Backend(job, rank, loop)
     side.join(Join(rank, 0, tuple(range(world_size)), False, "a measurement"))
     layer = 8 * largest(replica.model)
     replica.in_step = side.in_step(replica)
 
-    with Watch(partial(_kinds, replica)) as watch:
+    with TensorWatch(partial(_kinds, replica)) as watch:
         at = 0
         for number, size in enumerate((FEW,) * WARM + (batch,)):
             watch.looking = number == WARM
@@ -75,7 +75,7 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
 def _kinds(replica: Replica) -> Kinds:
     """Of PyTorch's engines what the optimizer moves, which FSDP gives it in slices; layers that it gathers are all else."""
     within = replica.in_step
-    if within is None or isinstance(within, Sharded):
+    if within is None or isinstance(within, ShardedStep):
         return kinds(replica.model, replica.optimizer, within)
     found = kinds(within.module, replica.optimizer)
     return {kind: list(_local(tensors)) for kind, tensors in found.items()}

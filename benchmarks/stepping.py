@@ -25,13 +25,13 @@ from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.parallel.group import Group, make
 from ddp.runtime.collectives import Collectives
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.instep import GradientAverage, InStep
 from ddp.runtime.meter import Meter
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import Site, choose
+from ddp.runtime.transports.base import TransportConfig, choose
 
 BLOCK_S = 0.2
 """How long a block of steps without communication lasts, about."""
@@ -64,8 +64,8 @@ def replica(job: Job, way: str, group: Group) -> Replica:
     parameters = list(made.model.parameters())
     within: InStep
     if way == "nccl_sync":
-        site = Site(folder, group.rank, group.world_size, CPU, 30.0)
-        collectives = Collectives(choose("memory", site), meter, Heart(30.0, lambda: None))
+        site = TransportConfig(folder, group.rank, group.world_size, CPU, 30.0)
+        collectives = Collectives(choose("memory", site), meter, Heartbeat(30.0, lambda: None))
         group.barrier()  # every rank has its lock
         collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
         within = GradientAverage(made.model, made.state, collectives, meter, made.optimizer)

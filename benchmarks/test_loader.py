@@ -11,7 +11,7 @@ from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data import TensorSource
 from ddp.data.feed import feed
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 
 SIZE, BATCH = 1437, 16
 
@@ -20,7 +20,7 @@ SIZE, BATCH = 1437, 16
 def test_an_epoch_of_small_batches(benchmark: Any, kind: str) -> None:
     """The digits in batches of 16, as `mlp` trains them."""
     source = TensorSource(torch.rand(SIZE, 1, 8, 8), torch.randint(10, (SIZE,)))
-    found, _ = feed(source, Visits(0, SIZE), torch.device("cpu"), Loading(kind))
+    found, _ = feed(source, EpochOrder(0, SIZE), torch.device("cpu"), Loading(kind))
     chunk = Chunk(0, 0, SIZE, BATCH)
     batches = [chunk.at(step) for step in range(chunk.steps)]
 

@@ -50,7 +50,7 @@ def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
     return conv
 
 
-class Block(nn.Module):
+class CifarBlock(nn.Module):
     """Two convolutions beside a shortcut; where the width grows, the image halves."""
 
     def __init__(self, channels: int, out: int) -> None:
@@ -75,7 +75,7 @@ def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
         conv3x3(data.shape[0], first),
         nn.BatchNorm2d(first),
         nn.ReLU(),
-        *(Block(before, after) for before, after in pairwise(widths)),
+        *(CifarBlock(before, after) for before, after in pairwise(widths)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         classifier(last, data.classes),

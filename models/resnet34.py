@@ -27,7 +27,7 @@ SMALL, NARROW = 16, 4
 """Widths are divided by `NARROW` for images below this height."""
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two convolutions beside a shortcut."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
@@ -59,7 +59,7 @@ def build(data: DataSet) -> nn.Module:
         # Nothing is normalised over one pixel of one sample, which a last batch may be.
         stride = 1 if stage == 0 or (small and stage == len(STAGES) - 1) else 2
         for block in range(blocks):
-            layers.append(Block(channels, width // share, stride if block == 0 else 1))
+            layers.append(BasicBlock(channels, width // share, stride if block == 0 else 1))
             channels = width // share
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier(channels, data.classes))
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from bench.analysis.stream import Flags, Floats, Places, Slices, Stream
+from bench.analysis.stream import Flags, Floats, Places, Slices, RunRecords
 from bench.schema import RankTime
 
 CATEGORY = {
@@ -32,14 +32,14 @@ GROSS = 0.01
 """Slices that overlap by more than this fraction of the wall time are a defect of the measurement, not rounding."""
 
 
-def walls(stream: Stream, world_size: int) -> list[float]:
+def walls(stream: RunRecords, world_size: int) -> list[float]:
     """Wall time of each rank, seconds; empty if not all became ready."""
     if len(stream.ready) < world_size:
         return []
     return [max(wall_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
 
 
-def breakdown(stream: Stream, walls: list[float]) -> list[RankTime]:
+def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
     """By rank; empty if not all became ready. Raises AssertionError if the slices of a rank overlap grossly."""
     slices = stream.slices
     category = categories(slices)
@@ -53,7 +53,7 @@ def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float
     return float(np.mean(spent)) if spent else 0.0
 
 
-def wall_end(stream: Stream, rank: int) -> float:
+def wall_end(stream: RunRecords, rank: int) -> float:
     """When the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not known."""
     if rank in stream.drops and (mine := stream.slices.places(rank)).size:
         return float(stream.slices.stop[mine].max())
@@ -73,7 +73,7 @@ def within(category: Places, names: Collection[str]) -> Flags:
     return np.isin(category, [CATEGORIES.index(name) for name in names])
 
 
-def _rank(stream: Stream, rank: int, wall: float, category: Places, waiting: Floats) -> RankTime:
+def _rank(stream: RunRecords, rank: int, wall: float, category: Places, waiting: Floats) -> RankTime:
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
     mine = stream.slices.places(rank)
     start, stop, wire = (np.clip(a[mine], begin, end) for a in (stream.slices.start, stream.slices.stop, waiting))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from bench.analysis.stream import Stream, Trouble
-from bench.schema import Fault
+from bench.analysis.stream import RunRecords, Trouble
+from bench.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost
 from ddp.core.rounds import IN_STEP
@@ -18,7 +18,7 @@ _SILENT = re.compile(r"silent for [\d.]+ s")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
-def faults(stream: Stream, zero: float, world_size: int) -> list[Fault]:
+def faults(stream: RunRecords, zero: float, world_size: int) -> list[FaultRow]:
     """In the order in which they were noticed; `zero`, seconds on the clock of the records, is when time begins."""
     found = _Faults(zero, world_size)
     for at, record in stream.trouble:
@@ -28,7 +28,7 @@ def faults(stream: Stream, zero: float, world_size: int) -> list[Fault]:
     return [row.model_copy(update={"action": row.action + again.get(row.rank, "")}) for row in found.rows]
 
 
-def notes(rows: list[Fault]) -> list[str]:
+def notes(rows: list[FaultRow]) -> list[str]:
     """Warnings: what a reader of the figures of such a run must know."""
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
@@ -37,7 +37,7 @@ def notes(rows: list[Fault]) -> list[str]:
     ]
 
 
-def raised(rows: list[Fault]) -> list[str]:
+def raised(rows: list[FaultRow]) -> list[str]:
     """What a program did wrong, and was let off: one line for each rank that raised and that the run went on without."""
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
@@ -60,7 +60,7 @@ class _Faults:
         self._broken: list[AverageFailed] = []
         """Of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = False
-        self.rows: list[Fault] = []
+        self.rows: list[FaultRow] = []
         self.dropped: set[int] = set()
 
     def add(self, at: float, record: Trouble) -> None:
@@ -91,7 +91,7 @@ class _Faults:
 
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
-        self.rows.append(Fault.model_validate(row))
+        self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:
         """A new group is formed, or the run is over: a break that cost no rank is a row of its own."""
@@ -119,7 +119,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def _again(stream: Stream, dropped: set[int]) -> dict[int | None, str]:
+def _again(stream: RunRecords, dropped: set[int]) -> dict[int | None, str]:
     """By lost rank, how much of what it trained others had to train again; nothing of one of which all was kept."""
     lost = dict.fromkeys(dropped, 0)
     for event in stream.progress if lost else ():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.analysis.breakdown import CATEGORY, wall_end
-from bench.analysis.stream import Stream
+from bench.analysis.stream import RunRecords
 from ddp.core.commands import Drop
 from ddp.core.events import AverageFailed, Failed, Lost
 
@@ -51,9 +51,9 @@ class Gap:
         return self.stop - self.start
 
 
-def gaps(stream: Stream) -> list[Gap]:
+def gaps(stream: RunRecords) -> list[Gap]:
     """All gaps of all ranks that became ready, by rank and time."""
-    ranks = {rank: _Rank(stream, rank) for rank in sorted(stream.ready)}
+    ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
     late = _last_arrivals(stream)
     troubles = sorted(
         (at, record.rank) for at, record in stream.trouble if isinstance(record, Failed | Lost | AverageFailed | Drop)
@@ -61,7 +61,7 @@ def gaps(stream: Stream) -> list[Gap]:
     return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
 
 
-def _last_arrivals(stream: Stream) -> dict[int, int]:
+def _last_arrivals(stream: RunRecords) -> dict[int, int]:
     """Number of a collective -> the rank that came last."""
     s = stream.slices
     mine = np.flatnonzero(s.kind == "exchange")
@@ -69,10 +69,10 @@ def _last_arrivals(stream: Stream) -> dict[int, int]:
     return dict(zip(s.seq[mine].tolist(), s.rank[mine].tolist(), strict=True))
 
 
-class _Rank:
+class _RankSlices:
     """The slices of one rank in the order of time."""
 
-    def __init__(self, stream: Stream, rank: int) -> None:
+    def __init__(self, stream: RunRecords, rank: int) -> None:
         self.rank = rank
         s, wire = stream.slices, stream.slices.wire_start
         mine = s.places(rank)
@@ -82,7 +82,7 @@ class _Rank:
         # Looked at one by one, for which lists are faster than arrays.
         self._starts, self._stops, self._kinds = self.start.tolist(), self.stop.tolist(), self.kind.tolist()
 
-    def gaps(self, ranks: dict[int, _Rank], late: dict[int, int], troubles: list[tuple[float, int]]) -> Iterator[Gap]:
+    def gaps(self, ranks: dict[int, _RankSlices], late: dict[int, int], troubles: list[tuple[float, int]]) -> Iterator[Gap]:
         """In the order of time."""
         busy = np.flatnonzero((self.kind != "wait") & (self.stop > self.begin) & (self.wire < self.end))
         begins = np.append(self.wire[busy], self.end).clip(self.begin, self.end)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bench.analysis.stream import Stream
-from bench.schema import Ledger, LedgerRow
+from bench.analysis.stream import RunRecords
+from bench.schema import LedgerTotals, LedgerRow
 from ddp.core.events import Merged
 from ddp.core.spans import Span, measure
 
 
-def ledger(stream: Stream, world_size: int, planned: int) -> Ledger:
+def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
     """The ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
     samples = next((event.samples for event in stream.ready.values()), None)
     rows = _merged(stream, world_size) if world_size > 1 else _counted(stream, samples or 0)
     whole = [row.epoch for row in rows if row.samples == samples and not row.repeated]
-    return Ledger(
+    return LedgerTotals(
         source="merged" if world_size > 1 else "counted",
         samples=samples,
         epochs=rows,
@@ -23,7 +23,7 @@ def ledger(stream: Stream, world_size: int, planned: int) -> Ledger:
     )
 
 
-def _merged(stream: Stream, world_size: int) -> list[LedgerRow]:
+def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
     rows = []
     merged: dict[int, list[Merged]] = defaultdict(list)
     for event in (event for part in stream.parts_in_turn for event in part.merged):
@@ -46,7 +46,7 @@ def _covered(spans: list[Span]) -> int:
     return covered
 
 
-def _counted(stream: Stream, samples: int) -> list[LedgerRow]:
+def _counted(stream: RunRecords, samples: int) -> list[LedgerRow]:
     rows = []
     counts: dict[int, int] = defaultdict(int)
     for event in (event for part in stream.parts_in_turn for event in part.progress):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.analysis.breakdown import CATEGORIES, categories, within
-from bench.analysis.stream import Places, Slices, Stream
+from bench.analysis.stream import Places, Slices, RunRecords
 from bench.schema import Steady
 from ddp.core.events import Progress
 
@@ -29,7 +29,7 @@ Reports = dict[int, list[Progress]]
 
 
 @dataclass(frozen=True)
-class _Rank:
+class _RankStretch:
     """One rank in its stretch."""
 
     samples: int
@@ -40,7 +40,7 @@ class _Rank:
     """Waiting, on the wire, copying snapshots."""
 
 
-def steady(stream: Stream, world_size: int) -> Steady | None:
+def steady(stream: RunRecords, world_size: int) -> Steady | None:
     """None where the run has no such stretch, or it is too short."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
     reported: Reports = defaultdict(list)
@@ -68,7 +68,7 @@ def steady(stream: Stream, world_size: int) -> Steady | None:
     )
 
 
-def _stretch(stream: Stream, reported: Reports, live: list[int]) -> tuple[float, float] | None:
+def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[float, float] | None:
     """(begin, end) in seconds on the clock of the records."""
     reports = [event for rank in live for event in reported[rank]]
     if not reports:
@@ -92,7 +92,7 @@ def _stretch(stream: Stream, reported: Reports, live: list[int]) -> tuple[float,
 
 def _measure(
     reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
-) -> _Rank | None:
+) -> _RankStretch | None:
     """Between the rank's last reports before `begin` and `end`; None if that is too short."""
     reports = [event for event in reported if event.at <= end]
     first = max((event.at for event in reports if event.at <= begin), default=begin)
@@ -105,7 +105,7 @@ def _measure(
     samples = sum(event.samples for event in inside)
     busy = times["busy"]
     apart = times["comm"] + times["wait"]
-    return _Rank(samples, seconds, busy, apart) if samples and busy > 0 and seconds > 0 else None
+    return _RankStretch(samples, seconds, busy, apart) if samples and busy > 0 and seconds > 0 else None
 
 
 def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ from ddp.core.events import (
     Slice,
     Snapshot,
 )
-from ddp.core.summary import Clock
+from ddp.core.summary import TrainingClock
 from ddp.runtime.codec import Record
 
 Floats = NDArray[np.float64]
@@ -96,7 +96,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Stream:
+class RunRecords:
     """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
 
     slices: Slices
@@ -129,11 +129,11 @@ class Stream:
     """Whole checkpoints."""
     resumed: Resumed | None = None
     """What this is the rest of."""
-    earlier: Stream | None = None
+    earlier: RunRecords | None = None
     """The records before that: what is in the model that this went on with. Without slices."""
 
     @property
-    def parts_in_turn(self) -> list[Stream]:
+    def parts_in_turn(self) -> list[RunRecords]:
         """Every part of a run that was gone on with, the earliest first."""
         return [*(self.earlier.parts_in_turn if self.earlier is not None else ()), self]
 
@@ -144,9 +144,9 @@ class Stream:
         return any(plan.in_step for _, plan in self.plans) and not bool((self.slices.kind == "exchange").any())
 
     @cached_property
-    def clock(self) -> Clock | None:
+    def clock(self) -> TrainingClock | None:
         """The training clock; None if no rank became ready."""
-        return None if self.begun is None else Clock(self.begun, len(self.ready), self.evaluated)
+        return None if self.begun is None else TrainingClock(self.begun, len(self.ready), self.evaluated)
 
     @property
     def begun(self) -> float | None:
@@ -154,12 +154,12 @@ class Stream:
         return max((event.at for event in self.ready.values()), default=None)
 
 
-def sort(records: Sequence[Record], launched: float) -> Stream:
+def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
     slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
     none, zero = Slices.of(()), _zero(records, launched)
-    stream = Stream(Slices.of(slices) if since == -np.inf else none, zero)
+    stream = RunRecords(Slices.of(slices) if since == -np.inf else none, zero)
     for one in slices if since == -np.inf else ():
         _seen(stream, one.rank, one.at + one.seconds)
     now = launched
@@ -168,7 +168,7 @@ def sort(records: Sequence[Record], launched: float) -> Stream:
             continue
         if isinstance(record, Resumed):
             last = record.at == since
-            stream = Stream(Slices.of(slices) if last else none, zero, resumed=record, earlier=stream)
+            stream = RunRecords(Slices.of(slices) if last else none, zero, resumed=record, earlier=stream)
             for one in slices if last else ():
                 _seen(stream, one.rank, one.at + one.seconds)
         if isinstance(record, Plan):
@@ -191,7 +191,7 @@ def _zero(records: Sequence[Record], launched: float) -> float:
     return min(launched, next((record.at for record in records if hasattr(record, "at")), launched))
 
 
-def _enter(stream: Stream, event: Record) -> None:
+def _enter(stream: RunRecords, event: Record) -> None:
     match event:
         case Ready():
             stream.ready[event.rank] = event
@@ -225,5 +225,5 @@ def _enter(stream: Stream, event: Record) -> None:
         _seen(stream, event.rank, event.at)
 
 
-def _seen(stream: Stream, rank: int, at: float) -> None:
+def _seen(stream: RunRecords, rank: int, at: float) -> None:
     stream.last_at[rank] = max(at, stream.last_at.get(rank, at))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.analysis.stream import Floats, Slices, Stream
-from bench.schema import Elche, GuardRow, Plan, Sync, WindowRow
+from bench.analysis.stream import Floats, Slices, RunRecords
+from bench.schema import Elche, GuardRow, PlanRow, SyncTotals, WindowRow
 
 
-def sync(stream: Stream) -> Sync:
+def sync(stream: RunRecords) -> SyncTotals:
     """Rounds of averaging where there were any, else collectives inside the steps."""
     if stream.closed:
         cost = np.array([event.sync_s for event in stream.closed])
@@ -35,14 +35,14 @@ def collectives(slices: Slices) -> tuple[Floats, int]:
     return np.maximum(last_stop - begin, 0.0), int(slices.bytes[exchange].sum())
 
 
-def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> Sync:
+def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:
     p50, p95 = (float(v) * 1e3 for v in np.percentile(cost, [50, 95])) if cost.size else (None, None)
-    return Sync.model_validate(
+    return SyncTotals.model_validate(
         {"kind": kind, "count": cost.size, "bytes": payload, "ms_p50": p50, "ms_p95": p95, "divergence_p50": divergence}
     )
 
 
-def elche(stream: Stream) -> Elche | None:
+def elche(stream: RunRecords) -> Elche | None:
     """The schedule and its history; None if nobody planned, or the plan was to average inside every step."""
     plans = [(at, plan) for at, plan in stream.plans if not plan.in_step]
     if not plans:
@@ -51,7 +51,7 @@ def elche(stream: Stream) -> Elche | None:
         anchor=plans[-1][1].anchor,
         counts=list(plans[-1][1].counts),
         plans=[
-            Plan(
+            PlanRow(
                 seconds=at - stream.zero,
                 anchor=plan.anchor,
                 counts=list(plan.counts),

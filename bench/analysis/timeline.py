@@ -10,20 +10,20 @@ import numpy as np
 from bench.analysis.breakdown import categories, wall_end, within
 from bench.analysis.idle import by_cause, gaps
 from bench.analysis.steps import steps, worked
-from bench.analysis.stream import Stream
+from bench.analysis.stream import RunRecords
 from bench.analysis.stretches import Stretches, clipped, common, seconds, union
 from bench.analysis.volume import volume
 from bench.schema import Metrics
-from bench.schema_speed import Arrivals, IdleTime, Overlap, StepTime, Timeline
+from bench.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
 
 WORK = ("data", "compute")
 
 
-def timeline(stream: Stream, metrics: Metrics, config: Mapping[str, Any]) -> Timeline:
+def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
     """Of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
-    return Timeline(
+    return TimelineTotals(
         steps=step_times(stream, len(ranks)),
         straggler_index=straggler_index(stream) if ranks else None,
         overlap=None if stream.hidden else [overlap(stream, rank) for rank in ranks],
@@ -33,14 +33,14 @@ def timeline(stream: Stream, metrics: Metrics, config: Mapping[str, Any]) -> Tim
     )
 
 
-def straggler_index(stream: Stream) -> float | None:
+def straggler_index(stream: RunRecords) -> float | None:
     """How much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not seen."""
     medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
     typical = float(np.median(medians)) if medians else 0.0
     return max(medians) / typical if typical > 0 else None
 
 
-def step_times(stream: Stream, world_size: int) -> list[StepTime | None]:
+def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
     """By rank; None for one that trained nothing."""
     taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices).items()}
     rows: list[StepTime | None] = []
@@ -53,7 +53,7 @@ def step_times(stream: Stream, world_size: int) -> list[StepTime | None]:
     return rows
 
 
-def overlap(stream: Stream, rank: int) -> Overlap:
+def overlap(stream: RunRecords, rank: int) -> Overlap:
     """Communication of a rank that became ready, and what of it lies behind its training."""
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
     own = _of(stream, rank, ("comm",), begin, end)
@@ -68,7 +68,7 @@ def overlap(stream: Stream, rank: int) -> Overlap:
     return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)
 
 
-def _of(stream: Stream, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
+def _of(stream: RunRecords, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
     """When the rank did these; of an exchange, its time on the wire."""
     s = stream.slices
     mine = s.places(rank)
@@ -76,7 +76,7 @@ def _of(stream: Stream, rank: int, names: tuple[str, ...], begin: float, end: fl
     return clipped(s.wire_start[mine], s.stop[mine], begin, end)
 
 
-def arrivals(stream: Stream, world_size: int) -> list[Arrivals]:
+def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
     """By rank: at collectives; where there are none, at the rounds that snapshots were laid down for."""
     s = stream.slices
     here = s.kind == "exchange"

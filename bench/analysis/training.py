@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.analysis.steady import steady
-from bench.analysis.stream import Stream
-from bench.schema import Epoch, Target, Throughput
+from bench.analysis.stream import RunRecords
+from bench.schema import Epoch, TargetReached, Throughput
 from ddp.core.events import Evaluated, Progress
 from ddp.core.spans import measure
 from ddp.core.summary import Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
@@ -49,7 +49,7 @@ class Trained:
         return sum(self._sums[rank][bisect_right(times, ends.get(rank, otherwise))] for rank, times in self._at.items())
 
 
-def seconds_at(stream: Stream, time: float) -> float:
+def seconds_at(stream: RunRecords, time: float) -> float:
     """Seconds of training until `time`, since the start of the run: what was lost between its parts does not count."""
     before = 0.0
     if stream.earlier is not None and stream.resumed is not None:
@@ -59,7 +59,7 @@ def seconds_at(stream: Stream, time: float) -> float:
     return before + (stream.clock.at(time) if stream.clock is not None else 0.0)
 
 
-def train_seconds(stream: Stream) -> float:
+def train_seconds(stream: RunRecords) -> float:
     """Seconds of training, from the last rank ready to the last finished (or the last record of a run cut short)."""
     if stream.clock is None:
         return 0.0
@@ -67,7 +67,7 @@ def train_seconds(stream: Stream) -> float:
     return stream.clock.at(max(finished or stream.last_at.values()))
 
 
-def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
+def epochs(stream: RunRecords, world_size: int, finite: Finite) -> list[Epoch]:
     """One row for each epoch of which anything was trained."""
     trained: dict[int, list[Progress]] = defaultdict(list)
     streams = stream.parts_in_turn
@@ -88,7 +88,7 @@ def epochs(stream: Stream, world_size: int, finite: Finite) -> list[Epoch]:
 
 
 def _epoch(
-    stream: Stream, trained: list[Progress], parts: list[Evaluated], samples: Trained, ranks: int, finite: Finite
+    stream: RunRecords, trained: list[Progress], parts: list[Evaluated], samples: Trained, ranks: int, finite: Finite
 ) -> Epoch:
     epoch, last = trained[-1].epoch, max(trained, key=lambda event: event.at)
     name = f"epochs.{epoch}"
@@ -117,15 +117,15 @@ def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
     return {scalar: finite(f"{name}.{scalar}", value) for scalar, value in means.items()}
 
 
-def target(rows: list[Epoch], value: float, higher_is_better: bool) -> Target:
+def target(rows: list[Epoch], value: float, higher_is_better: bool) -> TargetReached:
     """When the metric first reached `value`."""
     for row in rows:
         if row.eval is not None and (row.eval >= value if higher_is_better else row.eval <= value):
-            return Target(value=value, reached=True, samples=row.samples, seconds=row.seconds)
-    return Target(value=value, reached=False, samples=None, seconds=None)
+            return TargetReached(value=value, reached=True, samples=row.samples, seconds=row.seconds)
+    return TargetReached(value=value, reached=False, samples=None, seconds=None)
 
 
-def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
+def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughput:
     """Speed over `seconds` of training, and its share of what the ranks would do if they never waited."""
     samples = [0] * world_size
     busy = [0.0] * world_size
@@ -147,14 +147,14 @@ def throughput(stream: Stream, world_size: int, seconds: float) -> Throughput:
     )
 
 
-def _there(stream: Stream, rank: int, seconds: float) -> float:
+def _there(stream: RunRecords, rank: int, seconds: float) -> float:
     """Seconds of training during which the rank was there; `seconds` if it was not lost."""
     if rank not in stream.drops or stream.clock is None:
         return seconds
     return min(stream.clock.at(stream.last_at[rank]), seconds)
 
 
-def _kept(stream: Stream) -> dict[int, int]:
+def _kept(stream: RunRecords) -> dict[int, int]:
     """By lost rank, its samples that came into the model."""
     kept = dict.fromkeys(stream.drops, 0)
     for event in stream.merged if kept else ():

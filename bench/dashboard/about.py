@@ -14,7 +14,7 @@ BROKEN = "broken"
 
 
 @dataclass(frozen=True)
-class About:
+class RunCard:
     """One run folder."""
 
     key: str

@@ -18,7 +18,7 @@ ENDING_S = 3.0
 """How long it may take to end, before it is killed."""
 
 
-class Beside:
+class DashboardProcess:
     """A dashboard over the runs below a folder. Ends with `close`, or with this process."""
 
     def __init__(self, output: Path) -> None:

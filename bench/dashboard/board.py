@@ -1,4 +1,4 @@
-"""`Board`: what is shown of every run now, each piece with the number of its last change.
+"""`RunBoard`: what is shown of every run now, each piece with the number of its last change.
 
 A reader that has everything up to a number asks for what changed since: so a connection that broke is caught up with, and
 the first one gets all. What is shown is small and bounded, so a change sends a piece as a whole, and nothing can be missed.
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.dashboard import tree, view
-from bench.dashboard.about import BROKEN, RUNNING, About
-from bench.dashboard.state import State
+from bench.dashboard.about import BROKEN, RUNNING, RunCard
+from bench.dashboard.state import DashboardState
 from bench.dashboard.tail import Tail
 
 ROW, ABOUT, LIVE = "row", "about", "live"
@@ -38,16 +38,16 @@ class _Watched:
     """A run whose folder is followed."""
 
     found: tree.Found
-    about: About
+    about: RunCard
     tail: Tail
     complete: bool = False
     """Its records have been read to their end, and no more can come."""
-    shown: tuple[About, State, tuple[str, ...], bool] | None = None
+    shown: tuple[RunCard, DashboardState, tuple[str, ...], bool] | None = None
     """What its pieces were made of."""
 
 
 @dataclass
-class Board:
+class RunBoard:
     """The runs below a folder."""
 
     root: Path
@@ -78,7 +78,7 @@ class Board:
         try:
             return self._refresh(found, wanted)
         except Exception as error:
-            self._show_all(_broken(found.key, error), State(), wanted)
+            self._show_all(_broken(found.key, error), DashboardState(), wanted)
             return False
 
     def _refresh(self, found: tree.Found, wanted: bool) -> bool:
@@ -99,7 +99,7 @@ class Board:
         self._show_all(_noted(run.about, run.tail.unread), run.tail.state, wanted)
         return more
 
-    def _show_all(self, about: About, state: State, wanted: bool) -> None:
+    def _show_all(self, about: RunCard, state: DashboardState, wanted: bool) -> None:
         self._show(ROW, about.key, lambda: view.row(about, state))
         if wanted:
             self._show(ABOUT, about.key, lambda: view.about(about))
@@ -116,7 +116,7 @@ class Board:
             self._pieces[kind, key] = Piece(self.number, kind, key, text)
 
 
-def _about(found: tree.Found) -> About:
+def _about(found: tree.Found) -> RunCard:
     """What lies beside the records; of a folder that cannot be read at all, why."""
     try:
         return tree.read(found)
@@ -124,20 +124,20 @@ def _about(found: tree.Found) -> About:
         return _broken(found.key, error)
 
 
-def _noted(about: About, unread: Collection[str]) -> About:
+def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
     """With the files of records that cannot be read."""
     new = tuple(text for text in unread if text not in about.problems)
     return replace(about, problems=(*about.problems, *new)) if new else about
 
 
-def _broken(key: str, error: Exception) -> About:
+def _broken(key: str, error: Exception) -> RunCard:
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    return About(key, BROKEN, problems=(f"this folder cannot be shown ({said[:300]})",))
+    return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({said[:300]})",))
 
 
 def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:
     """Everything that is shown of the runs below `root` (None: of all of them), as it is now."""
-    board = Board(root)
+    board = RunBoard(root)
     chosen = set(tree.scan(root)) if keys is None else keys
     while board.refresh(chosen):
         pass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from bench.dashboard.series import Cell
-from bench.dashboard.state import Rank, State
+from bench.dashboard.series import TimeBin
+from bench.dashboard.state import RankView, DashboardState
 from bench.schema import Metrics
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ class Pace(NamedTuple):
     """Which, in words; None: nothing is known yet."""
     rates: dict[int, float]
     """Rank -> samples per second, as shown."""
-    cells: dict[int, Cell]
+    cells: dict[int, TimeBin]
 
     @property
     def rate(self) -> float | None:
@@ -30,7 +30,7 @@ class Pace(NamedTuple):
         return round(sum(self.rates.values()), 6) if self.rates else None
 
 
-def pace(state: State, size: int, metrics: Metrics | None) -> Pace:
+def pace(state: DashboardState, size: int, metrics: Metrics | None) -> Pace:
     """Of a run with a result, over its training; else of late, until the last moment that all who train have told of."""
     if metrics is not None:
         cells = {number: _within(state, number, 0.0, math.inf) for number in range(size)}
@@ -52,11 +52,11 @@ def _shown(rates: dict[int, float]) -> dict[int, float]:
     return {n: float(round(rate)) if rate >= 1000 else float(f"{rate:.{DIGITS}g}") for n, rate in known.items()}
 
 
-def _live(state: State, size: int) -> list[int]:
+def _live(state: DashboardState, size: int) -> list[int]:
     return [number for number in range(size) if number in state.ranks and state.ranks[number].lost is None]
 
 
-def _span(state: State, size: int) -> tuple[float, float] | None:
+def _span(state: DashboardState, size: int) -> tuple[float, float] | None:
     """The last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
     ranks = [state.ranks[number] for number in _live(state, size)]
     if state.began is None or not ranks:
@@ -67,9 +67,9 @@ def _span(state: State, size: int) -> tuple[float, float] | None:
     return (begin, end) if end > begin else None
 
 
-def _within(state: State, rank: int, begin: float, end: float) -> Cell:
+def _within(state: DashboardState, rank: int, begin: float, end: float) -> TimeBin:
     """What a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
-    width, total = state.series.width, Cell()
+    width, total = state.series.width, TimeBin()
     if state.began is None or begin <= state.since(state.began):
         begin = 0.0  # before that nothing was trained, so there is nothing to be left out
     first = int(begin / width)
@@ -82,7 +82,7 @@ def _within(state: State, rank: int, begin: float, end: float) -> Cell:
     return total
 
 
-def ranks(state: State, size: int, metrics: Metrics | None = None) -> list[Json]:
+def ranks(state: DashboardState, size: int, metrics: Metrics | None = None) -> list[Json]:
     """Each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
     paced = pace(state, size, metrics)
     live = _live(state, size)
@@ -96,7 +96,7 @@ def ranks(state: State, size: int, metrics: Metrics | None = None) -> list[Json]
         marks = {min(speeds, key=speeds.__getitem__): "slowest", max(speeds, key=speeds.__getitem__): "fastest"}
     rows = []
     for number in range(size):
-        rank, cell = state.ranks.get(number, Rank()), paced.cells.get(number, Cell())
+        rank, cell = state.ranks.get(number, RankView()), paced.cells.get(number, TimeBin())
         rate = paced.rates.get(number)
         rows.append(
             {
@@ -121,7 +121,7 @@ def ranks(state: State, size: int, metrics: Metrics | None = None) -> list[Json]
     return rows
 
 
-def _standing(rank: Rank) -> str:
+def _standing(rank: RankView) -> str:
     if rank.lost is not None:
         return "lost"
     if rank.finished:
@@ -129,11 +129,11 @@ def _standing(rank: Rank) -> str:
     return "training" if rank.steps else "ready" if rank.ready else "starting"
 
 
-def curves(state: State) -> Json:
+def curves(state: DashboardState) -> Json:
     """By rank what it did over time, one value for each stretch of `width_s`; and of all together, as rank `all`."""
     series = state.series
     columns = {
-        number: list(cells) + [Cell()] * (series.length - len(cells)) for number, cells in sorted(series.ranks.items())
+        number: list(cells) + [TimeBin()] * (series.length - len(cells)) for number, cells in sorted(series.ranks.items())
     }
     together = [_together(cells) for cells in zip(*columns.values(), strict=True)]
     sums = [cell.samples for cell in together]
@@ -147,14 +147,14 @@ def curves(state: State) -> Json:
     return {"width_s": series.width, "epoch": epochs, "ranks": lines}
 
 
-def _together(cells: tuple[Cell, ...]) -> Cell:
-    total = Cell()
+def _together(cells: tuple[TimeBin, ...]) -> TimeBin:
+    total = TimeBin()
     for cell in cells:
         total = total.plus(cell)
     return total._replace(seconds=max(cell.seconds for cell in cells))  # time does not add up over ranks
 
 
-def _lines(cells: list[Cell], sums: list[float]) -> dict[str, list[float | None]]:
+def _lines(cells: list[TimeBin], sums: list[float]) -> dict[str, list[float | None]]:
     return {
         "loss": [short(ratio(c.loss_sum, c.samples)) for c in cells],
         "samples_per_s": [short(ratio(c.samples, c.seconds)) for c in cells],

@@ -16,7 +16,7 @@ CELLS = 4800
 """Stretches of all ranks together, about."""
 
 
-class Cell(NamedTuple):
+class TimeBin(NamedTuple):
     """What one rank did in one stretch: sums, so that cells can be added."""
 
     seconds: float = 0.0
@@ -37,14 +37,14 @@ class Cell(NamedTuple):
     device: float = 0.0
     """The same on the rank's device."""
 
-    def plus(self, other: Cell) -> Cell:
+    def plus(self, other: TimeBin) -> TimeBin:
         """Both together."""
         sums = (a + b for a, b in zip(self[:-2], other[:-2], strict=True))
-        return Cell._make([*sums, max(self.rss, other.rss), max(self.device, other.device)])
+        return TimeBin._make([*sums, max(self.rss, other.rss), max(self.device, other.device)])
 
-    def times(self, part: float) -> Cell:
+    def times(self, part: float) -> TimeBin:
         """The same over a part of the time."""
-        return Cell._make([*(value * part for value in self[:-2]), self.rss, self.device])
+        return TimeBin._make([*(value * part for value in self[:-2]), self.rss, self.device])
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Series:
 
     width: float = FIRST_WIDTH_S
     """Seconds."""
-    ranks: Mapping[int, tuple[Cell, ...]] = field(default_factory=dict)
+    ranks: Mapping[int, tuple[TimeBin, ...]] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -66,7 +66,7 @@ class Series:
         return max(60, min(240, CELLS // max(len(self.ranks), 1)))
 
 
-def spread(series: Series, rank: int, start: float, stop: float, what: Cell) -> Series:
+def spread(series: Series, rank: int, start: float, stop: float, what: TimeBin) -> Series:
     """With `what` rank `rank` did from `start` to `stop`, seconds from zero on."""
     start, stop = max(start, 0.0), max(stop, 0.0)
     if not (math.isfinite(start) and math.isfinite(stop)):
@@ -79,7 +79,7 @@ def spread(series: Series, rank: int, start: float, stop: float, what: Cell) -> 
     first, last = int(start / width), int(stop / width)
     if stop > start and stop == last * width:
         last = max(first, last - 1)
-    cells += (Cell(),) * (last + 1 - len(cells))
+    cells += (TimeBin(),) * (last + 1 - len(cells))
     changed = []
     for index in range(first, last + 1):
         inside = min(stop, (index + 1) * width) - max(start, index * width)
@@ -92,6 +92,6 @@ def halved(series: Series) -> Series:
     """The same with half as many stretches, twice as long."""
     ranks = {}
     for rank, cells in series.ranks.items():
-        padded = cells + (Cell(),) * (len(cells) % 2)
+        padded = cells + (TimeBin(),) * (len(cells) % 2)
         ranks[rank] = tuple(a.plus(b) for a, b in zip(padded[::2], padded[1::2], strict=True))
     return Series(series.width * 2, ranks)

@@ -32,7 +32,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bench.dashboard import page
-from bench.dashboard.board import Board, Piece, whole
+from bench.dashboard.board import RunBoard, Piece, whole
 from bench.hosts import named
 
 POLL_S = 0.2
@@ -135,11 +135,11 @@ async def apart(work: Callable[[], T]) -> T:
     return await answer
 
 
-class Stream:
+class BoardStream:
     """The board, looked after while somebody watches."""
 
     def __init__(self, root: Path, poll_s: float, closing: Callable[[], bool]) -> None:
-        self.board = Board(root)
+        self.board = RunBoard(root)
         self.start = secrets.token_hex(4)
         self._closing = closing
         self._poll_s = poll_s
@@ -200,7 +200,7 @@ def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlet
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.stream = stream = Stream(root, poll_s, lambda: bool(app.state.closing()))
+        app.state.stream = stream = BoardStream(root, poll_s, lambda: bool(app.state.closing()))
         looking = asyncio.create_task(stream.look())
         try:
             yield

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from bench.analysis.stream import Trouble
-from bench.dashboard.series import Cell, Series, spread
+from bench.dashboard.series import TimeBin, Series, spread
 from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan
 from ddp.core.events import (
     AverageFailed,
@@ -59,7 +59,7 @@ class Score(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankView:
     """One rank so far."""
 
     ready: Ready | None = None
@@ -81,7 +81,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanInForce:
     """The policy's plan from a moment on."""
 
     seconds: float
@@ -91,7 +91,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundView:
     """A round that closed."""
 
     seconds: float
@@ -102,7 +102,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class State:
+class DashboardState:
     """A run so far. Times in seconds since its first record, the launch, where no clock is named."""
 
     first: float | None = None
@@ -113,15 +113,15 @@ class State:
     before: int = 0
     """Samples that were trained before that."""
     samples: int = 0
-    ranks: Mapping[int, Rank] = field(default_factory=dict)
+    ranks: Mapping[int, RankView] = field(default_factory=dict)
     series: Series = field(default_factory=Series)
     epochs: Mapping[int, Score] = field(default_factory=dict)
     epochs_gone: int = 0
     """Whole ones that were thinned out."""
     plan: Plan | None = None
-    plans: tuple[Planned, ...] = ()
+    plans: tuple[PlanInForce, ...] = ()
     rounds: int = 0
-    closed: tuple[Round, ...] = ()
+    closed: tuple[RoundView, ...] = ()
     verdicts: tuple[tuple[float, GuardVerdict], ...] = ()
     trouble: tuple[tuple[float, Trouble], ...] = ()
     """With its time on the clock of the records."""
@@ -133,7 +133,7 @@ class State:
         return max(at - (at if self.first is None else self.first), 0.0)
 
 
-def fold(state: State, record: Record, at: float) -> State:
+def fold(state: DashboardState, record: Record, at: float) -> DashboardState:
     """The state after `record`, which was written at `at` on the clock of the records."""
     if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MAX_RANK:
         return state
@@ -145,7 +145,7 @@ def fold(state: State, record: Record, at: float) -> State:
         return state
 
 
-def _folded(state: State, record: Record, at: float) -> State:
+def _folded(state: DashboardState, record: Record, at: float) -> DashboardState:
     if isinstance(record, Memory) and state.first is None:
         return state  # time begins with what happened, whichever file is read first
     state = replace(state, first=at if state.first is None else state.first, now=max(at, state.now))
@@ -171,25 +171,25 @@ def _folded(state: State, record: Record, at: float) -> State:
         case GuardVerdict():
             return replace(state, verdicts=(*state.verdicts, (state.since(at), record))[-POINTS:])
         case Finished():
-            peak = max(record.peak_rss_bytes, state.ranks.get(record.rank, Rank()).peak_rss_bytes)
+            peak = max(record.peak_rss_bytes, state.ranks.get(record.rank, RankView()).peak_rss_bytes)
             return _rank(state, record.rank, finished=True, peak_rss_bytes=peak)
         case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
             return _troubled(state, record, at)
     return state
 
 
-def _rank(state: State, rank: int, **changed: object) -> State:
-    new = replace(state.ranks.get(rank, Rank()), **changed)  # type: ignore[arg-type]
+def _rank(state: DashboardState, rank: int, **changed: object) -> DashboardState:
+    new = replace(state.ranks.get(rank, RankView()), **changed)  # type: ignore[arg-type]
     return replace(state, ranks={**state.ranks, rank: new})
 
 
-def _used(state: State, record: Memory, at: float) -> State:
-    known = state.ranks.get(record.rank, Rank())
+def _used(state: DashboardState, record: Memory, at: float) -> DashboardState:
+    known = state.ranks.get(record.rank, RankView())
     peak = max(known.peak_rss_bytes, record.rss_bytes)
     cpu = known.cpu_s if record.cpu_s is None else record.cpu_s
     told = known.used is not None and record.cpu_s is not None and cpu >= known.cpu_s
     start, stop = state.since(at if known.used is None else known.used), state.since(at)
-    what = Cell(
+    what = TimeBin(
         rss=record.rss_bytes,
         device=record.device_bytes or 0,
         cpu_s=cpu - known.cpu_s if told else 0.0,
@@ -201,12 +201,12 @@ def _used(state: State, record: Memory, at: float) -> State:
     return replace(state, series=spread(state.series, record.rank, start, stop, what))
 
 
-def _scored(state: State, epoch: int, **changed: object) -> State:
+def _scored(state: DashboardState, epoch: int, **changed: object) -> DashboardState:
     new = state.epochs.get(epoch, Score())._replace(**changed)  # type: ignore[arg-type]
     return _entered(state, epoch, new)
 
 
-def _entered(state: State, epoch: int, score: Score, **changed: object) -> State:
+def _entered(state: DashboardState, epoch: int, score: Score, **changed: object) -> DashboardState:
     """With this score; of more epochs than `POINTS`, the older half is thinned out."""
     epochs = {**state.epochs, epoch: score}
     gone = 0
@@ -217,13 +217,13 @@ def _entered(state: State, epoch: int, score: Score, **changed: object) -> State
     return replace(state, epochs=epochs, epochs_gone=state.epochs_gone + gone, **changed)  # type: ignore[arg-type]
 
 
-def _trained(state: State, record: Progress, at: float) -> State:
-    known = state.ranks.get(record.rank, Rank(reported=at))
+def _trained(state: DashboardState, record: Progress, at: float) -> DashboardState:
+    known = state.ranks.get(record.rank, RankView(reported=at))
     if known.lost is not None:
         return state  # what it says later is not heard
     loss = math.nan if record.loss_sum is None else record.loss_sum
     start, stop = state.since(known.reported), state.since(at)
-    what = Cell(stop - start, record.steps, record.samples, record.busy_s, loss)
+    what = TimeBin(stop - start, record.steps, record.samples, record.busy_s, loss)
     score = state.epochs.get(record.epoch, Score())
     rank = replace(
         known,
@@ -247,7 +247,7 @@ def _trained(state: State, record: Progress, at: float) -> State:
     )
 
 
-def _evaluated(state: State, record: Evaluated, at: float) -> State:
+def _evaluated(state: DashboardState, record: Evaluated, at: float) -> DashboardState:
     score = state.epochs.get(record.epoch, Score())
     return _scored(
         state,
@@ -261,22 +261,22 @@ def _evaluated(state: State, record: Evaluated, at: float) -> State:
     )
 
 
-def _planned(state: State, record: Plan, at: float) -> State:
+def _planned(state: DashboardState, record: Plan, at: float) -> DashboardState:
     last = state.plan
     state = replace(state, plan=record)
     if last is not None and (last.anchor, last.counts) == (record.anchor, record.counts):
         return state
-    point = Planned(state.since(at), record.anchor, record.counts, record.reason)
+    point = PlanInForce(state.since(at), record.anchor, record.counts, record.reason)
     return replace(state, plans=thinned((*state.plans, point)))
 
 
-def _closed(state: State, record: RoundClosed, at: float) -> State:
+def _closed(state: DashboardState, record: RoundClosed, at: float) -> DashboardState:
     divergence = max((value for value in record.divergence if math.isfinite(value)), default=None)
-    point = Round(state.since(at), record.round, divergence, record.sync_s * 1e3)
+    point = RoundView(state.since(at), record.round, divergence, record.sync_s * 1e3)
     return replace(state, rounds=state.rounds + 1, closed=thinned((*state.closed, point)))
 
 
-def _troubled(state: State, record: Trouble, at: float) -> State:
+def _troubled(state: DashboardState, record: Trouble, at: float) -> DashboardState:
     if isinstance(record, Join) and not any(not isinstance(known, Join) for _, known in state.trouble):
         return state  # the first group; it is no trouble
     said = next((when for when, known in state.trouble if _last_words(known, record)), at)

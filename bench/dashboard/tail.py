@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.dashboard.state import State, fold
+from bench.dashboard.state import DashboardState, fold
 from bench.journal import SLICES
 from bench.runfolder import EVENTS, located
 from ddp import regular
@@ -55,7 +55,7 @@ class Tail:
     """A run folder as far as it is read."""
 
     folder: Path
-    state: State = field(default_factory=State)
+    state: DashboardState = field(default_factory=DashboardState)
     malformed: int = 0
     """Lines that are no records."""
     unread: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Tail:
 
     def restart(self) -> None:
         """Read everything again."""
-        self.state, self.malformed, self.unread, self._files, self._merged = State(), 0, (), {}, False
+        self.state, self.malformed, self.unread, self._files, self._merged = DashboardState(), 0, (), {}, False
 
     def move(self, folder: Path) -> None:
         """The run is in another folder now: the same one under another name, or that of another attempt."""

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.dashboard.about import LEFT, RUNNING, About
+from bench.dashboard.about import LEFT, RUNNING, RunCard
 from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
 from bench.schema import MOST_RANKS
 from ddp import regular
@@ -77,7 +77,7 @@ def _mark(path: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-def read(found: Found) -> About:
+def read(found: Found) -> RunCard:
     """What lies beside the records; what cannot be read is said, not raised."""
     problems: list[str] = []
     parts = {}
@@ -95,7 +95,7 @@ def read(found: Found) -> About:
         except ValueError as error:
             problems.append(str(error))
     status = metrics.status if metrics else RUNNING if found.running else LEFT
-    about = About(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
+    about = RunCard(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
     if about.claimed > MOST_RANKS:
         much = f"world_size={about.claimed:g}: no run has more than {MOST_RANKS} ranks"
         about = replace(about, problems=(much, *problems))

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from bench.analysis import faults
-from bench.analysis.stream import Slices, Stream, Trouble
-from bench.dashboard.about import RUNNING, About
+from bench.analysis.stream import Slices, RunRecords, Trouble
+from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.lines import Json, curves, pace, ranks, ratio, short
-from bench.dashboard.state import Planned, Score, State
+from bench.dashboard.state import PlanInForce, Score, DashboardState
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Lost
 
 
-def row(about: About, state: State) -> Json:
+def row(about: RunCard, state: DashboardState) -> Json:
     """A line in the list of runs: of one with a result what that says, else what its records do."""
     model, mode, run_id = about.name
     known: Json = {"key": about.key, "model": model, "mode": mode, "run_id": run_id, "status": about.status}
@@ -59,24 +59,24 @@ def row(about: About, state: State) -> Json:
     }
 
 
-def left_s(about: About, state: State) -> float | None:
+def left_s(about: RunCard, state: DashboardState) -> float | None:
     """Seconds that the rest of the samples will take, at the speed so far."""
     total, rate = _total(about, state), _rate(state)
     return short(max(total - state.samples, 0) / rate) if total and rate else None
 
 
-def _total(about: About, state: State) -> int:
+def _total(about: RunCard, state: DashboardState) -> int:
     """Samples of the whole run; 0: not known."""
     return about.epochs * next((rank.ready.samples for rank in state.ranks.values() if rank.ready), 0)
 
 
-def _rate(state: State) -> float | None:
+def _rate(state: DashboardState) -> float | None:
     """Samples per second so far, evaluation included."""
     seconds = state.now - state.began if state.began is not None else 0.0
     return (state.samples - state.before) / seconds if seconds > 0 and state.samples > state.before else None
 
 
-def about(about: About) -> Json:
+def about(about: RunCard) -> Json:
     """What does not change while a run lasts: configuration and graph; and its result, once there is one."""
     return {"key": about.key, "config": flat(about.config), "graph": about.graph, "result": result(about)}
 
@@ -92,7 +92,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def result(about: About) -> Json | None:
+def result(about: RunCard) -> Json | None:
     """What came out."""
     m = about.metrics
     if m is None:
@@ -110,7 +110,7 @@ def result(about: About) -> Json | None:
     }
 
 
-def live(about: About, state: State) -> Json:
+def live(about: RunCard, state: DashboardState) -> Json:
     """What changes while a run lasts: ranks, curves, epochs, the controller, faults."""
     size = _size(about, state)
     return {
@@ -129,11 +129,11 @@ def live(about: About, state: State) -> Json:
     }
 
 
-def _size(about: About, state: State) -> int:
+def _size(about: RunCard, state: DashboardState) -> int:
     return about.world_size or len(state.ranks)
 
 
-def notes(about: About, state: State) -> list[str]:
+def notes(about: RunCard, state: DashboardState) -> list[str]:
     """What a reader must know."""
     said = list(about.problems)
     if state.resumed is not None:
@@ -165,7 +165,7 @@ def _eval(score: Score) -> float | None:
     return ratio(score.metric, score.eval_samples) if score.whole else None
 
 
-def controller(state: State) -> Json:
+def controller(state: DashboardState) -> Json:
     """Anchor and counts over time, how far replicas came apart, and what the guard said of it."""
     plan = state.plan
     lost = {number: state.since(rank.lost) for number, rank in state.ranks.items() if rank.lost is not None}
@@ -205,12 +205,12 @@ def controller(state: State) -> Json:
     }
 
 
-def _counts(planned: Planned, lost: Mapping[int, float]) -> list[int | None]:
+def _counts(planned: PlanInForce, lost: Mapping[int, float]) -> list[int | None]:
     """Without those of ranks that were lost by then."""
     return [None if planned.seconds >= lost.get(rank, math.inf) else count for rank, count in enumerate(planned.counts)]
 
 
-def troubles(about: About, state: State, size: int) -> list[Json]:
+def troubles(about: RunCard, state: DashboardState, size: int) -> list[Json]:
     """What went wrong, a line each; as the result has it, once there is one."""
     if about.metrics is not None:
         return [fault.model_dump() | {"seconds": short(fault.seconds)} for fault in about.metrics.faults]
@@ -225,7 +225,7 @@ def troubles(about: About, state: State, size: int) -> list[Json]:
             known.add(record.rank)
         if not isinstance(record, Failed | Lost) or record.rank < size:
             trouble.append((at, record))
-    rows = faults.faults(Stream(Slices.of(()), trouble=trouble), state.first, size)
+    rows = faults.faults(RunRecords(Slices.of(()), trouble=trouble), state.first, size)
     return [fault.model_dump() | {"seconds": short(fault.seconds)} for fault in rows]
 
 

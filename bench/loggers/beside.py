@@ -21,7 +21,7 @@ ENDING_S = 120.0
 """How long they may take, all together, for what is left to be written when the run is over."""
 
 
-class Beside:
+class LoggerProcesses:
     """Loggers `names` of the run that is made in `folder`. A context manager: they end with it, or with this process."""
 
     def __init__(self, names: tuple[str, ...], folder: Path, output: Path, said: RunInfo) -> None:
@@ -42,7 +42,7 @@ class Beside:
             except OSError as error:
                 self._notes.append(_note(name, str(error)))
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> LoggerProcesses:
         return self
 
     def end(self, folder: Path) -> list[str]:

@@ -86,7 +86,7 @@ class Followed:
 
 
 @dataclass
-class Following:
+class RunFollower:
     """The run of a logger."""
 
     logger: Logger
@@ -136,7 +136,7 @@ def main(words: list[str]) -> str | None:
     module, folder, output, said = words
     try:
         logger: Logger = importlib.import_module(module)
-        following = Following(logger, Path(folder), Path(output), RunInfo(**json.loads(said)))
+        following = RunFollower(logger, Path(folder), Path(output), RunInfo(**json.loads(said)))
         pause = LOOK_S
         while not select.select([sys.stdin], [], [], pause)[0]:
             began = time.monotonic()

@@ -12,7 +12,7 @@ from bench.dashboard.tail import Tail
 from bench.dashboard.view import flat
 from bench.loggers.info import RunInfo
 from bench.runfolder import CONFIG, METRICS, Run, find_runs, read_object
-from bench.schema import Epoch, Metrics, Plan
+from bench.schema import Epoch, Metrics, PlanRow
 
 
 class Scalar(NamedTuple):
@@ -99,7 +99,7 @@ def learning(rows: Sequence[Epoch], metric: str, startup: float) -> Iterator[Sca
         yield from (Scalar(name, value, row.epoch + 1, at) for name, value in values.items() if value is not None)
 
 
-def schedule(plans: Sequence[Plan]) -> Iterator[Scalar]:
+def schedule(plans: Sequence[PlanRow]) -> Iterator[Scalar]:
     """Anchor and counts, where there is a schedule."""
     for step, plan in enumerate(plans):
         yield Scalar("schedule/anchor", plan.anchor, step, plan.seconds)

@@ -43,7 +43,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """Rows of equal keys; the first `left` columns are text, the others numbers."""
 
     rows: tuple[Mapping[str, str], ...]
@@ -56,7 +56,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Verdicts(Table):
+class Verdicts(TableBlock):
     """A table whose cells may be verdicts, which HTML shows as such."""
 
 
@@ -71,7 +71,7 @@ class Picture:
     """Path of the CSV; empty: there is none."""
 
 
-Block = Heading | Text | Bullets | Code | Table | Picture
+Block = Heading | Text | Bullets | Code | TableBlock | Picture
 
 
 def plain(text: object) -> str:
@@ -96,6 +96,6 @@ def _says_something(block: Block) -> bool:
             return bool(text)
         case Bullets(items):
             return bool(items)
-        case Table(rows):
+        case TableBlock(rows):
             return bool(rows)
     return True

@@ -19,7 +19,7 @@ TAIL = 0.025
 
 
 @dataclass(frozen=True)
-class Difference:
+class MeanDifference:
     """Mean of one sample less that of another, turned so that positive is better."""
 
     value: float
@@ -40,7 +40,7 @@ class Quality:
     """A cell's final metric against solo's."""
 
     cell: Cell
-    difference: Difference
+    difference: MeanDifference
     margin: float | None
     """How much worse is still as good, fixed with the baseline of this workload; None: there is no such baseline."""
 
@@ -57,7 +57,7 @@ class Quality:
 
 def difference(
     base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
-) -> Difference | None:
+) -> MeanDifference | None:
     """Of the values that are there; None where a side has none. An interval needs two seeds on one side, and some spread or
     a resolution."""
     theirs, mine = measured(base), measured(values)
@@ -70,12 +70,12 @@ def difference(
     worse = Moments.of([-sign * value for value in theirs]), Moments.of([-sign * value for value in mine])
     gain = float(worse[0].mean - worse[1].mean) + 0.0
     if len(theirs) < 2 or (resolution <= 0 and (worse[0].sd <= 0 or (len(mine) > 1 and worse[1].sd <= 0))):
-        return Difference(gain, None, None, len(mine), len(theirs))
+        return MeanDifference(gain, None, None, len(mine), len(theirs))
     low, high = compare(worse[0], worse[1], 0.0, resolution, either=True).bounds(TAIL)
-    return Difference(gain, -float(high), -float(low), len(mine), len(theirs))
+    return MeanDifference(gain, -float(high), -float(low), len(mine), len(theirs))
 
 
-def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> Difference | None:
+def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanDifference | None:
     """Of positive values: mean of logarithms, so `exp` of the result is the ratio of geometric means."""
     positive = [[math.log(value) for value in measured(side) if value > 0] for side in (base, values)]
     return difference(positive[0], positive[1], True)

@@ -17,7 +17,7 @@ from typing import get_args
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Picture, Table, Text, Verdicts
+from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts
 from bench.validate.verdict import Name
 from ddp import regular
 
@@ -85,7 +85,7 @@ def _block(block: Block, folder: Path) -> str:
             return f"<pre><code>{escape(text)}</code></pre>"
         case Picture():
             return _picture(block, folder)
-        case Table():
+        case TableBlock():
             return _table(block)
 
 
@@ -98,7 +98,7 @@ def _picture(picture: Picture, folder: Path) -> str:
     return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
 
 
-def _table(table: Table) -> str:
+def _table(table: TableBlock) -> str:
     columns = table.columns
     sides = ["" if place < table.left else ' class="n"' for place in range(len(columns))]
     head = "".join(

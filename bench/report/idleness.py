@@ -14,7 +14,7 @@ KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdleShares:
     """Of one rank of a cell; shares are means over `n` finished runs."""
 
     cell: Cell
@@ -34,7 +34,7 @@ class Idle:
         return sum(self.shares.values())
 
 
-def idle(cells: Sequence[Cell]) -> dict[str, list[Idle]]:
+def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
     """Name of a cell -> its ranks. One rank waits for nobody, and results older than this have no causes: left out."""
     told = {cell.name: [m for m in cell.one_each if m.timeline and len(m.time_s.rank_wall) > 1] for cell in cells}
     return {
@@ -46,7 +46,7 @@ def _ranks(runs: list[Metrics]) -> range:
     return range(min(len(m.time_s.rank_wall) for m in runs))
 
 
-def _rank(cell: Cell, runs: list[Metrics], rank: int) -> Idle:
+def _rank(cell: Cell, runs: list[Metrics], rank: int) -> IdleShares:
     shares, late = dict.fromkeys(KINDS, 0.0), dict[int, float]()
     longest, why = 0.0, ""
     for m in runs:
@@ -58,7 +58,7 @@ def _rank(cell: Cell, runs: list[Metrics], rank: int) -> Idle:
                 late[gap.by] = late.get(gap.by, 0.0) + gap.seconds / wall
             if gap.longest_s > longest:
                 longest, why = gap.longest_s, gap.cause if gap.by is None else f"{gap.cause} {gap.by}"
-    return Idle(cell, len(runs), rank, shares, late, longest, why)
+    return IdleShares(cell, len(runs), rank, shares, late, longest, why)
 
 
 def _kind(gap: IdleTime) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Picture, Table, Text
+from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text
 
 WIDEST = 36
 """Columns are padded to this width, signs; longer cells stick out."""
@@ -30,11 +30,11 @@ def _block(block: Block) -> str:
         case Picture(file, alt, data):
             picture = f"![{_safe(alt)}]({file})"
             return f"{picture}\n\n[Data of this figure]({data})" if data else picture
-        case Table():
+        case TableBlock():
             return _table(block)
 
 
-def _table(table: Table) -> str:
+def _table(table: TableBlock) -> str:
     columns = table.columns
     body = [[_safe(row[column]).replace("|", "\\|") for column in columns] for row in table.rows]
     head = [_safe(column).replace("|", "\\|") for column in columns]

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from bench.cells import Cell, Sample, Workload, by_workload
 from bench.figures import decimals, grouped, plural
-from bench.report.blocks import Picture, Table, Text
-from bench.report.idleness import Idle, idle
-from bench.report.planned import Planned
+from bench.report.blocks import Picture, TableBlock, Text
+from bench.report.idleness import IdleShares, idle
+from bench.report.planned import PlannedExperiment
 from bench.style import mode_styles, save
 from bench.validate import Verdict
 from bench.validate.library import Library
@@ -50,7 +50,7 @@ class Page:
     """The baselines that the verdicts compare with: their margins."""
     previous: tuple[Cell, ...] | None = None
     """The cells of an earlier tree; None: there is none to compare with."""
-    planned: Planned | None = None
+    planned: PlannedExperiment | None = None
     """The experiment that the tree is the output of; None: it is of none that is known."""
 
     @cached_property
@@ -59,9 +59,9 @@ class Page:
         return by_workload(self.cells)
 
     @property
-    def pen(self) -> Pen:
+    def pen(self) -> FigureBudget:
         """A new one, for a section."""
-        return Pen(FEW if self.many else FIGURES)
+        return FigureBudget(FEW if self.many else FIGURES)
 
     @cached_property
     def many(self) -> bool:
@@ -74,7 +74,7 @@ class Page:
         return mode_styles(cell.about.mode for cell in self.cells)
 
     @cached_property
-    def idle(self) -> dict[str, list[Idle]]:
+    def idle(self) -> dict[str, list[IdleShares]]:
         """As `idleness.idle`, once and only if a section asks."""
         return idle(self.cells)
 
@@ -119,7 +119,7 @@ def _no_formula(value: object) -> object:
 
 
 @dataclass
-class Pen:
+class FigureBudget:
     """Draws the figures of a section, the first `most` of them, and says what it left out."""
 
     most: int
@@ -146,9 +146,9 @@ def more(count: int, noun: str, why: str = "not shown") -> Text | None:
     return Text(f"… and {plural(count, f'more {noun}')}: {why}.") if count > 0 else None
 
 
-def table(rows: Sequence[Mapping[str, str]], left: int = 1) -> Table:
+def table(rows: Sequence[Mapping[str, str]], left: int = 1) -> TableBlock:
     """A table; the first `left` columns are text, the others numbers. Its cells may have markup."""
-    return Table(tuple(rows), left)
+    return TableBlock(tuple(rows), left)
 
 
 def number(value: float | None, digits: int = 3) -> str:

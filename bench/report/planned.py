@@ -1,7 +1,7 @@
 """What an experiment planned: the runs that it means, as Hydra composes them for `bench plan`. Imports no torch.
 
 A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one. Points are
-told apart by what `Point` has: where anything else is varied as well, a point is planned once for each of its values.
+told apart by what `ExperimentPoint` has: where anything else is varied as well, a point is planned once for each of its values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAY = ("mode", "engine", "policy", "backend")
 """Groups that make a way of training."""
 
 
-class Point(NamedTuple):
+class ExperimentPoint(NamedTuple):
     """What tells the runs of an experiment apart."""
 
     model: str
@@ -42,21 +42,21 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedExperiment:
     """An experiment and its runs."""
 
     experiment: str
-    points: tuple[Point, ...]
+    points: tuple[ExperimentPoint, ...]
 
-    def missing(self, runs: Sequence[Run]) -> list[Point]:
+    def missing(self, runs: Sequence[Run]) -> list[ExperimentPoint]:
         """Planned runs that have no folder, in the order of the plan."""
-        found = {(Point(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in (run.metrics for run in runs)}
+        found = {(ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in (run.metrics for run in runs)}
         there = Counter(point for point, _ in found)
         want = Counter(self.points) - there
         return [point for point, number in want.items() for _ in range(number)]
 
 
-def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
+def planned(root: Path, name: str | None, conf: Path = CONF) -> PlannedExperiment | None:
     """The experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one.
 
     Raises ValueError for a name that is none, and for a file that is no experiment or of which the runs cannot be known.
@@ -74,7 +74,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF) -> Planned | None:
     return None
 
 
-def _read(file: Path, conf: Path) -> Planned:
+def _read(file: Path, conf: Path) -> PlannedExperiment:
     from bench.compose import composing
 
     _body(file)
@@ -85,10 +85,10 @@ def _read(file: Path, conf: Path) -> Planned:
         raise ValueError(f"{file}: {str(error).splitlines()[0]}") from None
     if not points:
         raise ValueError(f"{file}: it plans no run: a part of its sweep has no values, or all of it is left out")
-    return Planned(file.stem, points)
+    return PlannedExperiment(file.stem, points)
 
 
-def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Point]:
+def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[ExperimentPoint]:
     """Composed is each way of training (0.1 s); models and numbers are as they are said."""
     from hydra.core.global_hydra import GlobalHydra
 
@@ -111,7 +111,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Poin
     if None in seeds:
         raise ValueError("seed is null: give a number")
     points = [
-        Point(
+        ExperimentPoint(
             model,
             mode_name(way.engine.name, way.policy.name, way.backend.name),
             world_size_of(size, way.engine.name),
@@ -120,7 +120,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Poin
         for seed, model, way, size in product(seeds, models, ways, sizes)
         if len(sizes) == 1 or size is None or facts(way.engine.name).fits(size)
     ]
-    further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *Point._fields))
+    further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
     return [point for point in dict.fromkeys(points) for _ in range(further)]
 
 

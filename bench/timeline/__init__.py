@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.analysis.idle import gaps
-from bench.analysis.stream import Stream, sort
+from bench.analysis.stream import RunRecords, sort
 from bench.runfolder import write_text
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
@@ -65,7 +65,7 @@ def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
     return found
 
 
-def draw(stream: Stream, spec: Named, path: Path) -> None:
+def draw(stream: RunRecords, spec: Named, path: Path) -> None:
     """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib: not while a run is timed."""
     from bench.timeline_figure import draw as drawn
 
@@ -95,7 +95,7 @@ def _started(folder: Path, launched: float) -> str | None:
     return datetime.fromtimestamp(datetime.now(UTC).timestamp() - ago, UTC).isoformat() if ago >= 0 else None
 
 
-def _table(stream: Stream) -> str:
+def _table(stream: RunRecords) -> str:
     """The slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -29,7 +29,7 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True)
-class About:
+class TimelineHeader:
     """The same, read from a folder."""
 
     run_id: str
@@ -40,12 +40,12 @@ class About:
     speeds: tuple[float, ...]
 
 
-def about(folder: Path) -> About:
+def about(folder: Path) -> TimelineHeader:
     """Of the run in `folder`, by its `config.json`. Raises ValueError: one line."""
     said = read_object(folder / CONFIG)
     try:
         policy = said["policy"] or {"name": "none"}
-        return About(
+        return TimelineHeader(
             run_id=_text(said["run_id"]),
             config_hash=_text(said["config_hash"]),
             model=_text(said["model"]),

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bench.analysis.idle import LEAST_S, Gap, by_cause
 from bench.timeline.about import Named
 from bench.timeline.lanes import CATEGORIES, told
-from bench.timeline.packed import Table, longest, pack, text, tick_ns, varints
+from bench.timeline.packed import Interner, longest, pack, text, tick_ns, varints
 from bench.trace import Trace
 
 PARTS = Path(__file__).with_name("page")
@@ -47,7 +47,7 @@ def content(trace: Trace, spec: Named, idle: Sequence[Gap]) -> dict[str, Any]:
     everything = trace.lanes()
     lanes, left_out = longest(everything)
     tick = tick_ns(sum(map(len, lanes.values())))
-    names, facts = Table(), Table()
+    names, facts = Interner(), Interner()
     processes = []
     used = {pid for pid, _ in lanes} | {pid for pid, _ in trace.counters} | trace.processes.keys()
     for pid in sorted(used):
@@ -94,7 +94,7 @@ def _counter(name: str, values: list[tuple[int, float]], tick: int) -> dict[str,
 
 def _idle(trace: Trace, idle: Sequence[Gap], tick: int) -> dict[str, Any]:
     long = sorted((gap for gap in idle if gap.seconds >= LEAST_S), key=lambda gap: -gap.seconds)
-    causes = Table()
+    causes = Interner()
     rows = [
         [gap.rank, trace.ns(gap.start) // tick, round(gap.seconds * 1e9) // tick, causes.number(told(gap))]
         for gap in long[:GAPS]

@@ -16,7 +16,7 @@ import numpy as np
 from bench.analysis.breakdown import CATEGORY
 from bench.analysis.idle import LEAST_S, Gap
 from bench.analysis.steps import steps
-from bench.analysis.stream import Floats, Stream
+from bench.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
 from bench.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
@@ -34,7 +34,7 @@ LEAST_CPU_S = 0.01
 
 
 def make_trace(
-    stream: Stream,
+    stream: RunRecords,
     spec: Named,
     launched: float,
     idle: Sequence[Gap] = (),
@@ -72,7 +72,7 @@ def make_trace(
     return trace
 
 
-def _clock(stream: Stream) -> dict[str, object]:
+def _clock(stream: RunRecords) -> dict[str, object]:
     """What times are measured with, how many hosts share it, and how far a rank's may be off: at most half of the quickest
     round trip in which its host asked for the time, before the run. Clocks drift apart after that."""
     hosts = len({0, *(event.host for event in stream.ready.values())})
@@ -104,7 +104,7 @@ def told(gap: Gap) -> str:
     return f"{gap.cause} {gap.by}" + (f": {gap.during}" if gap.during else "")
 
 
-def _phases(trace: Trace, stream: Stream, launched: float) -> None:
+def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
     """Of each rank: startup, then its epochs."""
     last: dict[int, dict[int, float]] = defaultdict(dict)
     for event in stream.progress:
@@ -127,7 +127,7 @@ def _epochs(trace: Trace, rank: int, begin: float, last: Mapping[int, float], ev
         begin = max(begin, end)
 
 
-def _slices(trace: Trace, stream: Stream) -> None:
+def _slices(trace: Trace, stream: RunRecords) -> None:
     """The measured slices on their lanes, steps around theirs; an exchange is waiting for the others, then the wire."""
     s = stream.slices
     begins, wires, ends = (_ns(trace, times) for times in (s.start, s.wire_start, s.stop))
@@ -154,13 +154,13 @@ def _ns(trace: Trace, times: Floats) -> list[int]:
     return since
 
 
-def _flows(trace: Trace, stream: Stream) -> None:
+def _flows(trace: Trace, stream: RunRecords) -> None:
     """What ties the ranks of one reduction together."""
     _collectives(trace, stream)
     _rounds(trace, stream)
 
 
-def _collectives(trace: Trace, stream: Stream) -> None:
+def _collectives(trace: Trace, stream: RunRecords) -> None:
     """One arrow per collective through its participants, in the order of ranks."""
     s = stream.slices
     here = (s.kind == "exchange").nonzero()[0]
@@ -174,7 +174,7 @@ def _collectives(trace: Trace, stream: Stream) -> None:
             trace.flow(COMM, "collective", seq, [(rank, (start + stop) / 2) for rank, start, stop in sorted(members)])
 
 
-def _rounds(trace: Trace, stream: Stream) -> None:
+def _rounds(trace: Trace, stream: RunRecords) -> None:
     """Of a backend that blocks nobody one arrow per round: from snapshot to snapshot, then to where the average arrived. A
     rank speaks of either as soon as its copy is made."""
     laid_down = {event.round for event in stream.snapshots}
@@ -199,7 +199,7 @@ def _rounds(trace: Trace, stream: Stream) -> None:
             trace.flow(COMM, "round", number, found)
 
 
-def _counters(trace: Trace, stream: Stream, run: int) -> None:
+def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
     reported: dict[int, float] = {rank: event.at for rank, event in stream.ready.items()}
     for event in stream.progress:
         if event.loss_sum is not None and event.samples:
@@ -215,7 +215,7 @@ def _counters(trace: Trace, stream: Stream, run: int) -> None:
             trace.counter(run, "divergence", closed.at, max(closed.divergence))
 
 
-def _resources(trace: Trace, stream: Stream) -> None:
+def _resources(trace: Trace, stream: RunRecords) -> None:
     """Memory and processor as ranks measured them. What is said of the processor holds until the next measurement."""
     last: dict[int, tuple[float, float]] = {}
     for held in stream.memory:
@@ -232,7 +232,7 @@ def _resources(trace: Trace, stream: Stream) -> None:
             last[held.rank] = held.at, held.cpu_s
 
 
-def _marks(trace: Trace, stream: Stream, run: int) -> None:
+def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
     for at, plan in stream.plans:
         trace.mark(run, POLICY, f"anchor {plan.anchor}, counts {list(plan.counts)}", at, {"reason": plan.reason})
     for said in stream.verdicts:

@@ -49,7 +49,7 @@ def zigzag(values: Numbers) -> Numbers:
     return np.where(values < 0, -2 * values - 1, 2 * values)
 
 
-class Table:
+class Interner:
     """Different things, numbered in the order in which they are met."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane,
     return kept, lengths.size - sum(map(len, kept.values()))
 
 
-def pack(spans: Sequence[Span], names: Table, facts: Table, tick: int) -> dict[str, Any]:
+def pack(spans: Sequence[Span], names: Interner, facts: Interner, tick: int) -> dict[str, Any]:
     """The spans of a lane. `names` gets (name, category) pairs; `facts` what is known of them but their `seq`, as JSON."""
     begins = np.array([span[0] for span in spans], np.int64) // tick
     ends = np.array([span[1] for span in spans], np.int64) // tick

@@ -22,7 +22,7 @@ from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import Difference, beyond
+from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.legible import legible
 from bench.validate.library import Library, load
 from bench.validate.verdict import EXITS, Verdict
@@ -115,7 +115,7 @@ def judge_cells(
     return Judgement([*problems, *verdicts], footer, about)
 
 
-def _differences(cell: Cell, library: Library) -> list[Difference]:
+def _differences(cell: Cell, library: Library) -> list[FieldDifference]:
     """Every field in which a cell and its reference differ, whatever is judged of it; none where no check can read it."""
     with suppress(Exception):  # it is refused by name
         if cell.ok and (match := library.match(cell)) is not None:
@@ -232,7 +232,7 @@ def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:
     return replace(cell, runs=tuple(kept)), broken
 
 
-def _fields(found: Sequence[Difference]) -> str:
+def _fields(found: Sequence[FieldDifference]) -> str:
     return "; ".join(f"{one.field}: {one.baseline} in the baseline | {one.run} here" for one in found)
 
 

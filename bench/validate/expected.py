@@ -21,7 +21,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from bench.runfolder import there
 from bench.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
-from bench.validate.verdict import EXITS, Identity, Verdict
+from bench.validate.verdict import EXITS, CellIdentity, Verdict
 from ddp import regular
 from ddp.suggest import unknown
 
@@ -40,9 +40,9 @@ class Expected(Strict):
     until: date
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> CellIdentity:
         """The cell that it is about."""
-        return Identity(self.cell, self.data, self.recipe, self.depth)
+        return CellIdentity(self.cell, self.data, self.recipe, self.depth)
 
 
 def load(folder: Path) -> list[Expected]:
@@ -74,7 +74,7 @@ def _place(where: tuple[int | str, ...]) -> str:
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
     """The verdicts with what is expected marked as such."""
-    known: dict[tuple[Identity | None, str], Expected] = {
+    known: dict[tuple[CellIdentity | None, str], Expected] = {
         (one.identity, one.check): one for one in expected if today <= one.until
     }
     return [_applied(verdict, known.get((verdict.identity, verdict.check))) for verdict in verdicts]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.validate import further
-from bench.validate.findings import Finding, Level, Rate, Spread
+from bench.validate.findings import Finding, LevelClaim, Rate, Spread
 from bench.validate.statistics import (
     GATING_SEEDS,
     LOOKS,
@@ -44,7 +44,7 @@ class Settled:
 
 def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Settled:
     """Decide the claims."""
-    levels = [one for one in findings if isinstance(one, Level)]
+    levels = [one for one in findings if isinstance(one, LevelClaim)]
     spreads = [one for one in findings if isinstance(one, Spread)]
     rates = [one for one in findings if isinstance(one, Rate)]
     decided: dict[int, Verdict] = {}
@@ -58,7 +58,7 @@ def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Set
     return Settled(verdicts, _footer(levels, spreads, rates))
 
 
-def _levels(claims: Sequence[Level], accept_improvement: bool) -> list[Verdict]:
+def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verdict]:
     if not claims:
         return []
     found = Comparison(
@@ -72,7 +72,7 @@ def _levels(claims: Sequence[Level], accept_improvement: bool) -> list[Verdict]:
     ]
 
 
-def _level(claim: Level, call: Call, better: bool, accept_improvement: bool) -> Verdict:
+def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool) -> Verdict:
     spent = float(level(claim.seeds)) or SHOWN
     low, high = (float(bound) for bound in claim.found.bounds(spent))
     interval = f"[{claim.show(low)}, {claim.show(high)}]"
@@ -96,7 +96,7 @@ MACHINE = " (if solo is as much slower here, it is the machine)"
 NOISY = "too close to the margin, or too much noise; train the cell again on a quieter machine"
 
 
-def _word(claim: Level, call: Call) -> tuple[Name, str]:
+def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     """The verdict and the reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
@@ -117,7 +117,7 @@ def _word(claim: Level, call: Call) -> tuple[Name, str]:
     return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
 
 
-def _direction(claim: Level) -> str:
+def _direction(claim: LevelClaim) -> str:
     worse = float(claim.found.worse)
     shown = claim.show(abs(worse))
     if shown == claim.show(0.0):
@@ -145,12 +145,12 @@ def _rate(claim: Rate, p: float) -> Verdict:
     return verdict("PASS", claim.check, claim.case.cell, text)
 
 
-def _base(claim: Level) -> int:
+def _base(claim: LevelClaim) -> int:
     assert claim.case.match is not None, "a level is compared with something"
     return claim.case.match.reference.seeds
 
 
-def _footer(levels: Sequence[Level], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
+def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
     if not levels:
         return []
     strict = [claim for claim in levels if not claim.only_proved]

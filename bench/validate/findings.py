@@ -25,7 +25,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelClaim:
     """A mean against the baseline's, with a margin."""
 
     check: str
@@ -71,4 +71,4 @@ class Rate:
     """As many as one may expect."""
 
 
-Finding = Verdict | Level | Spread | Rate
+Finding = Verdict | LevelClaim | Spread | Rate

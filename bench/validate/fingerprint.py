@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 from bench.schema import Metrics, Strict
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """A field in which runs are not as their reference."""
 
     field: str
@@ -45,17 +45,17 @@ def _devices(metrics: Metrics) -> str:
     return ", ".join(sorted({device.partition(":")[0] for device in metrics.devices})) or "none"
 
 
-def differences(base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env.") -> list[Difference]:
+def differences(base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env.") -> list[FieldDifference]:
     """Fields that are not equal, in the order of the baseline's."""
     names = dict.fromkeys([*base, *run])
     return [
-        Difference(f"{prefix}{name}", _word(base.get(name)), _word(run.get(name)))
+        FieldDifference(f"{prefix}{name}", _word(base.get(name)), _word(run.get(name)))
         for name in names
         if base.get(name) != run.get(name)
     ]
 
 
-def beyond(found: list[Difference], allowed: Collection[str]) -> list[Difference]:
+def beyond(found: list[FieldDifference], allowed: Collection[str]) -> list[FieldDifference]:
     """Those that nobody has allowed, by the name of the field with or without its prefix."""
     return [one for one in found if one.field not in allowed and one.field.removeprefix("env.") not in allowed]
 

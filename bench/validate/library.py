@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from bench.cells import Cell
 from bench.runfolder import located, there
-from bench.validate.fingerprint import Difference, Fingerprint, cell_config, differences, flat
+from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
 from ddp import regular
 
@@ -26,7 +26,7 @@ class Match:
     reference: Reference
     own: bool
     """It is of the same cell; otherwise of one process that trains the same."""
-    differing: list[Difference]
+    differing: list[FieldDifference]
     """Fields that make it not comparable."""
 
 
@@ -57,7 +57,7 @@ class Library:
         return Match(solo[-1], False, [*_workload(solo[-1], cell), *_environment(solo[-1], cell)])
 
 
-def _workload(reference: Reference, cell: Cell) -> list[Difference]:
+def _workload(reference: Reference, cell: Cell) -> list[FieldDifference]:
     """Fields in which training differs. A solo cell that is not the reference's own differs somewhere: it is said where."""
     theirs, mine = reference.workload._asdict(), cell.workload._asdict()
     config = cell_config(cell.runs[0].config)
@@ -67,11 +67,11 @@ def _workload(reference: Reference, cell: Cell) -> list[Difference]:
     known = {key: value for key, value in config.items() if key in reference.config}  # others came up after it was made
     told = differences(flat(reference.config), flat(known), prefix="")
     if not told:  # what no field shows: the recipe itself was changed
-        return [Difference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
+        return [FieldDifference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
     return [one for one in told if not one.field.startswith("cluster.")]
 
 
-def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) -> list[Difference]:
+def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) -> list[FieldDifference]:
     """Fields of two configurations that change what is trained, whatever trains it. What is not recorded is not held against
     anybody: files from before `training` was kept say nothing of the recipe."""
     found = differences(_beyond(theirs), _beyond(mine), prefix="train.")
@@ -87,8 +87,8 @@ def _beyond(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {key: value for key, value in train.items() if key not in APART} if isinstance(train, dict) else {}
 
 
-def _environment(reference: Reference, cell: Cell) -> list[Difference]:
-    found: list[Difference] = []
+def _environment(reference: Reference, cell: Cell) -> list[FieldDifference]:
+    found: list[FieldDifference] = []
     for metrics in cell.ok:
         for one in differences(reference.environment.required, Fingerprint.of(metrics).required):
             if one not in found:

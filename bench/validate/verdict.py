@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from bench.cells import Cell
 from bench.exitcodes import Exit
 from bench.reproduce import command
-from bench.validate.fingerprint import Difference
+from bench.validate.fingerprint import FieldDifference
 
 Name = Literal[
     "PASS",
@@ -38,7 +38,7 @@ EXITS: dict[Name, Exit] = {
 """A `FAIL` because a run failed has a code of its own."""
 
 
-class Identity(NamedTuple):
+class CellIdentity(NamedTuple):
     """What a cell is called in whatever tree it stands. (Its name says only what tells it apart in one.)"""
 
     cell: str
@@ -48,10 +48,10 @@ class Identity(NamedTuple):
     depth: int | None = None
 
     @staticmethod
-    def of(cell: Cell) -> Identity:
+    def of(cell: Cell) -> CellIdentity:
         """That of `cell`."""
         w = cell.workload
-        return Identity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
+        return CellIdentity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Verdict:
     exit_code: Exit
     reproduce: str = ""
     """The command that trains the cell again; empty: there is nothing to train."""
-    fields: tuple[Difference, ...] = ()
+    fields: tuple[FieldDifference, ...] = ()
     """What differs, where it was refused for that."""
-    identity: Identity | None = None
+    identity: CellIdentity | None = None
     """Of the cell; None: what is judged is no cell, or was refused."""
 
     @property
@@ -83,4 +83,4 @@ class Verdict:
 def verdict(name: Name, check: str, cell: Cell, line: str, code: Exit | None = None) -> Verdict:
     """On a cell, with the command for its runs and the exit code of its kind (a `FAIL` because a run failed: its own)."""
     exit_code = EXITS[name] if code is None else code
-    return Verdict(name, check, cell.name, line, exit_code, command(cell.runs), identity=Identity.of(cell))
+    return Verdict(name, check, cell.name, line, exit_code, command(cell.runs), identity=CellIdentity.of(cell))

@@ -5,11 +5,11 @@ Pure questions to the books; `dispatch` grants, `rounds` asks who has nothing le
 
 from __future__ import annotations
 
-from ddp.core.cohort import Cohort
+from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Plan
 
 
-def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
+def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """Steps that may still be granted to `rank`."""
     room = _room(cohort, plan, rank)
     if plan.max_lead is None or cohort.world.blocking or room <= 0:
@@ -22,19 +22,19 @@ def allowance(cohort: Cohort, plan: Plan, rank: int) -> int:
     return min(room, foremost - _done(cohort, rank) - cohort.ranks[rank].queued)
 
 
-def starved(cohort: Cohort, plan: Plan, rank: int) -> bool:
+def starved(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
     """Whether the rank stands still for lack of samples; to be asked after a dispatch."""
     return not cohort.ranks[rank].queue and allowance(cohort, plan, rank) > 0
 
 
-def givers(cohort: Cohort, plan: Plan) -> tuple[int, ...]:
+def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
     """Ranks whose own samples others may take over."""
     if plan.dispatch == "progressive":
         return ()
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
-def _room(cohort: Cohort, plan: Plan, rank: int) -> int:
+def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
     """What the window and the steps ahead of it leave to `rank`, whatever the others do."""
     state, current = cohort.ranks[rank], cohort.round
     since, queued = state.steps, state.queued - state.before
@@ -47,7 +47,7 @@ def _room(cohort: Cohort, plan: Plan, rank: int) -> int:
     return cohort.window[rank] + plan.ahead[rank] - since - queued
 
 
-def _works(cohort: Cohort, plan: Plan, rank: int) -> bool:
+def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
     """Whether the rank has something to train or to lay down, or could be given some of the epochs in progress."""
     if cohort.ranks[rank].queue or _lays_down(cohort, rank):
         return True
@@ -56,11 +56,11 @@ def _works(cohort: Cohort, plan: Plan, rank: int) -> bool:
     return any(ledger.within_reach(rank, givers(cohort, plan)) for ledger in cohort.ledgers)
 
 
-def _done(cohort: Cohort, rank: int) -> int:
+def _done(cohort: CoordinatorState, rank: int) -> int:
     """Steps of `rank` in the window: what it has still to lay down for a round in flight is of the one before."""
     return 0 if _lays_down(cohort, rank) else cohort.ranks[rank].steps
 
 
-def _lays_down(cohort: Cohort, rank: int) -> bool:
+def _lays_down(cohort: CoordinatorState, rank: int) -> bool:
     current = cohort.round
     return current is not None and current.stage == "collect" and rank in current.waiting

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from ddp.core.commands import Books
+from ddp.core.commands import CoordinatorCheckpoint
 from ddp.core.errors import ProtocolError
 from ddp.core.ledger import Ledger
 from ddp.core.spans import Chunk, Spans, measure, union
@@ -130,7 +130,7 @@ class Saving:
     waiting: tuple[int, ...]
     """Ranks that owe their part."""
     mark: Mark
-    books: Books | None = None
+    books: CoordinatorCheckpoint | None = None
     """None until the average is there that it is a checkpoint of."""
     files: tuple[tuple[str, int, str], ...] = ()
 
@@ -147,7 +147,7 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class CoordinatorState:
     """All ranks and the work of the epochs in progress."""
 
     world: World
@@ -194,7 +194,7 @@ class Cohort:
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""
 
-    def heard(self, at: float) -> Cohort:
+    def heard(self, at: float) -> CoordinatorState:
         """Silence of all ranks, standing still and averaging count from here."""
         current = None if self.round is None else replace(self.round, since=at)
         ranks = tuple(replace(state, last_seen=at) for state in self.ranks)
@@ -225,11 +225,11 @@ class Cohort:
         works = bool(state.queue) or any(owed.rank == rank for owed in self.evaluating)
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
-    def with_rank(self, rank: int, state: RankState) -> Cohort:
+    def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
         """The cohort with one rank's state replaced."""
         return replace(self, ranks=(*self.ranks[:rank], state, *self.ranks[rank + 1 :]))
 
-    def with_ledger(self, ledger: Ledger) -> Cohort:
+    def with_ledger(self, ledger: Ledger) -> CoordinatorState:
         """The cohort with one epoch's ledger replaced."""
         return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
 
@@ -254,7 +254,7 @@ class Cohort:
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
-def book(cohort: Cohort, rank: int, steps: int) -> Cohort:
+def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
     """Enter that `rank` has done the next `steps` of what it was granted. Raises ProtocolError if it was granted less."""
     state = cohort.ranks[rank]
     if steps > state.queued:

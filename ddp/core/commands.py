@@ -64,7 +64,7 @@ class Average:
 
 
 @dataclass(frozen=True)
-class Share:
+class SendState:
     """Rank: lay down what came out of this round, for ranks that missed it; inside steps: your whole state."""
 
     rank: int
@@ -73,7 +73,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Adopt:
+class LoadState:
     """Rank: take what was shared of this round."""
 
     rank: int
@@ -179,7 +179,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Books:
+class CoordinatorCheckpoint:
     """What the coordinator must know to go on from a checkpoint: what is in its model, and what the policy has learnt."""
 
     epoch_samples: int
@@ -215,11 +215,11 @@ class Publish:
     """Ranks that laid down a part."""
     files: tuple[tuple[str, int, str], ...]
     """(name, bytes, sha256) of each part."""
-    books: Books
+    books: CoordinatorCheckpoint
     reason: str
 
 
-RankCommand = Train | Pace | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop
+RankCommand = Train | Pace | Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop
 TO_RANKS = get_args(RankCommand)
 """The same as a tuple: to ask whether something is one of these is ten times as fast."""
 Command = RankCommand | Drop | Reduce | Abort | Plan | Publish

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Any
 
 from ddp.core import evaluation, pacing, rounds, saving
-from ddp.core.cohort import Cohort, Mark, RankState, book
-from ddp.core.commands import TO_RANKS, Abort, Books, Command, Plan, Stop
+from ddp.core.cohort import CoordinatorState, Mark, RankState, book
+from ddp.core.commands import TO_RANKS, Abort, CoordinatorCheckpoint, Command, Plan, Stop
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -55,22 +55,22 @@ class Coordinator:
     """State of the coordinator. `update` returns the next one."""
 
     policy: Policy
-    cohort: Cohort
+    cohort: CoordinatorState
     policy_state: Any = None
     plan: Plan | None = None
     """None until every rank is ready."""
-    books: Books | None = None
+    books: CoordinatorCheckpoint | None = None
     """Of the checkpoint that the run goes on from."""
     over: bool = False
     """Nothing is left to do: all ranks have finished, or the run was aborted."""
 
     @staticmethod
-    def start(policy: Policy, world: World, at: float, books: Books | None = None) -> Coordinator:
+    def start(policy: Policy, world: World, at: float, books: CoordinatorCheckpoint | None = None) -> Coordinator:
         """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells.
 
         `books`: of the checkpoint that the ranks have been made from."""
         ranks = tuple(RankState(last_seen=at) for _ in range(world.size))
-        cohort = Cohort(world, ranks) if books is None else saving.reopen(world, ranks, books)
+        cohort = CoordinatorState(world, ranks) if books is None else saving.reopen(world, ranks, books)
         return Coordinator(policy, cohort, books=books)
 
     def update(self, event: Event) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -156,7 +156,7 @@ class Coordinator:
         return replace(self, policy_state=state, plan=plan), tuple(issued)
 
 
-def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
+def _book(cohort: CoordinatorState, event: Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter an event into the books."""
     if not isinstance(event, (Reduced, Tick)) and not cohort.ranks[event.rank].alive:
         return cohort, ()  # the last words of a rank that was given up
@@ -192,7 +192,7 @@ def _book(cohort: Cohort, event: Event) -> tuple[Cohort, tuple[Output, ...]]:
             return _on_tick(cohort, event)
 
 
-def _heard(cohort: Cohort, event: Event) -> Cohort:
+def _heard(cohort: CoordinatorState, event: Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
     if isinstance(event, Tick):
         return cohort
@@ -203,7 +203,7 @@ def _heard(cohort: Cohort, event: Event) -> Cohort:
     return replace(cohort, moved=event.at)
 
 
-def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]:
+def _on_ready(cohort: CoordinatorState, event: Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state = cohort.ranks[event.rank]
     if state.digest:
         raise ProtocolError(f"rank {event.rank} reports ready twice")
@@ -226,7 +226,7 @@ def _on_ready(cohort: Cohort, event: Ready) -> tuple[Cohort, tuple[Output, ...]]
     return cohort.with_rank(event.rank, replace(state, digest=event.digest)), ()
 
 
-def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output, ...]]:
+def _on_progress(cohort: CoordinatorState, event: Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state, before = cohort.ranks[event.rank], cohort.samples
     granted = takewhile(lambda chunk: chunk.epoch == event.epoch, state.queue)
     if event.steps > sum(chunk.steps for chunk in granted):
@@ -246,7 +246,7 @@ def _on_progress(cohort: Cohort, event: Progress) -> tuple[Cohort, tuple[Output,
     return cohort, ()
 
 
-def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
+def _on_tick(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Give up ranks that owe something and have been silent beyond the deadline."""
     cohort = cohort.heard(event.at) if event.away_s else cohort
     outputs: tuple[Output, ...] = ()
@@ -268,7 +268,7 @@ def _on_tick(cohort: Cohort, event: Tick) -> tuple[Cohort, tuple[Output, ...]]:
     return cohort, outputs
 
 
-def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Evaluate what no round has closed: epochs whose samples are all in the model while all ranks stand still on it."""
     lines: tuple[Output, ...] = ()
     moving = any(cohort.ranks[rank].queue for rank in cohort.live)
@@ -284,7 +284,7 @@ def _close_epochs(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]
     return cohort, (*lines, *orders)
 
 
-def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
+def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
     """Silence counts from the order that is owed an answer, standing still from the last order given."""
     ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
     if ordered:
@@ -294,10 +294,10 @@ def _ordered(cohort: Cohort, issued: tuple[Output, ...], at: float) -> Cohort:
     return cohort
 
 
-def _trained_out(cohort: Cohort) -> bool:
+def _trained_out(cohort: CoordinatorState) -> bool:
     nothing_left = not cohort.ledgers and cohort.round is None and not cohort.evaluating
     return nothing_left and cohort.begun == cohort.world.epochs
 
 
-def _all_finished(cohort: Cohort) -> bool:
+def _all_finished(cohort: CoordinatorState) -> bool:
     return cohort.stopping and all(cohort.ranks[rank].finished for rank in cohort.live)

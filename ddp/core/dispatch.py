@@ -10,7 +10,7 @@ import operator
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.allowance import allowance, givers
-from ddp.core.cohort import Cohort, RankState
+from ddp.core.cohort import CoordinatorState, RankState
 from ddp.core.commands import Plan, Train
 from ddp.core.ledger import Ledger
 from ddp.core.saving import averages
@@ -23,12 +23,12 @@ TELLING = 3 / 4
 """Part of what a rank is given at first of such a window after which it tells how far it is."""
 
 
-def dispatch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every rank what the plan allows it and the epochs in progress still hold."""
     return _whole_epoch(cohort, plan) if plan.in_step else _windows(cohort, plan)
 
 
-def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
+def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     """Set the counts of the next window: the plan's, cut so that the rest of the epoch falls into whole windows.
 
     What was granted ahead is part of that: else a window is done a few steps before its epoch, and each costs a round.
@@ -45,7 +45,7 @@ def begin_window(cohort: Cohort, plan: Plan) -> Cohort:
     return replace(cohort, window=given, held=sum(held), tells=tuple(math.ceil(TELLING * n) for n in given))
 
 
-def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
+def _take_over(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     """Share out some of what was held back of the window, once every rank has told how far it is or one has nothing left to
     do: half, and all of it where that is less than what the cohort does in a step of its slowest rank.
 
@@ -65,7 +65,7 @@ def _take_over(cohort: Cohort, plan: Plan) -> Cohort:
     return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), held=kept, tells=cohort.window)
 
 
-def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """How many steps each rank will have behind it in this window with what it was given, and what it weighs for more.
 
     What it has done counts by the clock, from when the first of them told last: all are to end together, though one began
@@ -89,16 +89,16 @@ def _outlook(cohort: Cohort, weights: tuple[float, ...]) -> tuple[tuple[float, .
     return tuple(v * (state.told - first) + state.queued for v, state in zip(expected, states, strict=True)), expected
 
 
-def _living(cohort: Cohort, values: tuple[int, ...]) -> tuple[int, ...]:
+def _living(cohort: CoordinatorState, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n if state.alive else 0 for n, state in zip(values, cohort.ranks, strict=True))
 
 
-def _weights(cohort: Cohort, plan: Plan) -> tuple[float, ...]:
+def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
     exact = plan.weights or tuple(map(float, plan.counts))
     return tuple(w if state.alive else 0.0 for w, state in zip(exact, cohort.ranks, strict=True))
 
 
-def _open(cohort: Cohort, plan: Plan) -> Ledger:
+def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
     """The ledger of the next epoch, its slices in proportion to the plan where every rank has its own."""
     world = cohort.world
     if plan.dispatch == "progressive":
@@ -107,7 +107,7 @@ def _open(cohort: Cohort, plan: Plan) -> Ledger:
     return Ledger.sliced(cohort.begun, world.samples, world.batch, steps)
 
 
-def _of_own(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
+def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
     """Where nobody takes over another's samples: what is left of each slice, in windows no longer than the plan's.
 
     What lost ranks leave behind is shared out in addition. Every rank with something left does some of it.
@@ -124,7 +124,7 @@ def _of_own(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
     )
 
 
-def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     commands: list[Train] = []
     cohort = _take_over(cohort, plan) if cohort.window else begin_window(cohort, plan)
     while True:
@@ -137,7 +137,7 @@ def _windows(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
             return cohort, tuple(commands)
 
 
-def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list[Train]]:
+def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[CoordinatorState, list[Train]]:
     """Grant of one epoch what the ranks may take; in proportion where there is not enough for all."""
     if not ledger.free:
         return cohort, []
@@ -156,7 +156,7 @@ def _share_out(cohort: Cohort, plan: Plan, ledger: Ledger) -> tuple[Cohort, list
     return cohort, commands
 
 
-def _wants(cohort: Cohort, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
+def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
     """Steps of an epoch that may be granted to each rank now."""
     left = ledger.steps(cohort.world.batch)
     wants = tuple([_want(cohort, plan, ledger, rank, owners) for rank in range(cohort.world.size)])
@@ -169,12 +169,12 @@ def _wants(cohort: Cohort, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) 
     return wants
 
 
-def _want(cohort: Cohort, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
+def _want(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rank: int, owners: tuple[int, ...]) -> int:
     want = allowance(cohort, plan, rank) if cohort.ranks[rank].alive else 0
     return want if want > 0 and ledger.within_reach(rank, owners) else 0
 
 
-def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
+def _end_together(cohort: CoordinatorState, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
     """At the end of training a rank that runs ahead leaves the others their part of what is left: all end together.
 
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
@@ -185,14 +185,14 @@ def _end_together(cohort: Cohort, plan: Plan, wants: tuple[int, ...], left: int)
     return tuple(map(min, wants, top_up(queued, weights, left)))
 
 
-def _share_left(cohort: Cohort, rank: int) -> int:
+def _share_left(cohort: CoordinatorState, rank: int) -> int:
     """Steps of the window that `rank` has not been granted."""
     state, current = cohort.ranks[rank], cohort.round
     contributes = current is not None and current.stage == "collect" and rank in current.waiting
     return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
 
 
-def _grant(cohort: Cohort, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[Cohort, Train]:
+def _grant(cohort: CoordinatorState, plan: Plan, rank: int, steps: int, epoch: int) -> tuple[CoordinatorState, Train]:
     world = cohort.world
     ledger, (start, stop) = cohort.ledger(epoch).take(rank, steps, world.batch, givers(cohort, plan))
     chunk = Chunk(epoch, start, stop, world.batch)
@@ -225,7 +225,7 @@ def _samples(state: RankState, before: bool) -> int:
     return samples[before]
 
 
-def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
+def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     """Open the next epoch where a rank finds nothing more in those in progress, and these are few enough."""
     closing = cohort.round.closes if cohort.round is not None else ()
     in_progress = [ledger for ledger in cohort.ledgers if not ledger.complete and ledger.epoch not in closing]
@@ -238,7 +238,7 @@ def _begin_epoch(cohort: Cohort, plan: Plan) -> Cohort:
     return replace(cohort, ledgers=(*cohort.ledgers, _open(cohort, plan)), begun=cohort.begun + 1)
 
 
-def _whole_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]:
+def _whole_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Where gradients are averaged inside the step: a slice of every global batch to each rank, of the whole epoch at once
     or up to the next checkpoint."""
     world = cohort.world
@@ -257,7 +257,7 @@ def _whole_epoch(cohort: Cohort, plan: Plan) -> tuple[Cohort, tuple[Train, ...]]
     return split(cohort, ledger.epoch, first, stop)
 
 
-def split(cohort: Cohort, epoch: int, start: int, stop: int) -> tuple[Cohort, tuple[Train, ...]]:
+def split(cohort: CoordinatorState, epoch: int, start: int, stop: int) -> tuple[CoordinatorState, tuple[Train, ...]]:
     """Grant every live rank its slice of each global batch of [start, stop).
 
     The global batch stays what the whole cohort began with, however many ranks are left: so does the training.

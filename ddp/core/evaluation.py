@@ -5,14 +5,14 @@ It happens on the average, behind the round that completes an epoch, split over 
 
 from __future__ import annotations
 
-from ddp.core.cohort import Cohort, Owed
+from ddp.core.cohort import CoordinatorState, Owed
 from ddp.core.commands import Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated
 from ddp.core.values import replace
 
 
-def evaluate(cohort: Cohort, epochs: tuple[int, ...], turn: bool = False) -> tuple[Cohort, tuple[Evaluate, ...]]:
+def evaluate(cohort: CoordinatorState, epochs: tuple[int, ...], turn: bool = False) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
     """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
     live = cohort.live
     owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))
@@ -24,7 +24,7 @@ def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
     return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
 
 
-def on_evaluated(cohort: Cohort, event: Evaluated) -> Cohort:
+def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState:
     """A rank has done its part. Raises ProtocolError if it was not asked for."""
     asked = (event.epoch, event.rank, event.part)
     left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
@@ -33,7 +33,7 @@ def on_evaluated(cohort: Cohort, event: Evaluated) -> Cohort:
     return replace(cohort, evaluating=left)
 
 
-def adopt(cohort: Cohort) -> tuple[Cohort, tuple[Evaluate, ...]]:
+def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
     """At the end of training, have a survivor evaluate what lost ranks owed of the final model.
 
     Of an earlier epoch, the model is gone: its evaluation stays incomplete.

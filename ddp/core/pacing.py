@@ -7,13 +7,13 @@ nobody blocks it may begin much later than expected, or sooner: what ranks repor
 from __future__ import annotations
 
 from ddp.core.allowance import allowance
-from ddp.core.cohort import Cohort
+from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Pace, Plan
 from ddp.core.spans import measure
 from ddp.core.values import replace
 
 
-def correct(cohort: Cohort, plan: Plan, at: float) -> tuple[Cohort, tuple[Pace, ...]]:
+def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[CoordinatorState, tuple[Pace, ...]]:
     """Tell the rank that has spoken now where the cohort is, if it is off by more than a step of every rank."""
     if plan.in_step or (cohort.world.blocking and not any(plan.ahead)):
         return cohort, ()  # what all have done by the next grant is known when it is made
@@ -33,7 +33,7 @@ def correct(cohort: Cohort, plan: Plan, at: float) -> tuple[Cohort, tuple[Pace, 
     return cohort, tuple(orders)
 
 
-def _pace(cohort: Cohort, plan: Plan, rank: int) -> float:
+def _pace(cohort: CoordinatorState, plan: Plan, rank: int) -> float:
     """What the cohort trains for each sample of a rank, as fast as its ranks are known to be; no more than it may until the
     rank is through with what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
     world, state = cohort.world, cohort.ranks[rank]

@@ -6,15 +6,15 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from ddp.core.cohort import Cohort, Raised, Round, book
-from ddp.core.commands import Abort, Command, Drop, Join, Share, Train
+from ddp.core.cohort import CoordinatorState, Raised, Round, book
+from ddp.core.commands import Abort, Command, Drop, Join, SendState, Train
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.rounds import RETRIES, Output, merge, on_lost
 from ddp.core.values import replace
 
 
-def lose(cohort: Cohort, rank: int, at: float, reason: str, origin: str = "") -> tuple[Cohort, tuple[Output, ...]]:
+def lose(cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = "") -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A rank is gone: go on without it, or end the run. `origin`: of what it raised, if it did."""
     state = cohort.ranks[rank]
     if state.finished:
@@ -45,7 +45,7 @@ def lose(cohort: Cohort, rank: int, at: float, reason: str, origin: str = "") ->
     return cohort, (Drop(rank, reason), *outputs)
 
 
-def distrust(cohort: Cohort, event: RankEvent | Lost, error: str) -> tuple[Cohort, tuple[Output, ...]]:
+def distrust(cohort: CoordinatorState, event: RankEvent | Lost, error: str) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """What a rank says does not fit what is known of it, most likely because a message is lost: go on without it."""
     rank, current = event.rank, cohort.round
     if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:
@@ -59,7 +59,7 @@ def distrust(cohort: Cohort, event: RankEvent | Lost, error: str) -> tuple[Cohor
     return lose(cohort, rank, event.at, error)
 
 
-def recover(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Form a group of those who are there, if it is not in place; to be asked whenever no round is in flight."""
     whole = cohort.group == cohort.live and not cohort.broken
     if whole or cohort.round is not None or not cohort.world.blocking:
@@ -79,10 +79,10 @@ def recover(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     source = next(rank for rank in cohort.live if rank not in behind)
     current = Round(cohort.rounds, cohort.live, "share", (source,), (), failed=behind)
     cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
-    return cohort, (Share(source, current.index, f"rank {behind[0]} is a step behind"),)
+    return cohort, (SendState(source, current.index, f"rank {behind[0]} is a step behind"),)
 
 
-def settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter into the ledger what all have trained of a shared grant, lost ranks too: every step held their gradients."""
     steps = max(cohort.ranks[rank].steps for rank in cohort.live)
     lines: list[Output] = []
@@ -95,7 +95,7 @@ def settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     return replace(cohort, shares=(), samples=chunk.epoch * cohort.world.samples + trained), tuple(lines)
 
 
-def _resume(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """All survivors hold the same state: cut the rest of the epoch for them."""
     _, chunk = cohort.shares[0]
     cohort, lines = settle(cohort, at)
@@ -107,7 +107,7 @@ def _resume(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     return cohort, (*lines, *joins, *orders)
 
 
-def _regroup(cohort: Cohort, reason: str, void: bool) -> tuple[Cohort, tuple[Command, ...]]:
+def _regroup(cohort: CoordinatorState, reason: str, void: bool) -> tuple[CoordinatorState, tuple[Command, ...]]:
     live, generation = cohort.live, cohort.generation + 1
     joins = tuple(Join(rank, generation, live, void, reason) for rank in live)
     return replace(cohort, group=live, generation=generation, broken=()), joins

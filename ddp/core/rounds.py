@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ddp.core import evaluation
 from ddp.core.allowance import starved
-from ddp.core.cohort import Cohort, Contribution, Round, Trained
-from ddp.core.commands import Abort, Adopt, Apply, Average, Command, Plan, Reduce, Share
+from ddp.core.cohort import CoordinatorState, Contribution, Round, Trained
+from ddp.core.commands import Abort, LoadState, Apply, Average, Command, Plan, Reduce, SendState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
 from ddp.core.spans import measure
@@ -28,7 +28,7 @@ RETRIES = 1
 """How often in a row a collective may break though no rank is lost."""
 
 
-def due(cohort: Cohort, plan: Plan) -> str:
+def due(cohort: CoordinatorState, plan: Plan) -> str:
     """Why a round is due now; empty if none is. To be asked after a dispatch."""
     live = [cohort.ranks[rank] for rank in cohort.live]
     if cohort.round is not None or plan.in_step or cohort.held:
@@ -46,7 +46,7 @@ def due(cohort: Cohort, plan: Plan) -> str:
     return ""
 
 
-def _ends_soon(cohort: Cohort) -> bool:
+def _ends_soon(cohort: CoordinatorState) -> bool:
     """Whether all are at work, and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
     oldest = cohort.ledgers[0]
     if oldest.free or not all(cohort.ranks[rank].queue for rank in cohort.live):
@@ -54,7 +54,7 @@ def _ends_soon(cohort: Cohort) -> bool:
     return cohort.in_work(oldest.epoch) * SLIVER <= sum(cohort.window)
 
 
-def in_turn(cohort: Cohort, plan: Plan) -> bool:
+def in_turn(cohort: CoordinatorState, plan: Plan) -> bool:
     """Whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it.
 
     Not where the last one broke though nobody is lost. All stand still then, and what broke it may have been the wait for
@@ -63,7 +63,7 @@ def in_turn(cohort: Cohort, plan: Plan) -> bool:
     return cohort.world.blocking and not any(plan.ahead) and not cohort.retries
 
 
-def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[Command, ...]]:
+def open_round(cohort: CoordinatorState, plan: Plan, reason: str) -> tuple[CoordinatorState, tuple[Command, ...]]:
     """Order all live ranks to average."""
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
@@ -80,13 +80,13 @@ def open_round(cohort: Cohort, plan: Plan, reason: str) -> tuple[Cohort, tuple[C
     return cohort, tuple(commands)
 
 
-def on_snapshot(cohort: Cohort, event: Snapshot) -> tuple[Cohort, tuple[Output, ...]]:
+def on_snapshot(cohort: CoordinatorState, event: Snapshot) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A rank's contribution lies in shared memory."""
     _expect(cohort, event, "collect")
     return advance(_contribute(cohort, event.rank, event.steps), at=event.at)
 
 
-def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ...]]:
+def on_reduced(cohort: CoordinatorState, event: Reduced) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """The average of the snapshots is there; hand it out."""
     current = _expect(cohort, event, "reduce")
     live = tuple(rank for rank in current.members if cohort.ranks[rank].alive)
@@ -97,7 +97,7 @@ def on_reduced(cohort: Cohort, event: Reduced) -> tuple[Cohort, tuple[Output, ..
     return cohort, (*commands, *evaluations)
 
 
-def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, ...]]:
+def on_averaged(cohort: CoordinatorState, event: Averaged) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A rank holds the average."""
     late = cohort.round is not None and cohort.round.stage == "adopt"
     stage = "adopt" if late else "collect" if cohort.world.blocking else "apply"
@@ -116,7 +116,7 @@ def on_averaged(cohort: Cohort, event: Averaged) -> tuple[Cohort, tuple[Output, 
     return advance(_contribute(cohort, event.rank, event.steps), at=event.at)
 
 
-def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Output, ...]]:
+def on_failed(cohort: CoordinatorState, event: AverageFailed) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A collective broke on a rank; what to do is known once all have answered, or are lost."""
     if event.steps not in (None, reported := cohort.ranks[event.rank].steps):
         raise ProtocolError(f"rank {event.rank} did {event.steps} steps, {reported} were reported: {event}")
@@ -127,7 +127,7 @@ def on_failed(cohort: Cohort, event: AverageFailed) -> tuple[Cohort, tuple[Outpu
     return advance(replace(cohort, round=replace(current, failed=(*current.failed, event.rank))), at=event.at)
 
 
-def on_shared(cohort: Cohort, event: Shared) -> tuple[Cohort, tuple[Output, ...]]:
+def on_shared(cohort: CoordinatorState, event: Shared) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """What came out of a round lies there for those who missed it."""
     current = _expect(cohort, event, "share")
     missed = tuple(rank for rank in current.failed if cohort.ranks[rank].alive)
@@ -135,12 +135,12 @@ def on_shared(cohort: Cohort, event: Shared) -> tuple[Cohort, tuple[Output, ...]
     orders: list[Output] = []
     for rank in missed:
         owed = tuple(o for o in cohort.evaluating if o.rank == rank and o.epoch in current.closes)
-        orders += [Adopt(rank, current.index, "the others have it"), *evaluation.orders(owed)]
+        orders += [LoadState(rank, current.index, "the others have it"), *evaluation.orders(owed)]
     cohort, more = advance(cohort, at=event.at)
     return cohort, (*orders, *more)
 
 
-def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def on_lost(cohort: CoordinatorState, rank: int, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A rank is gone. What it had trained is free again, unless it went into an average."""
     current = cohort.round
     if current is None:
@@ -157,7 +157,7 @@ def on_lost(cohort: Cohort, rank: int, at: float) -> tuple[Cohort, tuple[Output,
     return advance(replace(cohort, round=current.without(rank)), at=at)
 
 
-def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed | Shared, stage: str) -> Round:
+def _expect(cohort: CoordinatorState, event: Snapshot | Reduced | Averaged | AverageFailed | Shared, stage: str) -> Round:
     """The round in flight, if `event` belongs to it now; else the one error that names both."""
     current = cohort.round
     fits = current is not None and current.index == event.round and current.stage == stage
@@ -166,7 +166,7 @@ def _expect(cohort: Cohort, event: Snapshot | Reduced | Averaged | AverageFailed
     raise ProtocolError(f"{event} does not fit the round in flight: {current}")
 
 
-def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
+def _contribute(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
     state, current = cohort.ranks[rank], cohort.round
     assert current is not None
     if steps != state.steps:
@@ -178,7 +178,7 @@ def _contribute(cohort: Cohort, rank: int, steps: int) -> Cohort:
     return replace(cohort, round=current).with_rank(rank, replace(state.contribute(), after=current.index))
 
 
-def _caught_up(cohort: Cohort, rank: int) -> Cohort:
+def _caught_up(cohort: CoordinatorState, rank: int) -> CoordinatorState:
     """A rank has taken the state of one that was a step ahead."""
     ahead = max(cohort.ranks[r].steps for r in cohort.live)
     state = cohort.ranks[rank]
@@ -187,7 +187,7 @@ def _caught_up(cohort: Cohort, rank: int) -> Cohort:
     return cohort.with_rank(rank, state)
 
 
-def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def advance(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Go to the next stage once nobody is waited for."""
     current = cohort.round
     assert current is not None
@@ -209,7 +209,7 @@ def advance(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     return _settle(cohort, at)
 
 
-def _settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def _settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """All have answered, or are gone: the round is whole, is missing on some ranks, or has failed."""
     current = cohort.round
     assert current is not None
@@ -220,7 +220,7 @@ def _settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     if holders:
         reason = f"rank {missed[0]} missed it"
         return replace(cohort, round=replace(current, stage="share", waiting=(holders[0],))), (
-            Share(holders[0], current.index, reason),
+            SendState(holders[0], current.index, reason),
         )
     if all(cohort.ranks[rank].alive for rank in current.members):
         if cohort.retries == RETRIES:
@@ -229,7 +229,7 @@ def _settle(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     return _give_up(cohort), ()
 
 
-def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
+def _close(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
     current = cohort.round
     assert current is not None
     trained = [(entry.rank, entry.trained) for entry in current.contributions]
@@ -249,14 +249,14 @@ def _close(cohort: Cohort, at: float) -> tuple[Cohort, tuple[Output, ...]]:
     return cohort, (*lines, _closed(cohort, current, at))
 
 
-def merge(cohort: Cohort, rank: int, trained: Trained, at: float) -> tuple[Cohort, tuple[Merged, ...]]:
+def merge(cohort: CoordinatorState, rank: int, trained: Trained, at: float) -> tuple[CoordinatorState, tuple[Merged, ...]]:
     """Bring what a rank trained into the model, in the ledgers and for the record."""
     for epoch, spans in trained:
         cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
     return cohort, tuple(Merged(at, rank, epoch, spans) for epoch, spans in trained if spans)
 
 
-def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
+def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
     brought = {entry.rank: entry for entry in current.contributions}
     idle, ranks = Contribution(-1, (), 0, 0, 0.0), range(cohort.world.size)
     stays, apart = dict(current.seconds), dict(current.divergence)
@@ -277,7 +277,7 @@ def _closed(cohort: Cohort, current: Round, at: float) -> RoundClosed:
     )
 
 
-def _give_up(cohort: Cohort) -> Cohort:
+def _give_up(cohort: CoordinatorState) -> CoordinatorState:
     """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
     current = cohort.round
     assert current is not None
@@ -294,13 +294,13 @@ def _give_up(cohort: Cohort) -> Cohort:
     return cohort
 
 
-def _give_back(cohort: Cohort, rank: int) -> Cohort:
+def _give_back(cohort: CoordinatorState, rank: int) -> CoordinatorState:
     """Free what a lost rank had trained and not brought into an average."""
     state = cohort.ranks[rank]
     return _free(cohort, state.trained).with_rank(rank, state.contribute())
 
 
-def _free(cohort: Cohort, trained: Trained) -> Cohort:
+def _free(cohort: CoordinatorState, trained: Trained) -> CoordinatorState:
     for epoch, spans in trained:
         cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
     return replace(cohort, samples=cohort.samples - sum(measure(spans) for _, spans in trained))

@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.cohort import Cohort, Mark, RankState, Saving
-from ddp.core.commands import Apply, Books, Plan, Publish, Save
+from ddp.core.cohort import CoordinatorState, Mark, RankState, Saving
+from ddp.core.commands import Apply, CoordinatorCheckpoint, Plan, Publish, Save
 from ddp.core.events import RoundClosed, Saved
 from ddp.core.ledger import Ledger
 from ddp.core.values import replace
 from ddp.core.world import World
 
 
-def begin(cohort: Cohort, plan: Plan, at: float, turn: bool) -> tuple[Cohort, tuple[Save, ...]]:
+def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[CoordinatorState, tuple[Save, ...]]:
     """Order all live ranks to save the model, if it is time: behind the round in flight, or while all stand still."""
     settings, world = cohort.world.checkpoints, cohort.world
     if settings is None or cohort.broken:
@@ -49,7 +49,7 @@ def begun(samples: int, seen: int) -> tuple[Ledger, ...]:
     return (Ledger(epoch, samples).merge(((0, rest),)).reopen(),) if rest else ()
 
 
-def averages(cohort: Cohort, plan: Plan) -> int:
+def averages(cohort: CoordinatorState, plan: Plan) -> int:
     """Averages since the start of the run, the one in flight too; inside steps, one a step of all ranks together."""
     if not plan.in_step:
         return cohort.rounds
@@ -64,7 +64,7 @@ def handed_out(outputs: tuple[Any, ...]) -> bool:
     return any(isinstance(output, Apply) for output in outputs)
 
 
-def on_saved(cohort: Cohort, event: Saved) -> Cohort:
+def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
     """A rank has laid down its part, or could not. Parts of a checkpoint that is off are of no interest."""
     saving = next((saving for saving in cohort.savings if saving.index == event.index), None)
     if saving is None:
@@ -77,8 +77,8 @@ def on_saved(cohort: Cohort, event: Saved) -> Cohort:
 
 
 def settle(
-    cohort: Cohort, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
-) -> tuple[Cohort, tuple[Publish, ...]]:
+    cohort: CoordinatorState, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
+) -> tuple[CoordinatorState, tuple[Publish, ...]]:
     """Keep the books of a checkpoint once its average is there; publish it once all parts are; drop it if a rank is lost, or
     the average that it was to be of broke."""
     orders: list[Publish] = []
@@ -96,30 +96,30 @@ def settle(
     return cohort, tuple(orders)
 
 
-def _with(cohort: Cohort, saving: Saving) -> Cohort:
+def _with(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
     return replace(cohort, savings=tuple(saving if old.index == saving.index else old for old in cohort.savings))
 
 
-def _over(cohort: Cohort, saving: Saving) -> Cohort:
+def _over(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
     """It is made, or could not be: the next one counts from it."""
     later = max(cohort.saved, saving.mark, key=lambda mark: mark.averages)
     return replace(_without(cohort, saving), saved=later)
 
 
-def _without(cohort: Cohort, saving: Saving) -> Cohort:
+def _without(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
     return replace(cohort, savings=tuple(old for old in cohort.savings if old.index != saving.index))
 
 
-def _books(cohort: Cohort, plan: Plan | None, policy_state: Any) -> Books:
+def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> CoordinatorCheckpoint:
     ledgers = tuple(ledger.reopen() for ledger in cohort.ledgers)
     if len(cohort.live) < cohort.world.size:  # all ranks will be there again: the policy begins anew
         plan = policy_state = None
-    return Books(cohort.world.samples, cohort.begun, ledgers, cohort.rounds, cohort.saves, policy_state, plan)
+    return CoordinatorCheckpoint(cohort.world.samples, cohort.begun, ledgers, cohort.rounds, cohort.saves, policy_state, plan)
 
 
-def reopen(world: World, ranks: tuple[RankState, ...], books: Books) -> Cohort:
+def reopen(world: World, ranks: tuple[RankState, ...], books: CoordinatorCheckpoint) -> CoordinatorState:
     """The cohort that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
-    return Cohort(
+    return CoordinatorState(
         world,
         ranks,
         ledgers=books.ledgers,

@@ -20,7 +20,7 @@ Scalars = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Clock:
+class TrainingClock:
     """The training clock of a run: it starts when the last rank is ready and stands still for evaluation.
 
     Ranks that evaluate at different moments stop it by their mean: it is the wall time less the evaluation seconds of the

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Pace, RankCommand, Save, Share, Stop, Train
+from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Pace, RankCommand, Save, SendState, Stop, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch, measure
 from ddp.core.values import replace
@@ -34,7 +34,7 @@ class Idle:
 FOLLOWING = (Average, Apply, Evaluate, Save)
 """Orders that follow from a round, and are off when it breaks."""
 
-Action = Step | Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop | Idle
+Action = Step | Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop | Idle
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Worker:
     """Samples of the first grant that are trained; of a shared one, by all who share it."""
     seen: float = 0.0
     """Of the last step: no later one goes back behind it."""
-    orders: tuple[Join | Average | Apply | Share | Adopt | Evaluate | Save | Stop, ...] = ()
+    orders: tuple[Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop, ...] = ()
     held: bool = False
     """A round broke here: no training until a new group is formed."""
     deaf: bool = False
@@ -66,7 +66,7 @@ class Worker:
             return self
         if isinstance(order, Train) or (isinstance(order, (Average, Evaluate, Save)) and order.in_turn):
             return replace(self, lane=(*self.lane, order))
-        if isinstance(order, (Join, Adopt)):
+        if isinstance(order, (Join, LoadState)):
             self = replace(self, deaf=False)
         if isinstance(order, Join) and order.void:
             self = replace(self, lane=(), offset=0, own=0)

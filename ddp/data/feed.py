@@ -1,4 +1,4 @@
-"""`Feed`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a thread.
+"""`BatchLoader`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a thread.
 
 Which of the two changes no bit of a batch. Knows nothing of who grants positions, and why.
 """
@@ -18,10 +18,10 @@ from ddp.data.gather import Gather
 from ddp.data.resident import Resident
 from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 
 
-class Feed(Protocol):
+class BatchLoader(Protocol):
     """What both kinds have. `close` ends what runs in the background; a feed that is asked again begins anew."""
 
     kind: str
@@ -42,12 +42,12 @@ class Feed(Protocol):
 
 def feed(
     source: Any,
-    visits: Visits,
+    visits: EpochOrder,
     device: torch.device,
     loading: Loading,
     augment: Augment | None = None,
     deadline_s: float = 60.0,
-) -> tuple[Feed, str]:
+) -> tuple[BatchLoader, str]:
     """The feed of a rank on `device`, and what a reader of the results must know about it ("": nothing).
 
     `deadline_s`: how long a batch may take to be there. ValueError for data that cannot be as `loading` asks for.

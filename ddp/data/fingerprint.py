@@ -24,7 +24,7 @@ from ddp.data.augment import Augment, augmented
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.seeded import others, seed_others, set_others
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 
 WHOLE = 1 << 26
 PARTS = 64
@@ -41,7 +41,7 @@ Print = dict[str, Any]
 """Tensors and plain containers: what a file keeps."""
 
 
-def fingerprint(source: Any, visits: Visits, augment: Augment | None = None, like: Print | None = None) -> Print:
+def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None, like: Print | None = None) -> Print:
     """Return that of a source of samples in the order of `visits`; `like` another one, so that the two can be compared.
 
     Random generators are left as they were."""
@@ -76,7 +76,7 @@ def unsure(one: Print) -> bool:
     return "batch" in one and one["batch"] is None
 
 
-def _positions(source: Any, visits: Visits) -> list[int]:
+def _positions(source: Any, visits: EpochOrder) -> list[int]:
     """Some samples, at even distances; fewer where reading takes long."""
     began = time.monotonic()
     _read(source, visits, None, [0])
@@ -85,7 +85,7 @@ def _positions(source: Any, visits: Visits) -> list[int]:
     return [len(source) * place // count for place in range(count)]
 
 
-def _batch(source: Any, visits: Visits, augment: Augment | None, drawn: Any) -> Any:
+def _batch(source: Any, visits: EpochOrder, augment: Augment | None, drawn: Any) -> Any:
     """What the model sees of some samples, described; None if that is another thing each time."""
     if not isinstance(drawn, list) or not all(isinstance(n, int) and 0 <= n < len(source) for n in drawn):
         return []
@@ -97,7 +97,7 @@ def _batch(source: Any, visits: Visits, augment: Augment | None, drawn: Any) -> 
     return seen[0] if _same(*seen) else None
 
 
-def _read(source: Any, visits: Visits, augment: Augment | None, drawn: list[int]) -> Any:
+def _read(source: Any, visits: EpochOrder, augment: Augment | None, drawn: list[int]) -> Any:
     indices = torch.tensor(drawn)
     draws = partial(Draws, visits.seed, 0, indices)
     batch = source.batch(indices, draws()) if isinstance(source, MapSource) else source.batch(indices)

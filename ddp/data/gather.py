@@ -13,7 +13,7 @@ from ddp.data.augment import Augment, augmented
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
 from ddp.data.source import TensorSource, every, move
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from ddp.tally import MODULUS, tally
 
 AT_ONCE = 256
@@ -24,7 +24,7 @@ class Gather:
     """Reads batches: what they are is said here, for both kinds."""
 
     def __init__(
-        self, source: Any, visits: Visits, augment: Augment | None, at: torch.device, to: torch.device
+        self, source: Any, visits: EpochOrder, augment: Augment | None, at: torch.device, to: torch.device
     ) -> None:
         """`source`: gives batches on `at`; they are augmented on `to`."""
         self._source, self._visits, self._augment = source, visits, augment

@@ -14,9 +14,9 @@ from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
-from ddp.data.feed import Feed, feed
+from ddp.data.feed import BatchLoader, feed
 from ddp.data.source import texts
-from ddp.data.visits import Sampler, Visits, refuse_part
+from ddp.data.visits import Sampler, EpochOrder, refuse_part
 
 
 class DataLoader:
@@ -89,12 +89,12 @@ class DataLoader:
         """Of the members of a batch; those of a graph's batches where none were given."""
         self.drop_last = drop_last
         whole = batch_size * world_size if drop_last else 1
-        self._visits = Visits(seed, len(self._source), sampler, whole, shuffle)
+        self._visits = EpochOrder(seed, len(self._source), sampler, whole, shuffle)
         self._augment, self._device = augment, torch.device(device)
         self._rank, self._world, self._least = rank, world_size, least
         self._loading = Loading(loader, prefetch, vram_max_usage, memory_max_usage)
         self._deadline_s, self._next = deadline_s, 0
-        self._feeds: dict[tuple[torch.device, int], Feed] = {}
+        self._feeds: dict[tuple[torch.device, int], BatchLoader] = {}
         self._turn = threading.RLock()
         """Of who asks a feed, which knows one who asks; a thread may ask for the end of an epoch inside its own turn."""
 
@@ -161,7 +161,7 @@ class DataLoader:
             raise ValueError(f"names={list(self.names)} for batches of {len(members)} members; give one for each")
         return dict(zip(self.names, members, strict=True))
 
-    def feed(self, device: torch.device, replica: int = 0) -> Feed:
+    def feed(self, device: torch.device, replica: int = 0) -> BatchLoader:
         """What gives batches to `device`, for one replica there: by positions, without names."""
         if (device, replica) not in self._feeds:
             made, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)

@@ -1,4 +1,4 @@
-"""`Visits`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank trains."""
+"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank trains."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def refuse_part(sampler: object) -> None:
         )
 
 
-class Visits:
+class EpochOrder:
     """The order of each epoch, by its number. `len`: samples of an epoch."""
 
     def __init__(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.graph.turns import Turns
+from ddp.graph.turns import SerializedRng
 from ddp.runtime.clock import now
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import moved
@@ -25,7 +25,7 @@ class Accumulating(Replica):
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self.gradients: FlatGradients | None = None
-        self.turns = Turns((self._device,))
+        self.turns = SerializedRng((self._device,))
         self.own = 0
         """Samples of this replica in the window."""
         self.busy_s = 0.0

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, Union
 from torch import nn
 
 from ddp.graph.errors import GraphError
-from ddp.graph.flow import Step
+from ddp.graph.flow import FlowStep
 from ddp.graph.graph import Graph
 from ddp.graph.nodes import MERGES, Loop, Merge, Residual, Split
 
@@ -30,7 +30,7 @@ class FlowBuilder:
     """
 
     def __init__(self) -> None:
-        self._steps: list[Step] = []
+        self._steps: list[FlowStep] = []
         self._modules: list[nn.Module] = []
         self._owners: dict[int, str] = {}
         self._using: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class FlowBuilder:
             raise GraphError("the fork before it has no tag: nothing can read its output", label)
         self._check_label(label, label)
         self._modules.append(make(label))
-        self._steps.append(Step(label, self._using, side=side))
+        self._steps.append(FlowStep(label, self._using, side=side))
         self._using = ()
         return self
 
@@ -171,7 +171,7 @@ class FlowBuilder:
     def _default(self, kind: str) -> str:
         return f"{kind}_{len(self._steps)}"
 
-    def _last(self, verb: str) -> Step:
+    def _last(self, verb: str) -> FlowStep:
         self._check_open(verb)
         if not self._steps:
             raise GraphError(f"{verb} before the first module")

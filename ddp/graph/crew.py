@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ddp.core.events import Slice
-from ddp.graph.team import ReplicaFailed, Team
+from ddp.graph.team import ReplicaFailed, WorkerThreads
 from ddp.runtime.meter import Meter
 from ddp.runtime.slowdown import Slowdown
 
@@ -35,7 +35,7 @@ class Work:
     """It was a window's."""
 
 
-class Watch(Meter):
+class ReplicaMeter(Meter):
     """A replica's slices, handed on at once instead of written."""
 
     def __init__(self, rank: int, device: torch.device, timeline: Timeline | None) -> None:
@@ -50,16 +50,16 @@ class Watch(Meter):
         self._slices.clear()
 
 
-class Crew:
+class TimedWorkers:
     """One worker for each device. `speeds`: emulated relative speed of each, or empty."""
 
     def __init__(
         self, devices: Sequence[torch.device], speeds: Sequence[float], parallel: bool, timeline: Timeline | None
     ) -> None:
         self.devices = tuple(devices)
-        self.watches = [Watch(rank, device, timeline) for rank, device in enumerate(self.devices)]
+        self.watches = [ReplicaMeter(rank, device, timeline) for rank, device in enumerate(self.devices)]
         self._slow = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
-        self._team = Team(len(self.devices), parallel)
+        self._team = WorkerThreads(len(self.devices), parallel)
         self.begin()
 
     def begin(self) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from ddp.core import saving
 from ddp.core.cohort import Mark
-from ddp.core.commands import Books, Evaluate, Publish, Save
+from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Merged, Progress
 from ddp.core.spans import Batch, Span, union
@@ -25,14 +25,14 @@ from ddp.core.worker import Step
 from ddp.core.world import World
 from ddp.graph.accumulate import Accumulating
 from ddp.graph.exchange import Exchange
-from ddp.graph.team import ReplicaFailed, Team
-from ddp.graph.turns import Turns
+from ddp.graph.team import ReplicaFailed, WorkerThreads
+from ddp.graph.turns import SerializedRng
 from ddp.graph.windows import Windows
 from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
 from ddp.runtime.engines import solo
 from ddp.runtime.engines.solo import Emit
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.norms import least_samples
 from ddp.runtime.task import Job
 
@@ -50,7 +50,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
     job = checkpoint.begin(job)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    team = Team(job.world_size, parallel)
+    team = WorkerThreads(job.world_size, parallel)
     try:
         with closing(_Engine(job, emit, team)) as engine:
             engine.train()
@@ -66,7 +66,7 @@ def run(job: Job, emit: Emit, parallel: bool = True) -> None:
 class _Engine:
     """The loop around the schedule: windows of work for all replicas, until every epoch is trained."""
 
-    def __init__(self, job: Job, emit: Emit, team: Team) -> None:
+    def __init__(self, job: Job, emit: Emit, team: WorkerThreads) -> None:
         self._job, self._emit, self._team = job, emit, team
         self._said: list[Any] = []
         """Events of the replicas' threads, until this one hands them on."""
@@ -75,7 +75,7 @@ class _Engine:
         self._loops = [self._loop(shared, rank) for rank in range(job.world_size)]
         self._replicas = [self._replica(loop) for loop in self._loops]
         exchange = self._exchange = Exchange([replica.state for replica in self._replicas])
-        self._turns = Turns([loop.device for loop in self._loops])
+        self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
             replica.gradients, replica.turns = gradients, self._turns
         self._samples = self._replicas[0].samples
@@ -84,7 +84,7 @@ class _Engine:
         self._free: float | None = None
         """Since when the replicas wait for their next window; None: they did something else meanwhile."""
         held = checkpoint.resume(job)
-        self._books = held.books if held is not None else Books(self._samples, 0, (), 0, 0, None, None)
+        self._books = held.books if held is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
         if self._books.epoch_samples != self._samples:
             raise ValueError(
                 f"the checkpoint is of {self._books.epoch_samples} training samples, there are {self._samples} now"
@@ -92,12 +92,12 @@ class _Engine:
         self._windows = self._schedule()
         self._saves, self._saved = self._books.saves, self._mark(self._books.samples)
 
-    def _loop(self, job: Job, rank: int) -> Loop:
-        loop = self._on(rank, lambda: Loop(job, rank, self._said.append, Accumulating))
+    def _loop(self, job: Job, rank: int) -> TrainingLoop:
+        loop = self._on(rank, lambda: TrainingLoop(job, rank, self._said.append, Accumulating))
         self._on(rank, loop.restore)
         return loop
 
-    def _replica(self, loop: Loop) -> Accumulating:
+    def _replica(self, loop: TrainingLoop) -> Accumulating:
         assert isinstance(loop.replica, Accumulating)
         return loop.replica
 
@@ -219,7 +219,7 @@ class _Engine:
         self._replicas[order.rank].spend()
         self._loops[order.rank].evaluate(order)
 
-    def _finish(self, loop: Loop) -> Callable[[], None]:
+    def _finish(self, loop: TrainingLoop) -> Callable[[], None]:
         def work() -> None:
             self._replicas[loop.rank].spend()
             loop.finish()
@@ -243,7 +243,7 @@ class _Engine:
         if any(one.error for one in saved):
             return
         windows, begun = self._windows, mark.epochs + len(ledgers)
-        books = Books(self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan)
+        books = CoordinatorCheckpoint(self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan)
         files = tuple(file for one in saved for file in one.files)
         members = tuple(range(len(self._loops)))
         solo.publish(self._job, Publish(index, members, files, books, reason), self._emit)

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ddp.core.spans import Batch, Chunk, Span
-from ddp.data.feed import Feed
+from ddp.data.feed import BatchLoader
 from ddp.graph.errors import GraphError
 from ddp.graph.loader import DataLoader, GraphBatch
-from ddp.graph.replicas import Replicas
+from ddp.graph.replicas import GraphReplicas
 
 
 def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[GraphBatch]:
@@ -23,7 +23,7 @@ def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[Grap
         yield GraphBatch(loader.names, ((feed.get(part),),), ((part.samples,),), place)
 
 
-def shared(loader: DataLoader, replicas: Replicas, number: int) -> Iterator[GraphBatch]:
+def shared(loader: DataLoader, replicas: GraphReplicas, number: int) -> Iterator[GraphBatch]:
     """Epoch `number` (from 0), each batch or window cut for the replicas as its turn comes. GraphError where `drop_last`
     leaves nothing."""
     position, size = 0, _whole(loader, len(replicas.devices), replicas.windows.windowed)
@@ -49,7 +49,7 @@ def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
     return size - size % batch
 
 
-def _fetch(feed: Feed, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
+def _fetch(feed: BatchLoader, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
     """What a replica trains of a window."""
     parts = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
     feed.expect(parts)

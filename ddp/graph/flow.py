@@ -18,7 +18,7 @@ from ddp.graph.structure import describe, digest
 
 
 @dataclass(frozen=True)
-class Step:
+class FlowStep:
     """One node's place in the flow."""
 
     label: str
@@ -31,7 +31,7 @@ class Step:
     """A fork: its output does not become the flow's value."""
 
 
-class Flown(NamedTuple):
+class FlowOutput(NamedTuple):
     """What came out of a forward pass."""
 
     value: Any
@@ -47,7 +47,7 @@ class Flow(nn.Module):
     auxiliary loss can use them. They are let go when the next forward pass starts, and neither copied nor pickled.
     """
 
-    def __init__(self, steps: Iterable[Step], modules: Iterable[nn.Module]) -> None:
+    def __init__(self, steps: Iterable[FlowStep], modules: Iterable[nn.Module]) -> None:
         super().__init__()
         self._steps = tuple(steps)
         self._kept: dict[str, Any] = {}
@@ -85,16 +85,16 @@ class Flow(nn.Module):
         self._kept, self._traced = {}, {}  # First of all: two passes' activations never live at the same time.
         return self.keep(self._pass(inputs))
 
-    def _pass(self, inputs: tuple[Any, ...]) -> Flown:
+    def _pass(self, inputs: tuple[Any, ...]) -> FlowOutput:
         """Do the pass that `forward` is called for."""
         return self.flow(*inputs)
 
-    def keep(self, flown: Flown) -> Any:
+    def keep(self, flown: FlowOutput) -> Any:
         """Keep what a pass has tagged, for `tagged` and `traces`; its value."""
         self._kept, self._traced = flown.tagged, flown.traced
         return flown.value
 
-    def flow(self, *inputs: Any) -> Flown:
+    def flow(self, *inputs: Any) -> FlowOutput:
         """A forward pass of this very graph, whether it is distributed or not; nothing is kept."""
         kept: dict[str, Any] = {}
         traced: dict[str, Any] = {}
@@ -108,7 +108,7 @@ class Flow(nn.Module):
                 kept[tag] = value
             if not step.side:
                 inputs = (value,)
-        return Flown(inputs[0], kept, traced)
+        return FlowOutput(inputs[0], kept, traced)
 
     def _run(self, label: str, inputs: tuple[Any, ...]) -> Any:
         module = self._modules[label]

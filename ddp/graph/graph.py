@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ddp.graph.flow import Flow, Flown, Step
+from ddp.graph.flow import Flow, FlowOutput, FlowStep
 from ddp.graph.trainable import Trainable
 
 
@@ -17,13 +17,13 @@ class Graph(Trainable, Flow):
     Distributed, `forward` divides its inputs over the replicas along their first dimension and puts the value together.
     """
 
-    def __init__(self, steps: Iterable[Step], modules: Iterable[nn.Module]) -> None:
+    def __init__(self, steps: Iterable[FlowStep], modules: Iterable[nn.Module]) -> None:
         super().__init__(steps, modules)
         self._training = None
         # A function of the module, for a copy has hooks of its own to be called with itself.
         self.register_load_state_dict_post_hook(_loaded)  # type: ignore[no-untyped-call]
 
-    def _pass(self, inputs: tuple[Any, ...]) -> Flown:
+    def _pass(self, inputs: tuple[Any, ...]) -> FlowOutput:
         """Do the pass that `forward` is called for, on all replicas."""
         return self._training.forward(inputs) if self._training is not None else self.flow(*inputs)
 

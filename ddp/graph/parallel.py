@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ddp.graph.scatter import gather, leaves, rebuild, share
-from ddp.graph.turns import Turns
+from ddp.graph.turns import SerializedRng
 
 Run = Callable[[int, tuple[Any, ...], int], Any]
 """(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""
@@ -33,7 +33,7 @@ class Everywhere(Protocol):
 
 
 @dataclass
-class Batch:
+class ReplicaBatch:
     """One replica's own batch, and what came out of it."""
 
     inputs: tuple[Any, ...]
@@ -47,12 +47,12 @@ class Batch:
 class Pass:
     """A pass over all replicas; `batches` are by rank."""
 
-    batches: Sequence[Sequence[Batch]]
+    batches: Sequence[Sequence[ReplicaBatch]]
     devices: Sequence[torch.device]
     run: Run | None
     """Let go of once it has been used: it holds the replicas."""
     everywhere: Everywhere
-    turns: Turns
+    turns: SerializedRng
     counted: Callable[[], None] = lambda: None
     """Called when its gradients come."""
     own: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -60,7 +60,7 @@ class Pass:
     _spent: bool = field(default=False, init=False)
 
     @property
-    def flat(self) -> list[Batch]:
+    def flat(self) -> list[ReplicaBatch]:
         """All batches, those of rank 0 first: the order of the samples."""
         return [batch for mine in self.batches for batch in mine]
 

@@ -15,21 +15,21 @@ from torch import nn
 
 from ddp.data.order import derive
 from ddp.graph.attributes import attributes, changes, put
-from ddp.graph.crew import Crew, Timeline, Work
+from ddp.graph.crew import TimedWorkers, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
-from ddp.graph.flow import Flow, Flown
-from ddp.graph.parallel import Batch, Pass
+from ddp.graph.flow import Flow, FlowOutput
+from ddp.graph.parallel import ReplicaBatch, Pass
 from ddp.graph.scatter import piece, samples
-from ddp.graph.turns import Turns
+from ddp.graph.turns import SerializedRng
 from ddp.graph.windows import Windows
-from ddp.graph.written import Written
+from ddp.graph.written import WriteTracker
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 from ddp.runtime.norms import least_samples
 
 
-class Replicas:
+class GraphReplicas:
     """`graph` on the first device, and one more for each of the others, with the same bits.
 
     `speeds`: emulated relative speed of each, or empty. Raises GraphError for a builder whose graphs are not like `graph`.
@@ -51,15 +51,15 @@ class Replicas:
         self.least = least_samples(graph)
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
-        self.crew = Crew(self.devices, speeds, parallel, timeline)
-        self._turns = {mode: Turns(self.devices) for mode in (True, False)}
+        self.crew = TimedWorkers(self.devices, speeds, parallel, timeline)
+        self._turns = {mode: SerializedRng(self.devices) for mode in (True, False)}
         self._timeline = timeline
         self._trained = [p.requires_grad for p in graph.parameters()]
         self._seq = 0
         self.shard_sizes = (0,) * len(self.devices)
         """Samples by rank in the last forward pass."""
-        self._parameters = Written(graph, nn.Module.parameters)
-        self._buffers = Written(graph, nn.Module.buffers)
+        self._parameters = WriteTracker(graph, nn.Module.parameters)
+        self._buffers = WriteTracker(graph, nn.Module.buffers)
         self._attributes, self._parts = attributes(graph), _parts(graph)
         self._say(self.windows.plan)
         self.broadcast()
@@ -73,7 +73,7 @@ class Replicas:
         self._parameters.note()
         self._buffers.note()
 
-    def scatter(self, inputs: tuple[Any, ...]) -> list[list[Batch]]:
+    def scatter(self, inputs: tuple[Any, ...]) -> list[list[ReplicaBatch]]:
         """A batch, divided by the shares in force: at most one piece for each rank."""
         whole = samples(inputs)
         if not whole:
@@ -83,11 +83,11 @@ class Replicas:
         sizes = self.windows.cut(whole, least)
         stops = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
         return [
-            [Batch(piece(inputs, stop - size, stop), size)] if size else []
+            [ReplicaBatch(piece(inputs, stop - size, stop), size)] if size else []
             for stop, size in zip(stops, sizes, strict=True)
         ]
 
-    def forward(self, batches: Sequence[Sequence[Batch]], whole: bool = False) -> Flown:
+    def forward(self, batches: Sequence[Sequence[ReplicaBatch]], whole: bool = False) -> FlowOutput:
         """All ranks' batches at once, put together. `whole`: they are a window's."""
         self._mirror()
         self._follow()
@@ -101,7 +101,7 @@ class Replicas:
 
         one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._buffers.own)
         try:
-            flown: Flown = one()
+            flown: FlowOutput = one()
         except BaseException:
             turns.restore()
             raise

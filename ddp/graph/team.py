@@ -30,7 +30,7 @@ class ReplicaFailed(Exception):
         self.rank, self.error = rank, error
 
 
-class Team:
+class WorkerThreads:
     """`size` workers. Their threads end with `close`, or when nobody holds the team any more."""
 
     def __init__(self, size: int, parallel: bool = True) -> None:

@@ -17,10 +17,10 @@ from ddp.graph.config import DdpConfig
 from ddp.graph.devices import cuda_devices, resolve
 from ddp.graph.epochs import alone, shared
 from ddp.graph.errors import GraphError
-from ddp.graph.flow import Flow, Flown
+from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.loader import DataLoader, GraphBatch, check
-from ddp.graph.parallel import Batch
-from ddp.graph.replicas import Replicas
+from ddp.graph.parallel import ReplicaBatch
+from ddp.graph.replicas import GraphReplicas
 from ddp.graph.windows import Windows
 from ddp.runtime.rates import sound
 from ddp.runtime.scalars import Scalars
@@ -47,7 +47,7 @@ class Training:
 
     def __init__(self, graph: Flow) -> None:
         self.graph = graph
-        self.replicas: Replicas | None = None
+        self.replicas: GraphReplicas | None = None
         self.steps = 0
         self._config = DdpConfig()
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -76,7 +76,7 @@ class Training:
                 f"{len(places)} device(s) to distribute over: give two or more, or use ddp.setup, which asks"
             )
         emulated("speeds", config.speeds, len(places))
-        self.replicas = Replicas(
+        self.replicas = GraphReplicas(
             self.graph,
             builder,
             places,
@@ -120,7 +120,7 @@ class Training:
             for optimizer in self._optimizers
         ]
 
-    def forward(self, inputs: tuple[Any, ...]) -> Flown:
+    def forward(self, inputs: tuple[Any, ...]) -> FlowOutput:
         """A forward pass on whatever there is."""
         self._record()
         if self.replicas is None:
@@ -231,7 +231,7 @@ class Training:
                 "this graph, after it was distributed"
             )
         batches = [
-            [Batch(batch.columns(part, self._inputs), size) for part, size in zip(mine, sizes, strict=True)]
+            [ReplicaBatch(batch.columns(part, self._inputs), size) for part, size in zip(mine, sizes, strict=True)]
             for mine, sizes in zip(batch.parts, batch.sizes, strict=True)
         ]
         return graph.keep(self.replicas.forward(batches, whole=self.replicas.windows.windowed))

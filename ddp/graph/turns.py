@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 
-class Turns:
+class SerializedRng:
     """The turns of all replicas of a model, in one mode (training or not)."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:

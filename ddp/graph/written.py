@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 
-class Written:
+class WriteTracker:
     """Watches `tensors` of `model`, which it does not hold: what waits for a backward pass holds this."""
 
     def __init__(self, model: nn.Module, tensors: Callable[[nn.Module], Iterable[Tensor]]) -> None:

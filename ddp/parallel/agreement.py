@@ -20,7 +20,7 @@ _owners: Any = WeakIdKeyDictionary()
 """Parameter -> weak reference to who averages its gradient. Not on the parameter: copies and pickles take that along."""
 
 
-class Watched:
+class ParameterGuard:
     """The parameters of a wrapped model as they were: what becomes of them later, other ranks do not see."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from ddp.core.errors import Exhausted, RankLost
-from ddp.parallel.meeting import NAMES, Board, Torch, open_store, stand, unread
+from ddp.parallel.meeting import NAMES, StoreExchange, TorchTransport, open_store, stand, unread
 from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.runtime.transports.gloo import OPS
 
@@ -100,7 +100,7 @@ class Group:
     ) -> None:
         self.rank, self.world_size, self.device, self.timeout_s = rank, world_size, device, timeout_s
         store = unread(store, rank, world_size)
-        self._board = Board(store, rank, world_size, timeout_s)
+        self._board = StoreExchange(store, rank, world_size, timeout_s)
         self._transport, self._held = stand(transport, self._board, store, device, rank, world_size, timeout_s)
         self.transport: str = self._transport.name
         """What collectives go through: `memory`, `gloo` or `nccl`."""
@@ -145,7 +145,7 @@ class Group:
     def start(self, tensor: Tensor, op: str = SUM) -> Pending:
         """The same in the background; `tensor` is not to be touched before the end of `wait`."""
         pending: Pending
-        if isinstance(self._transport, Torch):
+        if isinstance(self._transport, TorchTransport):
             work = dist.all_reduce(tensor, op=OPS[op], async_op=True)
             pending = _Work(work, tensor, self.world_size if op == MEAN else 1)
         else:
@@ -172,7 +172,7 @@ class Group:
     def _broken(self, why: str) -> RankLost:
         self._closed = True
         self._transport.leave()
-        if isinstance(self._transport, Torch):  # which says what its socket saw, and not who
+        if isinstance(self._transport, TorchTransport):  # which says what its socket saw, and not who
             late = self._board.missing(GRACE_S)
             names = ", ".join(map(str, late))
             why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore  
 from ddp.core.errors import RankLost
 from ddp.runtime.scratch import scratch
 from ddp.runtime.transports import gloo
-from ddp.runtime.transports.base import Site, Transport
+from ddp.runtime.transports.base import TransportConfig, Transport
 from ddp.runtime.transports.memory import Transport as Memory
 
 NAMES = ("auto", "memory", "gloo", "nccl")
@@ -91,7 +91,7 @@ def _listen(address: str, port: int) -> int:
         return listener.detach()
 
 
-class Board:
+class StoreExchange:
     """Where ranks lay down what the others are to read: texts, once each, in rounds that all make in the same order."""
 
     def __init__(self, store: Store, rank: int, world_size: int, timeout_s: float) -> None:
@@ -134,10 +134,10 @@ class Board:
         return sorted(silent)
 
 
-class Torch(gloo.Transport):
+class TorchTransport(gloo.Transport):
     """PyTorch's process group: the default one if there is one, else one that meets at our store."""
 
-    def __init__(self, site: Site, name: str, store: Store) -> None:
+    def __init__(self, site: TransportConfig, name: str, store: Store) -> None:
         super().__init__(site)
         self.name, self._store = name, store
         self._borrowed = dist.is_initialized()
@@ -163,7 +163,7 @@ class Torch(gloo.Transport):
 
 
 def stand(
-    name: str, board: Board, store: Store, device: torch.device, rank: int, world_size: int, limit_s: float
+    name: str, board: StoreExchange, store: Store, device: torch.device, rank: int, world_size: int, limit_s: float
 ) -> tuple[Transport, ExitStack]:
     """The transport that all ranks can use, joined, and what is to be closed after it. Raises ValueError, RankLost."""
     held = ExitStack()
@@ -176,7 +176,7 @@ def stand(
     if name == "memory" and not memory:
         held.close()
         raise ValueError("transport=memory needs all ranks on one host, on CPUs; use auto")
-    site = Site(folder, rank, world_size, device, limit_s, limit_s)
+    site = TransportConfig(folder, rank, world_size, device, limit_s, limit_s)
     transport: Transport
     if memory and Memory.applies(site):
         transport = Memory(site)
@@ -184,7 +184,7 @@ def stand(
     else:
         held.close()
         wanted = "nccl" if device.type == "cuda" else "gloo"
-        transport = Torch(site, wanted if name == "auto" else name, store)
+        transport = TorchTransport(site, wanted if name == "auto" else name, store)
     transport.join(range(world_size), 0)
     return transport, held
 
@@ -199,7 +199,7 @@ def _own(folder: Path) -> bool:
     return private and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(token.st_mode)
 
 
-def _common_folder(board: Board, rank: int, held: ExitStack) -> tuple[bool, Path]:
+def _common_folder(board: StoreExchange, rank: int, held: ExitStack) -> tuple[bool, Path]:
     """Whether all ranks see a folder that rank 0 makes, and the folder."""
     token = secrets.token_hex(16)
     if rank == 0:

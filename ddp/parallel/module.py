@@ -14,9 +14,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from ddp.core.buckets import BUCKET_BYTES, FIRST_BYTES
-from ddp.parallel.agreement import Watched, agree, claim, release
+from ddp.parallel.agreement import ParameterGuard, agree, claim, release
 from ddp.parallel.group import Group, current
-from ddp.parallel.reducer import Reducer
+from ddp.parallel.reducer import BucketReducer
 from ddp.parallel.sending import Sending
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
@@ -76,11 +76,11 @@ class DistributedDataParallel(nn.Module):
         claim([module], self)
         try:
             agree(self._group, [module], settings | {"overlap": overlap, "broadcast_buffers": broadcast_buffers})
-            self._reducer = Reducer(self._group, named, caps, average, WIRES[compression])
+            self._reducer = BucketReducer(self._group, named, caps, average, WIRES[compression])
         except BaseException:
             release([module], self)
             raise
-        self.module, self._watched = module, Watched(module)
+        self.module, self._watched = module, ParameterGuard(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
         self._sending = Sending()
         self._buffers_due = True

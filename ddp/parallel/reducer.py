@@ -24,7 +24,7 @@ from ddp.runtime.transports.base import MEAN, SUM
 TAIL = 4
 
 
-class Reducer:
+class BucketReducer:
     """`touch` for every gradient as it comes, `finish` at the end of the pass."""
 
     def __init__(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ddp.parallel.agreement import Watched, agree, claim, describe, difference, release
+from ddp.parallel.agreement import ParameterGuard, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
 from ddp.runtime.sparse import dense
 from ddp.runtime.transports.base import MAX, SUM
@@ -33,7 +33,7 @@ class Replicas:
         except BaseException:
             release(models, self)
             raise
-        self._watched = [Watched(model) for model in models]
+        self._watched = [ParameterGuard(model) for model in models]
         trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
         self._columns = list(zip(*trained, strict=True))
         dtypes = sorted({column[0].dtype for column in self._columns}, key=str)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ddp.core.commands import Books, Plan
+from ddp.core.commands import CoordinatorCheckpoint, Plan
 from ddp.core.events import RoundClosed
 from ddp.core.ledger import Ledger
 from ddp.core.policies import Policy
@@ -26,7 +26,7 @@ TRIAL = 8
 """Windows that a policy must be able to take in from its state: enough for a guard to nudge."""
 
 
-def contradiction(books: Books, size: int, epochs: int, index: int) -> str:
+def contradiction(books: CoordinatorCheckpoint, size: int, epochs: int, index: int) -> str:
     """What in the books of checkpoint `index` of a run of `size` ranks cannot be; empty if nothing is found."""
     complaints = (
         (0 < books.epoch_samples <= MOST, f"{books.epoch_samples} samples in an epoch"),
@@ -40,19 +40,19 @@ def contradiction(books: Books, size: int, epochs: int, index: int) -> str:
     return next((what for sound, what in complaints if not sound), "")
 
 
-def _ascending(books: Books) -> bool:
+def _ascending(books: CoordinatorCheckpoint) -> bool:
     epochs = [-1, *(ledger.epoch for ledger in books.ledgers), books.begun]
     return all(before < after for before, after in pairwise(epochs))
 
 
-def _possible_ledger(ledger: Ledger, books: Books, size: int) -> bool:
+def _possible_ledger(ledger: Ledger, books: CoordinatorCheckpoint, size: int) -> bool:
     edges = [edge for span in ledger.merged for edge in span]
     ascending = all(before < after for before, after in pairwise(edges))
     within = all(0 <= edge <= ledger.samples for edge in edges) and ledger.samples == books.epoch_samples
     return ascending and within and len(ledger.pools) in (0, 1, size) and ledger == ledger.reopen()
 
 
-def revived(books: Books, policy: Policy, world: World) -> Books:
+def revived(books: CoordinatorCheckpoint, policy: Policy, world: World) -> CoordinatorCheckpoint:
     """The books with the policy's state as its own type. ValueError if it is none that `policy` can go on with."""
     if books.plan is None:
         return books

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 
 from ddp import regular
-from ddp.core.commands import Books, Publish
+from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.world import World
 from ddp.runtime.backends.base import load as load_backend
 from ddp.runtime.books import contradiction, revived
-from ddp.runtime.identity import Identity, Origin, origin
+from ddp.runtime.identity import RunIdentity, Origin, origin
 from ddp.runtime.task import Job
 
 VERSION = 5
@@ -62,13 +62,13 @@ class Manifest:
     """What the file `books` holds."""
 
     version: int
-    identity: Identity
+    identity: RunIdentity
     run: str
     """Of the job that made it."""
     index: int
     members: tuple[int, ...]
     files: tuple[File, ...]
-    books: Books
+    books: CoordinatorCheckpoint
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Checkpoint:
     manifest: Manifest
 
     @property
-    def books(self) -> Books:
+    def books(self) -> CoordinatorCheckpoint:
         """As of the average that it holds."""
         return self.manifest.books
 
@@ -158,7 +158,7 @@ def publish(job: Job, order: Publish) -> Path:
     folder = job.checkpoint_folder
     assert folder is not None
     parts = part_folder(folder, order.index)
-    manifest = Manifest(VERSION, Identity.of(job), job.run, order.index, order.members, order.files, order.books)
+    manifest = Manifest(VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.books)
     (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
     whole = place(folder, order.index)
     shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, as are all beyond this one
@@ -246,7 +246,7 @@ def resume(job: Job) -> Checkpoint | None:
     if job.resume is None:
         return None
     checkpoint = read(job.resume)
-    if said := Identity.of(job).difference(checkpoint.manifest.identity):
+    if said := RunIdentity.of(job).difference(checkpoint.manifest.identity):
         raise ValueError(f"{job.resume}: {said}; go on with what it was begun with, or begin anew")
     books, facts = checkpoint.books, load_backend(job.backend).FACTS
     world = World(job.world_size, books.epoch_samples, job.batch_size, job.epochs, facts.blocking, facts.in_step)

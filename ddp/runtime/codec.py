@@ -57,8 +57,8 @@ COMMANDS: dict[str, type[Any]] = {
         commands.Pace,
         commands.Join,
         commands.Average,
-        commands.Share,
-        commands.Adopt,
+        commands.SendState,
+        commands.LoadState,
         commands.Reduce,
         commands.Apply,
         commands.Evaluate,
@@ -73,6 +73,7 @@ COMMANDS: dict[str, type[Any]] = {
 _TYPES = EVENTS | COMMANDS
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in _TYPES.items()}
+_decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
 
 
 class _Kind(msgspec.Struct):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ddp.core.commands import Join
 from ddp.runtime.clock import now
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.meter import Meter
 from ddp.runtime.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
 
@@ -21,7 +21,7 @@ SEQ = 1_000_000_000
 class Collectives:
     """The group that a rank is in."""
 
-    def __init__(self, transport: Transport, meter: Meter, heart: Heart) -> None:
+    def __init__(self, transport: Transport, meter: Meter, heart: Heartbeat) -> None:
         self.transport, self._meter, self._heart, self._seq = transport, meter, heart, 0
         self.members: tuple[int, ...] = ()
 

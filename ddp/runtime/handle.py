@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
 
 
 class WorkerHandle:
@@ -20,7 +20,7 @@ class WorkerHandle:
     `scale_lr` has made); `set_lr` puts a number in place of the first three until `set_scheduler` is called.
     """
 
-    def __init__(self, loop: Loop, epoch: int, seen: float) -> None:
+    def __init__(self, loop: TrainingLoop, epoch: int, seen: float) -> None:
         self._loop, self._epoch, self._seen = loop, epoch, seen
 
     @property

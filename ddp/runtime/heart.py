@@ -13,7 +13,7 @@ from types import TracebackType
 from ddp.runtime.clock import now
 
 
-class Heart:
+class Heartbeat:
     """`with heart:` around a collective; `beat` is called from another thread every `every_s` seconds that it lasts."""
 
     def __init__(self, every_s: float, beat: Callable[[], None], most: int | None = None) -> None:
@@ -24,9 +24,9 @@ class Heart:
         self._left = now()
         """When the last one was left."""
 
-    def limited(self, most: int) -> Heart:
+    def limited(self, most: int) -> Heartbeat:
         """Another one with the same beat, for what nobody can tell from standing still: it beats so often and no more."""
-        return Heart(self._every_s, self._beat, most)
+        return Heartbeat(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:
         self._entered += 1

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-class Life:
+class ProcessLock:
     """Holds the lock of a file until `end` or the end of the process. A process that is forked off does not hold it."""
 
     def __init__(self, path: Path) -> None:

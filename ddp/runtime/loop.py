@@ -1,6 +1,6 @@
 """What a rank does with its actions: the training loop of solo and distributed runs. Owns no decision.
 
-`Loop` measures and reports; where reports go is the caller's business (a channel, or straight to the record).
+`TrainingLoop` measures and reports; where reports go is the caller's business (a channel, or straight to the record).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
 from ddp.runtime.flat import savable
 from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.identity import origin
 from ddp.runtime.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.runtime.norms import least_samples
@@ -53,7 +53,7 @@ def place(job: Job, rank: int) -> torch.device:
     return torch.device("cuda", rank % here % gpus)
 
 
-class Loop:
+class TrainingLoop:
     """One rank's training loop."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Loop:
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
-        self.heart = Heart(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
+        self.heart = Heartbeat(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0

@@ -1,7 +1,7 @@
-"""Faults on purpose, done to a rank in its own process: `Mishaps` plays the rank's part of a script (`ddp.core.faults`).
+"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script (`ddp.core.faults`).
 
 Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice. A rank without a part in
-the script has no `Mishaps`.
+the script has no `FaultInjector`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LossyChannel(Channel):
             super().send(message)
 
 
-class Mishaps:
+class FaultInjector:
     """The faults of one rank that are still to come, by its own steps."""
 
     def __init__(self, faults: Sequence[Fault], slow: Callable[[float], None], lose: Callable[[], None]) -> None:
@@ -64,7 +64,7 @@ class Mishaps:
 
 def mishaps(
     faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
-) -> Mishaps | None:
+) -> FaultInjector | None:
     """The part of `rank` in the script from its step number `done` on; None if it has none.
 
     Of what happened before, a run that goes on from a checkpoint has left what lasts: the rank is as slow as it was."""
@@ -72,4 +72,4 @@ def mishaps(
     for fault in mine:
         if fault.step < done and fault.kind == "slow":
             slow(fault.value)
-    return Mishaps(mine, slow, lose) if mine else None
+    return FaultInjector(mine, slow, lose) if mine else None

@@ -12,17 +12,17 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Save, Share, Stop, Train
+from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Save, SendState, Stop, Train
 from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime import clock
-from ddp.runtime.backends.base import Backend, Change, load
+from ddp.runtime.backends.base import Backend, AverageResult, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.origin import origin
 from ddp.runtime.orphans import bind_rank
@@ -38,7 +38,7 @@ def main(job: Job, rank: int, connection: Connection) -> None:
     clock.shift(job.clock_shift)
     channel = LossyChannel(connection)
     try:
-        Rank(job, rank, channel).run()
+        RankLoop(job, rank, channel).run()
     except PeerGone:
         os._exit(1)  # the parent is gone; nobody is left to tell
     except Torn as error:  # nobody's defect: said without a traceback
@@ -64,13 +64,13 @@ def _clean(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
 
-class Rank:
+class RankLoop:
     """The loop of one rank around the worker's state machine."""
 
     def __init__(self, job: Job, rank: int, channel: LossyChannel) -> None:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
-        self._loop = Loop(job, rank, channel.send)
+        self._loop = TrainingLoop(job, rank, channel.send)
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
@@ -116,10 +116,10 @@ class Rank:
             case Join():
                 backend.join(action)
                 self._channel.send(Alive(now(), rank))
-            case Share():
+            case SendState():
                 backend.share(action.round)
                 self._channel.send(Shared(now(), rank, action.round))
-            case Adopt():
+            case LoadState():
                 change = backend.adopt(action.round)
                 self._contributed(action.round, change)
             case Evaluate():
@@ -159,12 +159,12 @@ class Rank:
         change = backend.average(order, loop.samples)
         self._contributed(order.round, change, max(now() - since - change.seconds, 0.0))
 
-    def _contributed(self, round: int, change: Change, away_s: float = 0.0) -> None:
+    def _contributed(self, round: int, change: AverageResult, away_s: float = 0.0) -> None:
         steps, samples = self._loop.contribute(round)
         self._loop.version += 1
         self._averaged(round, steps, samples, change, away_s)
 
-    def _averaged(self, round: int, steps: int, samples: int, change: Change, away_s: float) -> None:
+    def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
         seen = change.brought, change.became, change.average
         self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))

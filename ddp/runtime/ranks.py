@@ -25,7 +25,7 @@ FAREWELL_S = 2.0
 """How long a rank that has finished may take to go."""
 
 
-class Runner(Protocol):
+class RankProcess(Protocol):
     """The process of one rank, wherever it is."""
 
     def start(self) -> Connection:
@@ -45,19 +45,19 @@ class Runner(Protocol):
         ...
 
 
-class Elsewhere(Protocol):
+class RankProvider(Protocol):
     """Who has processes for all ranks but the first."""
 
     def outfit(self, job: Job) -> Job:
         """The job as ranks on this host are to get it."""
         ...
 
-    def runner(self, job: Job, rank: int) -> Runner:
+    def runner(self, job: Job, rank: int) -> RankProcess:
         """For a rank of that job."""
         ...
 
 
-class Forked:
+class ForkedRank:
     """A rank forked from the fork server of this process."""
 
     def __init__(self, job: Job, rank: int) -> None:
@@ -99,7 +99,7 @@ class Forked:
         return f"its process is gone ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
 
 
-class Ranks:
+class RankProcesses:
     """All ranks of a run. On leaving the context every process is gone, whatever happened."""
 
     def __init__(self, job: Job) -> None:
@@ -111,16 +111,16 @@ class Ranks:
             self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
 
-    def __enter__(self) -> Ranks:
+    def __enter__(self) -> RankProcesses:
         self._channels: dict[int, Channel] = {}
-        self._runners: list[Runner] = []
+        self._runners: list[RankProcess] = []
         elsewhere = self._job.elsewhere
         try:
             own = self._job if elsewhere is None else elsewhere.outfit(self._job)
             for rank in range(self._job.world_size):
                 here = elsewhere is None or rank == 0
                 with enough(f"rank {rank} cannot be started"):
-                    runner = Forked(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
+                    runner = ForkedRank(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
                     self._runners.append(runner)
                     self._channels[rank] = Channel(runner.start())
         except BaseException:

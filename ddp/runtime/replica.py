@@ -21,7 +21,7 @@ from ddp.data.feed import feed
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter
@@ -61,11 +61,11 @@ class Replica:
         self.scalars = Scalars()
         self._device = device
         self._source, evaluated = self.task.train_data(), self.task.eval_data()
-        visits = Visits(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
+        visits = EpochOrder(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
         visits(0)  # made now, when nobody waits for it
         patience = PATIENCE * job.deadline_s
         self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
-        in_turn = Visits(0, len(evaluated), shuffle=False)
+        in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
         self.data = SameData((self._source, visits, self.task.augment), (evaluated, in_turn, None))

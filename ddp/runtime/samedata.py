@@ -6,10 +6,10 @@ from typing import Any
 
 from ddp.data.augment import Augment
 from ddp.data.fingerprint import UNSURE, Print, difference, fingerprint, unsure
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from ddp.runtime.checkpoint import Torn
 
-Given = tuple[Any, Visits, Augment | None]
+Given = tuple[Any, EpochOrder, Augment | None]
 """A source, the order of its samples, and what is made of a batch."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ddp.runtime.life import Life, ended
+from ddp.runtime.life import ProcessLock, ended
 from ddp.runtime.shortage import enough
 
 ROOM = 1 << 30
@@ -32,9 +32,9 @@ def scratch(more: int = 0) -> Iterator[Path]:
     with enough(f"no folder for a run's private files can be made in {where} (TMPDIR names another place)"):
         made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
     with made as folder:
-        life: Life | None = None
+        life: ProcessLock | None = None
         with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
-            life = Life(Path(folder) / OWNER)
+            life = ProcessLock(Path(folder) / OWNER)
         try:
             yield Path(folder)
         finally:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ddp.data.augment import Augment
     from ddp.data.visits import Sampler
     from ddp.runtime.handle import WorkerHandle
-    from ddp.runtime.ranks import Elsewhere
+    from ddp.runtime.ranks import RankProvider
 
 Tensors = tuple["Tensor", ...]
 
@@ -126,7 +126,7 @@ class Job:
     """Steps of each rank, after its first ones, of which torch's operations are recorded (`ddp.runtime.profiling`)."""
     preload: tuple[str, ...] = ()
     """Modules that the fork server imports once for all ranks."""
-    elsewhere: Elsewhere | None = field(default=None, repr=False, compare=False)
+    elsewhere: RankProvider | None = field(default=None, repr=False, compare=False)
     """Who has the ranks but the first, in processes that were started elsewhere; None: all are forked here."""
     meet: str = ""
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""

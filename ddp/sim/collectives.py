@@ -24,7 +24,7 @@ class _Meeting:
     """Ranks on which it broke on the wire, while it may succeed on others."""
 
 
-class Collectives:
+class SimulatedCollectives:
     """All groups of a simulation."""
 
     def __init__(

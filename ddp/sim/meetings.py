@@ -9,7 +9,7 @@ from ddp.core.commands import Average, Join
 from ddp.core.events import Alive, Averaged, AverageFailed
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Step, Worker
-from ddp.sim.collectives import Collectives, Then
+from ddp.sim.collectives import SimulatedCollectives, Then
 from ddp.sim.states import RankStates
 
 
@@ -20,7 +20,7 @@ class Meetings:
         self._act = act
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
-        self._collectives = Collectives(self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn)
+        self._collectives = SimulatedCollectives(self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn)
 
     def die(self, rank: int) -> None:
         """The process of `rank` is gone."""

@@ -50,7 +50,7 @@ class Trained:
 
 
 @dataclass
-class Rank:
+class SimulatedRank:
     """A rank in virtual time."""
 
     machine: Worker = field(default_factory=Worker)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, RankCommand, Save, Share, Stop
+from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, RankCommand, Save, SendState, Stop
 from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.worker import Action, Idle, Step, Worker
@@ -18,17 +18,17 @@ from ddp.core.world import World
 from ddp.sim.meetings import Meetings
 from ddp.sim.parts import Costs
 from ddp.sim.states import RankStates
-from ddp.sim.timeline import Timeline
+from ddp.sim.timeline import EventQueue
 
 
-class Ranks(RankStates):
+class SimulatedRanks(RankStates):
     """All ranks of a simulation. `tell` sends an event to the coordinator; `lost` says that a rank's process has ended."""
 
     def __init__(
         self,
         world: World,
         costs: Costs,
-        timeline: Timeline,
+        timeline: EventQueue,
         tell: Callable[[RankEvent], None],
         lost: Callable[[int], None],
         faults: tuple[Fault, ...],
@@ -112,10 +112,10 @@ class Ranks(RankStates):
                 self._spend(index, took, self._say, told)
             case Join():
                 self._meetings.join(index, action)
-            case Share():
+            case SendState():
                 self.shared[action.round] = rank.content if self.in_step else rank.result
                 self._spend(index, costs.copy_s, self._say, Shared(0.0, index, action.round))
-            case Adopt():
+            case LoadState():
                 self._spend(index, costs.copy_s, self._adopted, action.round)
             case Save():
                 self._spend(index, costs.copy_s, self._say, Saved(0.0, index, action.index, ()))

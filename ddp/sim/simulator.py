@@ -18,8 +18,8 @@ from ddp.core.policies import Policy
 from ddp.core.values import replace
 from ddp.core.world import World
 from ddp.sim.parts import Costs, Trained
-from ddp.sim.ranks import Ranks
-from ddp.sim.timeline import Timeline
+from ddp.sim.ranks import SimulatedRanks
+from ddp.sim.timeline import EventQueue
 
 
 def _never(rank: int) -> bool:
@@ -49,8 +49,8 @@ class Simulation:
     records: list[tuple[float, Event | Output]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._timeline = Timeline()
-        self._crew = Ranks(self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn)
+        self._timeline = EventQueue()
+        self._crew = SimulatedRanks(self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn)
         self.ranks = self._crew.all
         self.trained: list[Trained] = self._crew.trained
         """All steps of all ranks, in the order of their ends."""

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from ddp.core.events import Alive, Progress, RankEvent
 from ddp.core.worker import Step
 from ddp.core.world import World
-from ddp.sim.parts import Costs, Rank, Trained
-from ddp.sim.timeline import Timeline
+from ddp.sim.parts import Costs, SimulatedRank, Trained
+from ddp.sim.timeline import EventQueue
 
 
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
 
-    def __init__(self, world: World, costs: Costs, timeline: Timeline, send: Callable[[RankEvent], None]) -> None:
+    def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
         self.world, self.costs, self.timeline = world, costs, timeline
-        self.all = [Rank() for _ in range(world.size)]
+        self.all = [SimulatedRank() for _ in range(world.size)]
         self.trained: list[Trained] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""

@@ -10,7 +10,7 @@ from typing import Any
 Happening = Callable[..., None]
 
 
-class Timeline:
+class EventQueue:
     """What happens at the same time happens in the order in which it was asked for."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
-from ddp.core.summary import Clock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
+from ddp.core.summary import TrainingClock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class EpochBook:
         trained, parts = self._trained.pop(epoch), list(self._evaluated.pop(epoch).values())
         waiting = [part for by_rank in self._evaluated.values() for part in by_rank.values()]
         self._unfinished += parts
-        clock = Clock(max(self._ready) + self._stopped / ranks, ranks, [*self._unfinished, *waiting])
+        clock = TrainingClock(max(self._ready) + self._stopped / ranks, ranks, [*self._unfinished, *waiting])
         until = ended(trained, parts)
         before, self._seconds = self._seconds, clock.at(until)
         self._stopped += sum(part.seconds for part in self._unfinished if part.at <= until)

@@ -19,7 +19,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
-from ddp.data.visits import Sampler, Visits, refuse_part
+from ddp.data.visits import Sampler, EpochOrder, refuse_part
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle
@@ -203,7 +203,7 @@ class Trainer:
         self._callback = checkpoint_callback
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
-        visits = Visits(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
+        visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
         check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=policy == "sync")
         if (earlier := _folder("resume", resume)) is not None:
             self._job = replace(self._job, resume=_latest(earlier))
@@ -270,8 +270,8 @@ def _check_data(job: Job, parts: Parts) -> None:
     held = checkpoint.resume(job)
     task = make_task(parts)
     source, evaluated = task.train_data(), task.eval_data()
-    visits = Visits(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
-    data = SameData((source, visits, task.augment), (evaluated, Visits(0, len(evaluated), shuffle=False), None))
+    visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
+    data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
     if held is not None and data.lasting and held.books.epoch_samples == len(visits):
         data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
 

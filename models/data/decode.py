@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from models.data import kept
-from models.data.meter import Meter
+from models.data.meter import ProgressMeter
 
 CHUNK = 256
 """Images that a thread decodes in one go."""
@@ -33,7 +33,7 @@ def decode(train: Files, test: Files, asked: tuple[int, ...] | None, folder: Pat
         for name, part in (("train", train), ("eval", test))
     ]
     workers = len(os.sched_getaffinity(0))
-    with Meter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
+    with ProgressMeter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
         pool = ThreadPoolExecutor(workers)
         try:
             for part, images in arrays:

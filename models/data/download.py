@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from ddp.runtime.shortage import free
-from models.data.meter import Meter
+from models.data.meter import ProgressMeter
 
 CONNECT_S = 20.0
 """A network that swallows packets must not hang a run: no answer, or no further byte, for so long is a failure."""
@@ -116,13 +116,13 @@ def _download(url: str, part: Path) -> None:
         length = answer.headers.get("Content-Length")
         with part.open("ab" if have else "wb", buffering=0) as file:
             done = _copy(
-                answer, file, Meter(f"downloading {url}", None if length is None else have + int(length), have)
+                answer, file, ProgressMeter(f"downloading {url}", None if length is None else have + int(length), have)
             )
         if length is not None and done < have + int(length):
             raise OSError(f"the connection ended after {done} of {have + int(length)} bytes")
 
 
-def _copy(answer: http.client.HTTPResponse, file: IO[bytes], meter: Meter) -> int:
+def _copy(answer: http.client.HTTPResponse, file: IO[bytes], meter: ProgressMeter) -> int:
     """Raises NoRoom where the disk, and not the connection, fails."""
     with meter:
         while block := answer.read1(CHUNK):

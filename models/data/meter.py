@@ -6,7 +6,7 @@ import sys
 import time
 
 
-class Meter:
+class ProgressMeter:
     """How far something long is: one line on a terminal that is written over; elsewhere one line in all."""
 
     def __init__(self, what: str, total: int | None, done: int = 0, unit: str = "MB", scale: float = 1e6) -> None:
@@ -14,7 +14,7 @@ class Meter:
         self._unit, self._scale = unit, scale
         self._live, self._shown = sys.stderr.isatty(), 0.0
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> ProgressMeter:
         if not self._live:
             of = "" if self.total is None else f" ({self._size(self.total)} {self._unit})"
             print(f"{self.what}{of}", file=sys.stderr, flush=True)

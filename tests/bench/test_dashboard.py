@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from bench.dashboard import tree
-from bench.dashboard.board import ABOUT, LIVE, ROW, Board
+from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard
 from bench.dashboard.tail import Tail
 from bench.journal import Journal
 from bench.runfolder import EVENTS, RunWriter
@@ -66,7 +66,7 @@ def test_a_run_is_found_while_it_lasts_and_after_under_one_name(tmp_path: Path) 
     writer = begin(tmp_path)
     key = "mlp/nccl_cadence/w2-s0-abc"
     assert {name: found.running for name, found in tree.scan(tmp_path).items()} == {key: True}
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     board.refresh([key])
     (writer.path / EVENTS).write_bytes(line(progress(1.0)))
     board.refresh([key])
@@ -83,7 +83,7 @@ def test_a_run_is_found_while_it_lasts_and_after_under_one_name(tmp_path: Path) 
 def test_a_run_that_is_trained_again_is_shown_as_it_is_now(tmp_path: Path) -> None:
     write_run(tmp_path, spec := make_spec())
     key = f"mlp/nccl_cadence/{spec.run_id}"
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     board.refresh([key])
     writer = RunWriter(tmp_path, spec.model, spec.mode, spec.run_id)
     (writer.path / EVENTS).write_bytes(line(progress(1.0)))
@@ -101,7 +101,7 @@ def test_a_run_that_is_trained_again_is_shown_as_it_is_now(tmp_path: Path) -> No
 def test_only_what_changed_has_a_new_number(tmp_path: Path) -> None:
     write_run(tmp_path, spec := make_spec())
     key = f"mlp/nccl_cadence/{spec.run_id}"
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     board.refresh([key])
     number = board.number
     assert {piece.kind for piece in board.since(0, [key])} == {ROW, ABOUT, LIVE}
@@ -115,7 +115,7 @@ def test_only_what_changed_has_a_new_number(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_away_is_taken_from_the_page(tmp_path: Path) -> None:
     writer = begin(tmp_path)
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     board.refresh([])
     number = board.number
     writer.discard()

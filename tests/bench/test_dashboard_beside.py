@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.dashboard.beside import Beside
+from bench.dashboard.beside import DashboardProcess
 from bench.dashboard.board import ROW
 from bench.runfolder import find_runs
 from tests.bench.conftest import Bench
@@ -21,9 +21,9 @@ from tests.bench.streams import make_records, make_spec, write_run
 def test_a_run_with_a_dashboard_is_the_same_run_and_survives_it(
     quiet: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Beside] = []
+    made: list[DashboardProcess] = []
 
-    class Watched(Beside):
+    class Watched(DashboardProcess):
         def __init__(self, output: Path) -> None:
             super().__init__(output)
             made.append(self)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bench.dashboard import tree, view
-from bench.dashboard.about import About
-from bench.dashboard.board import LIVE, ROW, Board, whole
-from bench.dashboard.state import State
+from bench.dashboard.about import RunCard
+from bench.dashboard.board import LIVE, ROW, RunBoard, whole
+from bench.dashboard.state import DashboardState
 from bench.runfolder import CONFIG, EVENTS, METRICS
 from ddp.core import commands
 from ddp.runtime.codec import encode
@@ -30,7 +30,7 @@ def test_damaged_folders_are_rows_with_a_note(tmp_path: Path) -> None:
     assert all(notes)
 
 
-def shown(board: Board, kind: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
+def shown(board: RunBoard, kind: str, keys: tuple[str, ...] = ()) -> dict[str, Any]:
     return {piece.key: json.loads(piece.text) for piece in board.since(0, keys) if piece.kind == kind}
 
 
@@ -42,13 +42,13 @@ def test_what_one_folder_does_is_said_in_its_row_and_harms_no_other(
         (tmp_path / name / CONFIG).write_text(json.dumps({"model": name, "run_id": name, "world_size": 2}))
     live = view.live
 
-    def fail(about: About, state: State) -> Any:
+    def fail(about: RunCard, state: DashboardState) -> Any:
         if about.key == "bad" and about.status != "broken":
             raise ZeroDivisionError("in its\nown way")
         return live(about, state)
 
     monkeypatch.setattr(view, "live", fail)
-    board, keys = Board(tmp_path), ("bad", "good")
+    board, keys = RunBoard(tmp_path), ("bad", "good")
     for _ in range(3):
         assert board.refresh(keys) is False
     rows, lives = shown(board, ROW), shown(board, LIVE, keys)
@@ -67,11 +67,11 @@ def test_a_folder_that_cannot_be_read_at_all_is_read_again_when_it_changes(
     begin(tmp_path)
     read, tried = tree.read, []
 
-    def fail(found: tree.Found) -> About:
+    def fail(found: tree.Found) -> RunCard:
         tried.append(found)
         raise RuntimeError("no")
 
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(tree, "read", fail)
         for _ in range(3):
@@ -100,7 +100,7 @@ def test_ranks_that_no_run_has_are_said_and_not_counted(tmp_path: Path, where: s
         plan = commands.Plan((1,) * 5000, (), False, 1, False, 1, "too many")
         with (folder / EVENTS).open("ab") as file:
             file.write(encode(plan, 200.0) + b"\n" + line(progress(200.0, rank=many)))
-    board = Board(tmp_path)
+    board = RunBoard(tmp_path)
     while board.refresh([key]):
         pass
     row, live = shown(board, ROW)[key], shown(board, LIVE, (key,))[key]

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.dashboard import view
-from bench.dashboard.about import RUNNING, About
-from bench.dashboard.series import Cell, Series, halved, spread
-from bench.dashboard.state import POINTS, State, fold, thinned
+from bench.dashboard.about import RUNNING, RunCard
+from bench.dashboard.series import TimeBin, Series, halved, spread
+from bench.dashboard.state import POINTS, DashboardState, fold, thinned
 from ddp.core import commands, events
 from ddp.runtime.codec import Record
 from tests.bench.streams import LAUNCHED, closed, make_metrics, make_records, make_spec
@@ -24,17 +24,17 @@ SHOWN = (
 )
 
 
-def folded(records: list[Record], state: State | None = None) -> State:
-    at, state = LAUNCHED, state or State()
+def folded(records: list[Record], state: DashboardState | None = None) -> DashboardState:
+    at, state = LAUNCHED, state or DashboardState()
     for record in records:
         at = getattr(record, "at", at)
         state = fold(state, record, at)
     return state
 
 
-def about(size: int = 2, **changes: object) -> About:
+def about(size: int = 2, **changes: object) -> RunCard:
     config = {"model": "mlp", "run_id": "it", "world_size": size, "train": {"epochs": 3}}
-    return About("mlp/nccl_cadence/it", RUNNING, config, **changes)  # type: ignore[arg-type]
+    return RunCard("mlp/nccl_cadence/it", RUNNING, config, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", ["solo", "nccl_sync", "nccl_cadence"])
@@ -56,7 +56,7 @@ def test_a_run_is_shown_as_its_result_says(mode: str) -> None:
     told = max(record.at for record in records if isinstance(record, events.Progress))
     seconds = told - LAUNCHED - metrics.time_s.startup  # for whoever waits, evaluation takes time
     assert row["samples_per_s"] == pytest.approx(metrics.samples / seconds, rel=0.05)
-    finished = view.row(About("x", "ok", metrics=metrics), state)
+    finished = view.row(RunCard("x", "ok", metrics=metrics), state)
     assert (finished["eval"], finished["loss"]) == tuple(
         view.short(value) for value in (metrics.final.eval, metrics.final.train_loss)
     )
@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_is_a_gap() -> None:
 def test_nothing_is_lost_when_stretches_grow(reports: list[tuple[int, float, float, int]]) -> None:
     series, total = Series(), 0
     for rank, start, seconds, samples in reports:
-        series = spread(series, rank, start, start + seconds, Cell(seconds, 1, samples))
+        series = spread(series, rank, start, start + seconds, TimeBin(seconds, 1, samples))
         total += samples
     for now in (series, halved(series)):
         assert now.length <= now.limit
@@ -167,11 +167,11 @@ def test_nothing_is_lost_when_stretches_grow(reports: list[tuple[int, float, flo
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.one_of(*map(st.builds, SHOWN)), st.floats()), max_size=12), st.integers(0, 5))
 def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -> None:
-    state = State()
+    state = DashboardState()
     for record, at in stream:
         state = fold(state, record, at)
     for status in (RUNNING, "left"):
-        one = About("a/b/c", status, {"world_size": size, "train": {"epochs": 2}})
+        one = RunCard("a/b/c", status, {"world_size": size, "train": {"epochs": 2}})
         json.dumps([view.row(one, state), view.live(one, state), view.about(one)], allow_nan=False)
 
 

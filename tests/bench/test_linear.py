@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from bench.analysis.stream import sort
-from bench.dashboard.state import POINTS, State, fold
+from bench.dashboard.state import POINTS, DashboardState, fold
 from bench.dashboard.view import row
 from bench.resume import _Counting
 from bench.timeline import write_timeline
 from bench.validate.checks import evaluation
 from bench.validate.records import Records
 from ddp.core import events
-from ddp.core.commands import Books, Drop, Evaluate
+from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
 from ddp.core.ledger import Ledger
-from ddp.core.summary import Clock, scalars_by_rank
+from ddp.core.summary import TrainingClock, scalars_by_rank
 from ddp.runtime.codec import Record
 from ddp.trainer.epochs import EpochBook
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
@@ -112,7 +112,7 @@ def test_clock() -> None:
     def run(epochs: int) -> int:
         spec, records = made("nccl_cadence", epochs)
         held = sort(records, LAUNCHED).evaluated
-        clock = Clock(LAUNCHED, spec.world_size, held)
+        clock = TrainingClock(LAUNCHED, spec.world_size, held)
         times = [object.__getattribute__(event, "at") for event in held]
         return reads(lambda: [clock.at(time) for time in times])
 
@@ -126,7 +126,7 @@ def test_clock_is_the_wall_less_the_evaluation(time: float) -> None:
         for rank, at, seconds in ((0, 3.0, 2.0), (1, 3.5, 0.5), (0, 4.0, 0.25), (1, 5.0, 0.0))
     ]
     stopped = sum(min(max(time - (e.at - e.seconds), 0.0), e.seconds) for e in held)
-    assert Clock(0.5, 2, held).at(time) == pytest.approx(max(time - 0.5 - stopped / 2, 0.0))
+    assert TrainingClock(0.5, 2, held).at(time) == pytest.approx(max(time - 0.5 - stopped / 2, 0.0))
 
 
 def test_epochs_of_a_trainer() -> None:
@@ -157,7 +157,7 @@ def test_what_ranks_recorded_is_added_up_in_one_pass() -> None:
 
 def test_state_of_the_page_is_bounded() -> None:
     """An epoch, too, is a point that can be thinned out; that it was there is still counted."""
-    state, epochs = State(), 2 * POINTS + 50
+    state, epochs = DashboardState(), 2 * POINTS + 50
     for number in range(epochs):
         at = 1.0 + number
         state = fold(state, events.Progress(at, 0, number, 1, 10, 0.1, 5.0, 0.1), at)
@@ -226,5 +226,5 @@ def test_what_a_checkpoint_holds_is_found_without_a_look_at_all_of_it() -> None:
     assert large <= 1.5 * GROWTH * small
 
 
-def _books(ledger: Ledger) -> Books:
-    return Books(epoch_samples=0, begun=2, ledgers=(ledger,), rounds=0, saves=0, policy_state=None, plan=None)
+def _books(ledger: Ledger) -> CoordinatorCheckpoint:
+    return CoordinatorCheckpoint(epoch_samples=0, begun=2, ledgers=(ledger,), rounds=0, saves=0, policy_state=None, plan=None)

@@ -188,7 +188,7 @@ def test_a_logger_that_dies_or_hangs_is_not_waited_for(
     monkeypatch.setitem(loggers.LOGGERS, "mlflow", "tests.bench.bad_logger")
     if how == "hang":
         monkeypatch.setattr(beside, "ENDING_S", 0.5)
-    with beside.Beside(
+    with beside.LoggerProcesses(
         ("mlflow",), tmp_path / "making", tmp_path, RunInfo("m", "solo", "r", "h", 1, "accuracy", 0.0)
     ) as it:
         process = it._processes["mlflow"]

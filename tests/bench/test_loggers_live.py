@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bench import loggers
-from bench.loggers.follow import Following
+from bench.loggers.follow import RunFollower
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
@@ -77,12 +77,12 @@ class Kept:
 
 def test_what_is_added_while_it_lasts_is_what_the_result_says(tmp_path: Path) -> None:
     kept = Kept()
-    early = Following(kept, tmp_path / "not there yet", tmp_path, SAID)
+    early = RunFollower(kept, tmp_path / "not there yet", tmp_path, SAID)
     early.look()
     early.end(None)
     assert (kept.added, kept.ended, early.given_up) == ([], False, False)
     making = Making(tmp_path / "runs")
-    following = Following(kept, making.folder, tmp_path, SAID)
+    following = RunFollower(kept, making.folder, tmp_path, SAID)
     for epoch in (1, 2, 3):
         following.look()
         making.grow()
@@ -135,7 +135,7 @@ def test_mlflow_goes_on_with_the_run_that_it_began(
     from bench.loggers import mlflow_store
 
     making = Making(tmp_path / "runs")
-    following = Following(mlflow_store, making.folder, tmp_path / "runs", SAID)
+    following = RunFollower(mlflow_store, making.folder, tmp_path / "runs", SAID)
     making.grow()
     following.look()
     client = MlflowClient(tracking_uri=(tmp_path / "runs" / "mlruns").as_uri())
@@ -181,8 +181,8 @@ def test_mlflow_keeps_what_was_finished_until_it_is_finished_again(
     making = Making(tmp_path / "again")
     making.grow()
 
-    def again() -> Following:
-        following = Following(mlflow_store, making.folder, tmp_path / "runs", SAID)
+    def again() -> RunFollower:
+        following = RunFollower(mlflow_store, making.folder, tmp_path / "runs", SAID)
         following.look()
         return following
 

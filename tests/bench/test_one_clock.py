@@ -15,15 +15,15 @@ from rich.console import Console
 
 from bench.analysis.stream import sort
 from bench.dashboard import view
-from bench.dashboard.about import RUNNING, About
+from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
-from bench.dashboard.state import State, fold
+from bench.dashboard.state import DashboardState, fold
 from bench.loggers.recorded import recorded, schedule
 from bench.progress import Monitor
 from bench.report import write_report
 from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
 from bench.schema import Metrics
-from bench.summary import Cell, show_run
+from bench.summary import CellOutcome, show_run
 from bench.timeline import make_trace
 from ddp.core import commands, events
 from ddp.runtime.codec import Record, encode
@@ -70,7 +70,7 @@ def terminal(records: list[Record], metrics: Metrics) -> str:
         for record in records:
             at = getattr(record, "at", at)
             monitor.update(record, at)
-    show_run(console, Cell("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
+    show_run(console, CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
     return out.getvalue()
 
 
@@ -142,19 +142,19 @@ def test_a_run_that_was_gone_on_with_keeps_its_zero() -> None:
     assert min(plan.seconds for plan in metrics.elche.plans) > whole_run
     trace = make_trace(stream, spec, launched)
     assert min(span[0] for spans in trace.lanes().values() for span in spans) == pytest.approx(whole_run * 1e9)
-    state = State()
+    state = DashboardState()
     at = LAUNCHED
     for record in records:
         at = getattr(record, "at", at)
         state = fold(state, record, at)
     assert state.since(at) == pytest.approx(at - LAUNCHED)
-    live = view.live(About("x", RUNNING, {"world_size": 2}), state)
+    live = view.live(RunCard("x", RUNNING, {"world_size": 2}), state)
     assert [row["seconds"] for row in live["faults"]] == [view.short(whole_run + 1.5)]
-    assert view.row(About("x", RUNNING, {"world_size": 2}), state)["seconds"] == view.short(at - launched)
+    assert view.row(RunCard("x", RUNNING, {"world_size": 2}), state)["seconds"] == view.short(at - launched)
 
 
 def test_a_rank_that_was_lost_is_heard_again_when_the_run_is_gone_on_with() -> None:
-    state = State()
+    state = DashboardState()
     for record in (events.Ready(1.0, 1, 100, 5, "d", "cpu", "none"), commands.Drop(1, "silent")):
         state = fold(state, record, 1.0)
     assert state.ranks[1].lost == 1.0
@@ -163,14 +163,14 @@ def test_a_rank_that_was_lost_is_heard_again_when_the_run_is_gone_on_with() -> N
     assert (state.ranks[1].lost, state.ranks[1].samples) == (None, 10)
 
 
-def unequal(until: float) -> State:
+def unequal(until: float) -> DashboardState:
     """Rank 0 trains 300 samples a second and says so every 0.3 s, rank 1 trains 100 and says so every 1.1 s."""
     told: list[events.Progress] = []
     for rank, every, rate in ((0, 0.3, 300), (1, 1.1, 100)):
         for n in range(1, int((until - 5.0) / every) + 1):
             at = 5.0 + n * every
             told.append(events.Progress(at, rank, 0, 1, round(rate * every), 0.9 * every, 5.0, 0.1))
-    state = fold(State(), events.Launched(0.0), 0.0)
+    state = fold(DashboardState(), events.Launched(0.0), 0.0)
     for rank in (0, 1):
         state = fold(state, events.Ready(5.0, rank, 10**6, 5, "d", "cpu", "none"), 5.0)
     for record in sorted(told, key=lambda record: record.at):
@@ -180,7 +180,7 @@ def unequal(until: float) -> State:
 
 @pytest.mark.parametrize("until", [6.2, 7.0, 9.9, 30.0, 200.0, 1000.0])
 def test_the_figure_of_a_run_is_the_sum_of_its_ranks_over_the_time_that_is_named(until: float) -> None:
-    state, about = unequal(until), About("x", RUNNING, {"world_size": 2})
+    state, about = unequal(until), RunCard("x", RUNNING, {"world_size": 2})
     row, live = view.row(about, state), view.live(about, state)
     rates = [rank["samples_per_s"] for rank in live["ranks"]]
     assert rates == [pytest.approx(300, rel=0.01), pytest.approx(100, rel=0.01)]
@@ -192,7 +192,7 @@ def test_the_figure_of_a_run_is_the_sum_of_its_ranks_over_the_time_that_is_named
 
 
 def test_before_all_ranks_have_told_of_anything_there_is_no_figure() -> None:
-    state, about = unequal(5.5), About("x", RUNNING, {"world_size": 2})
+    state, about = unequal(5.5), RunCard("x", RUNNING, {"world_size": 2})
     assert (view.row(about, state)["samples_per_s"], view.live(about, state)["over"]) == (None, None)
     assert [rank["samples_per_s"] for rank in view.live(about, state)["ranks"]] == [None, None]
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Page as Tab
 
 from bench import style
 from bench.report import html, markdown, write_report
-from bench.report.blocks import Bullets, Code, Heading, Picture, Table, Text, Verdicts, plain, told
+from bench.report.blocks import Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts, plain, told
 from bench.report.page import Page
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
@@ -72,7 +72,7 @@ def test_what_runs_say_is_read_as_it_is(text: str) -> None:
 def test_a_forgotten_escape_does_no_harm() -> None:
     shown = html.inline(EVIL)
     assert not {"script", "a"} & set(Seen(shown).tags)
-    text = markdown.render([Text(EVIL), Heading(EVIL), Bullets((EVIL,)), Table(({"a": EVIL},))])
+    text = markdown.render([Text(EVIL), Heading(EVIL), Bullets((EVIL,)), TableBlock(({"a": EVIL},))])
     assert re.search(r"(?<!\\)<script", text) is None
 
 
@@ -84,11 +84,11 @@ def test_links_stay_in_the_folder(target: str) -> None:
 
 
 def test_blocks_that_say_nothing_are_left_out() -> None:
-    assert told(None, Text(""), Bullets(()), Table(()), [Text("a"), None]) == [Text("a")]
+    assert told(None, Text(""), Bullets(()), TableBlock(()), [Text("a"), None]) == [Text("a")]
 
 
 def test_tables_are_whole_in_both(tmp_path: Path) -> None:
-    table = Table(({"a|b": "x|y", "n": "1"}, {"a|b": "long " * 20, "n": "–"}))
+    table = TableBlock(({"a|b": "x|y", "n": "1"}, {"a|b": "long " * 20, "n": "–"}))
     lines = markdown.render([table]).splitlines()
     assert [len(re.findall(r"(?<!\\)\|", line)) for line in lines] == [3] * 4
     assert lines[1].startswith("|:--")
@@ -175,7 +175,7 @@ def test_the_page_sorts_filters_and_zooms(tmp_path: Path, evil: Path, tab: Tab) 
     tab.on("dialog", lambda dialog: said.append(dialog.message))
     tab.on("request", lambda request: asked.append(request.url))
     picture = next(evil.parent.glob("*.png"))
-    blocks = [Heading("One"), Table(MANY), Picture(picture.name, "a picture"), Heading("Two"), Code("x")]
+    blocks = [Heading("One"), TableBlock(MANY), Picture(picture.name, "a picture"), Heading("Two"), Code("x")]
     path = tmp_path / "page.html"
     path.write_text(html.render(blocks, evil.parent, "t"))
     tab.goto(path.as_uri())

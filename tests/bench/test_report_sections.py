@@ -15,8 +15,8 @@ import pytest
 from bench import report
 from bench.cells import cells
 from bench.report import write_report
-from bench.report.differences import Difference, difference, ratio
-from bench.report.planned import Point, planned
+from bench.report.differences import MeanDifference, difference, ratio
+from bench.report.planned import ExperimentPoint, planned
 from bench.report.reaching import reach
 from bench.report.sections.profile import score
 from bench.report.sections.speedup import serial_fraction
@@ -72,7 +72,7 @@ def test_differences_have_intervals_where_seeds_allow() -> None:
         assert several is not None
         assert (alone.low, alone.value, alone.high) == (-(several.high or 0), -several.value, -(several.low or 0))
         assert (alone.n, alone.n_base) == (several.n_base, several.n) == (2, 1)
-    assert difference([0.9], [0.8, 0.8], True) == Difference(pytest.approx(-0.1), None, None, 2, 1)
+    assert difference([0.9], [0.8, 0.8], True) == MeanDifference(pytest.approx(-0.1), None, None, 2, 1)
     assert difference([0.9, 0.9], [0.9, 0.9], True) is not None, "no spread, no interval, no division by zero"
     twice = ratio([10.0, 10.1, 9.9], [20.0, 20.2, 19.8])
     assert twice is not None
@@ -288,7 +288,7 @@ def test_an_experiment_is_what_its_file_says() -> None:
     assert plan is not None
     solo = [point for point in plan.points if point.mode == "solo"]
     assert {(point.model, point.world_size) for point in solo} == {("mlp", 1), ("resnet_graph", 1)}
-    assert Point("mlp", "cpu_async", 4, 0) in plan.points
+    assert ExperimentPoint("mlp", "cpu_async", 4, 0) in plan.points
     assert len(plan.points) == len(set(plan.points)) == 2 * (1 + 3 * 3)
     nightly = planned(Path("anywhere"), "nightly")
     assert nightly is not None
@@ -307,7 +307,7 @@ def test_what_is_varied_beside_is_planned_once_for_each_of_its_values(tmp_path: 
     params = {"model": "mlp", "mode": "solo,nccl_sync", "train.lr": "0.1,0.01,0.001", "recipe": "quick"}
     plan = planned(tmp_path, "mine", own_experiment(tmp_path / "conf", sweep(**params)))
     assert plan is not None
-    solo, sync = Point("mlp", "solo", 1, 0), Point("mlp", "nccl_sync", 2, 0)
+    solo, sync = ExperimentPoint("mlp", "solo", 1, 0), ExperimentPoint("mlp", "nccl_sync", 2, 0)
     assert plan.points == (solo, solo, solo, sync, sync, sync)
     root = tmp_path / "runs"
     for rate in (0.1, 0.01):

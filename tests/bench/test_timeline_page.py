@@ -19,7 +19,7 @@ from bench.analysis.stream import sort
 from bench.timeline import begin_timeline, launched_at, make_trace, write_timeline
 from bench.timeline.html import PARTS, SCRIPTS, content, page
 from bench.timeline.lanes import CATEGORIES
-from bench.timeline.packed import Table, longest, pack, varints, zigzag
+from bench.timeline.packed import Interner, longest, pack, varints, zigzag
 from bench.trace import Span, Trace, nest, violations
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 from tests.browser import browser  # noqa: F401
@@ -40,7 +40,7 @@ def decoded(data: bytes) -> list[int]:
     return values
 
 
-def unpacked(packed: dict, names: Table, facts: Table, tick: int) -> list[Span]:
+def unpacked(packed: dict, names: Interner, facts: Interner, tick: int) -> list[Span]:
     """What `page/data.js` makes of a lane."""
     columns = [decoded(base64.b64decode(column)) for column in packed["columns"]]
     assert {len(column) for column in columns} == {packed["n"]}
@@ -67,7 +67,7 @@ facts = st.one_of(st.none(), st.fixed_dictionaries({"seq": st.integers(0, 99)}, 
 @given(st.lists(st.tuples(times, times, st.text(max_size=3), st.sampled_from(CATEGORIES), facts)))
 def test_spans_survive_packing(drawn: list[tuple]) -> None:
     spans = nest([(begin, begin + length, *rest) for begin, length, *rest in drawn])
-    names, known = Table(), Table()
+    names, known = Interner(), Interner()
     assert unpacked(pack(spans, names, known, 100), names, known, 100) == spans
 
 

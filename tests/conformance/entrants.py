@@ -21,7 +21,7 @@ from ddp.core.policies.sync import Sync
 from ddp.data.source import TensorSource
 from ddp.runtime import forkserver
 from ddp.runtime.backends.base import load
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.norms import least_samples
 from ddp.runtime.task import Job, Task
 from models.data import DataOptions
@@ -192,7 +192,7 @@ def _follow(entrant: Entrant, course: Course, scratch: Path, rank: int) -> dict[
     size = course.world_size
     fields: dict[str, Any] = {"transport": entrant.transport, "device": "cpu"}
     job = Job(course.task, course.epochs, course.batch, course.seed, size, Sync(), entrant.engine, scratch, **fields)
-    loop = Loop(job, rank, lambda event: None)
+    loop = TrainingLoop(job, rank, lambda event: None)
     module = importlib.import_module(entrant.module) if entrant.module else load(entrant.engine)
     backend, replica = module.Backend(job, rank, loop), loop.replica
     backend.join(Join(rank, 0, tuple(range(size)), True, "conformance"))

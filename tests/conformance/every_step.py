@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ddp.runtime.engines.torch_local_sgd import Local
-from ddp.runtime.engines.torch_peer import Peer
+from ddp.runtime.engines.torch_local_sgd import LocalStep
+from ddp.runtime.engines.torch_peer import TorchBackend
 
 
-class EveryStep(Local):
+class EveryStep(LocalStep):
     warmup, period = 0, 1
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     team = EveryStep

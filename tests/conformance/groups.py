@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ddp.runtime.engines.torch_fsdp import Sharded
-from ddp.runtime.engines.torch_peer import Peer
+from ddp.runtime.engines.torch_fsdp import FullyShardedStep
+from ddp.runtime.engines.torch_peer import TorchBackend
 
 
-class Grouped(Sharded):
+class Grouped(FullyShardedStep):
     group_elements = 500
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     team = Grouped

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ddp.runtime.engines.torch_local_sgd import Local
-from ddp.runtime.engines.torch_peer import Peer
+from ddp.runtime.engines.torch_local_sgd import LocalStep
+from ddp.runtime.engines.torch_peer import TorchBackend
 
 
-class EveryThird(Local):
+class EveryThird(LocalStep):
     warmup, period = 2, 3
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     team = EveryThird

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp.core.commands import Abort, Drop, Join, Reduce, Share, Stop, Train
+from ddp.core.commands import Abort, Drop, Join, Reduce, SendState, Stop, Train
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (
@@ -350,7 +350,7 @@ def test_a_survivor_whose_report_of_steps_in_common_is_lost_does_not_have_them_t
     assert [order.rank for order in issued if isinstance(order, Drop)] == [2, 1]
     again = [order.chunk for order in issued if isinstance(order, Train)][3:]
     assert [(chunk.start, chunk.stop) for chunk in again] == [(60, 90)]
-    assert not any(isinstance(order, Share) for order in issued), "nobody takes an old state for a newer one"
+    assert not any(isinstance(order, SendState) for order in issued), "nobody takes an old state for a newer one"
     assert not coordinator.over
 
 

@@ -11,14 +11,14 @@ from torch.utils.data import Dataset
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch, Chunk
 from ddp.data import TensorSource
-from ddp.data.feed import Feed, feed
-from ddp.data.visits import Visits
+from ddp.data.feed import BatchLoader, feed
+from ddp.data.visits import EpochOrder
 
 CPU = torch.device("cpu")
 
 
-def make(source: Any, kind: str, augment: Any = None, seed: int = 5, deadline_s: float = 20.0, **more: Any) -> Feed:
-    found, note = feed(source, Visits(seed, len(source)), CPU, Loading(kind, **more), augment, deadline_s)
+def make(source: Any, kind: str, augment: Any = None, seed: int = 5, deadline_s: float = 20.0, **more: Any) -> BatchLoader:
+    found, note = feed(source, EpochOrder(seed, len(source)), CPU, Loading(kind, **more), augment, deadline_s)
     assert note == ""
     assert found.kind == kind
     return found

@@ -17,7 +17,7 @@ from ddp.data.feed import feed
 from ddp.data.gather import AT_ONCE
 from ddp.data.source import move
 from ddp.data.streaming import Streaming
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from ddp.tally import tally
 from tests.data.fed import CPU, Samples, batches, images, make, same
 
@@ -26,7 +26,7 @@ from tests.data.fed import CPU, Samples, batches, images, make, same
 @given(st.integers(1, 40), st.sampled_from([1, 3, 8]), st.integers(1, 5), st.booleans(), st.integers(0, 3))
 def test_batches_are_the_same_bits_from_either_kind(size: int, batch: int, depth: int, told: bool, late: int) -> None:
     """And whether it is known beforehand what is asked for, or not, or not rightly."""
-    augment, source, visits = crop_and_flip(1), images(size), Visits(5, size)
+    augment, source, visits = crop_and_flip(1), images(size), EpochOrder(5, size)
     resident = make(source, "resident", augment)
     streaming = make(source, "streaming", augment, prefetch=depth)
     wanted = batches(size, batch) + batches(size, batch, 1)
@@ -66,7 +66,7 @@ def test_small_resident_batches_are_gathered_several_at_once() -> None:
         resident.expect(wanted)
         got = [resident.get(one) for one in wanted]
         assert read == expected
-        assert torch.equal(torch.cat([one[1] for one in got]), Visits(5, 600)(0))
+        assert torch.equal(torch.cat([one[1] for one in got]), EpochOrder(5, 600)(0))
         assert all(tensor.data_ptr() % 64 == 0 and tensor.is_contiguous() for one in got for tensor in one)
 
 
@@ -84,12 +84,12 @@ def test_blocks_are_what_is_asked_for_however_it_was_granted(size: int, granted:
         start = stop
     resident.expect(wanted)
     for one in wanted:
-        assert torch.equal(resident.get(one)[1], Visits(5, size)(0)[one.start : one.stop])
+        assert torch.equal(resident.get(one)[1], EpochOrder(5, size)(0)[one.start : one.stop])
 
 
 def test_data_is_resident_where_it_fits_and_streamed_where_not() -> None:
     source = images(64)
-    visits = Visits(0, 64)
+    visits = EpochOrder(0, 64)
 
     def kind(loading: Loading, of: Any = source) -> str:
         return feed(of, visits, CPU, loading)[0].kind
@@ -120,13 +120,13 @@ class TooMuch(TensorSource):
 def test_data_that_finds_no_memory_is_streamed_with_a_warning(error: Exception) -> None:
     source = TooMuch(torch.zeros(8))
     source.error = error
-    found, note = feed(source, Visits(0, 8), CPU, Loading())
+    found, note = feed(source, EpochOrder(0, 8), CPU, Loading())
     assert isinstance(found, Streaming)
     assert note == "no memory on cpu for 0 MB of data: it is streamed"
     other = TooMuch(torch.zeros(8))
     other.error = RuntimeError("something else")
     with pytest.raises(RuntimeError, match="something else"):
-        feed(other, Visits(0, 8), CPU, Loading())
+        feed(other, EpochOrder(0, 8), CPU, Loading())
 
 
 def test_batches_of_any_shape_move() -> None:

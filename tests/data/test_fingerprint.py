@@ -14,11 +14,11 @@ from ddp.data import fingerprint as module
 from ddp.data.dataset import as_source
 from ddp.data.fingerprint import difference, fingerprint, unsure
 from ddp.data.source import TensorSource
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 
 
 def told_apart(one: Any, other: Any) -> str:
-    visits = Visits(3, len(one))
+    visits = EpochOrder(3, len(one))
     before = fingerprint(one, visits)
     return difference(before, fingerprint(other, visits, like=before))
 
@@ -90,7 +90,7 @@ class Broken(Texts):
 
 
 def test_a_sample_that_cannot_be_read_is_left_to_the_step_that_trains_it() -> None:
-    assert unsure(fingerprint(as_source(Broken("a", "bc")), Visits(3, 2)))
+    assert unsure(fingerprint(as_source(Broken("a", "bc")), EpochOrder(3, 2)))
 
 
 def test_random_generators_are_left_as_they_were() -> None:
@@ -98,5 +98,5 @@ def test_random_generators_are_left_as_they_were() -> None:
         return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
 
     before = state()
-    fingerprint(as_source(Texts("a", "bc")), Visits(3, 2))
+    fingerprint(as_source(Texts("a", "bc")), EpochOrder(3, 2))
     assert state() == before

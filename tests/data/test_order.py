@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp.data import derive, order
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -37,7 +37,7 @@ def test_golden_values() -> None:
 def test_visits_are_the_orders_whichever_epochs_were_asked_for_before(
     size: int, epochs: list[int], shuffle: bool
 ) -> None:
-    visits = Visits(7, size, shuffle=shuffle)
+    visits = EpochOrder(7, size, shuffle=shuffle)
     for epoch in epochs:
         assert torch.equal(visits(epoch), order(7, epoch, size) if shuffle else torch.arange(size))
 

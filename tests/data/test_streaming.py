@@ -18,9 +18,9 @@ from torch.utils.data import Subset
 from ddp.core.spans import Batch
 from ddp.data import Draws, MapSource
 from ddp.data.errors import BadSample, LateBatch
-from ddp.data.feed import Feed, Resident
+from ddp.data.feed import BatchLoader, Resident
 from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from tests.data.fed import Samples, batches, images, make, same
 
 
@@ -103,7 +103,7 @@ def test_what_is_granted_is_read_once_and_what_was_taken_back_is_not(data: st.Da
 def test_a_samples_own_randomness_is_of_seed_epoch_and_sample() -> None:
     """Whoever reads ahead of it, and whatever the training step draws meanwhile."""
     size = 9
-    source, visits = MapSource(Samples(size)), Visits(5, size)
+    source, visits = MapSource(Samples(size)), EpochOrder(5, size)
     found: dict[tuple[int, int], list[Tensor]] = {}
     for batch in (2, 3, 9):
         streaming = make(source, "streaming", prefetch=batch)
@@ -130,7 +130,7 @@ def test_a_samples_own_randomness_is_of_seed_epoch_and_sample() -> None:
 def test_a_batch_that_is_one_tensor_streams(collated: Any) -> None:
     """A tensor has a `take` of its own."""
     streaming = make(MapSource(collated), "streaming")
-    assert torch.equal(streaming.get(batches(3, 3)[0]), torch.as_tensor(collated)[Visits(5, 3)(0)])
+    assert torch.equal(streaming.get(batches(3, 3)[0]), torch.as_tensor(collated)[EpochOrder(5, 3)(0)])
     streaming.close()
 
 
@@ -152,7 +152,7 @@ def test_randomness_of_distributions_and_of_parts_of_parts_is_a_samples_own() ->
 def test_only_what_was_granted_is_read() -> None:
     samples = Samples(40)
     streaming = make(MapSource(samples), "streaming", prefetch=4)
-    visits = Visits(5, 40)
+    visits = EpochOrder(5, 40)
     wanted = batches(40, 4)
     streaming.expect(wanted[:2])
     streaming.get(wanted[0])
@@ -170,7 +170,7 @@ def test_only_what_was_granted_is_read() -> None:
 
 def test_an_error_of_the_data_set_comes_with_its_sample_to_the_step() -> None:
     size = 12
-    order = Visits(5, size)(0)
+    order = EpochOrder(5, size)(0)
     samples = Samples(size, bad=int(order[7]))
     streaming = make(MapSource(samples), "streaming")
     wanted = batches(size, 3)
@@ -246,7 +246,7 @@ def test_after_a_fork_the_feed_goes_on() -> None:
     streaming.close()
 
 
-def _in_a_child(streaming: Feed, samples: Samples, first: Any, wanted: list[Batch]) -> int:
+def _in_a_child(streaming: BatchLoader, samples: Samples, first: Any, wanted: list[Batch]) -> int:
     try:
         samples.free = threading.Event()
         samples.free.set()

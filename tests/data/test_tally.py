@@ -9,14 +9,14 @@ from ddp.core.loading import Loading
 from ddp.core.spans import Batch
 from ddp.data import TensorSource
 from ddp.data.feed import feed
-from ddp.data.visits import Visits
+from ddp.data.visits import EpochOrder
 from ddp.tally import MODULUS, tally
 
 
 @pytest.mark.parametrize("kind", ["resident", "streaming"])
 def test_an_epoch_is_every_sample_once(kind: str) -> None:
     source = TensorSource(torch.arange(100.0).reshape(50, 2))
-    made, _ = feed(source, Visits(3, 50), torch.device("cpu"), Loading(kind=kind))
+    made, _ = feed(source, EpochOrder(3, 50), torch.device("cpu"), Loading(kind=kind))
     batches = [Batch(epoch, start, min(start + 8, 50), 8) for epoch in range(2) for start in range(0, 50, 8)]
     made.expect(batches)
     for batch in batches:

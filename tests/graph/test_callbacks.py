@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp.graph.turns import Turns
+from ddp.graph.turns import SerializedRng
 from ddp.runtime.handle import WorkerHandle
 from tests.graph.test_engine import even, play, with_dropout
 from tests.runtime import toy
@@ -42,8 +42,8 @@ def test_a_callback_makes_no_model_draw(
     play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch, policy: str, callback: Any
 ) -> None:
     """Warnings are errors here: that the model had begun to draw is one."""
-    made: list[Turns] = []
-    monkeypatch.setattr("ddp.graph.engine.Turns", lambda devices: made.append(Turns(devices)) or made[0])
+    made: list[SerializedRng] = []
+    monkeypatch.setattr("ddp.graph.engine.Turns", lambda devices: made.append(SerializedRng(devices)) or made[0])
     play(policy, lambda: replace(toy.task(), epoch_callback=callback), epochs=3)
     assert [turns.taken for turns in made] == [False]
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ddp.graph import FlowBuilder, Graph, GraphError, parallel
-from ddp.graph.team import ReplicaFailed, Team
+from ddp.graph.team import ReplicaFailed, WorkerThreads
 from tests.graph.oracle import data, distance, equal, made
 from tests.graph.several import backward, on, plain, sgd
 
@@ -149,7 +149,7 @@ def test_an_error_on_the_calling_thread_waits_for_the_others(rank: int) -> None:
 
         return run
 
-    team = Team(3)
+    team = WorkerThreads(3)
     with pytest.raises(ReplicaFailed, match=f"replica {rank}"):
         team.run([work(own) for own in range(3)], here=[0])
     assert sorted(done) == sorted({0, 1, 2} - {rank})

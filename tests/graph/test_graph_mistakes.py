@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ddp.graph import DataLoader, FlowBuilder, Graph, GraphError, setup
-from ddp.graph.team import Team
+from ddp.graph.team import WorkerThreads
 from tests.graph.oracle import build, data, made
 from tests.graph.several import backward, on, sgd
 
@@ -142,7 +142,7 @@ def test_what_does_not_come_together_says_why() -> None:
 
 
 def test_answers_of_an_interrupted_run_are_nobodys() -> None:
-    team, waited = Team(2), 0
+    team, waited = WorkerThreads(2), 0
     get = team._answers.get
 
     class Interrupted:

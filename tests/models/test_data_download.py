@@ -20,7 +20,7 @@ import pytest
 
 from models.data import cifar10, download, fashion_mnist, mnist, prepare
 from models.data.download import Remote, fetch, one_at_a_time
-from models.data.meter import Meter
+from models.data.meter import ProgressMeter
 from tests.models.data_files import pack, write_cifar, write_mnist
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -210,7 +210,7 @@ def test_progress_is_one_line_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with Meter("downloading it", 4_000_000) as meter:
+    with ProgressMeter("downloading it", 4_000_000) as meter:
         for _ in range(1000):
             meter.add(4000)
     said = capsys.readouterr().err

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ddp.parallel.meeting import Board, _common_folder
+from ddp.parallel.meeting import StoreExchange, _common_folder
 
 
-class Told(Board):
+class Told(StoreExchange):
     """Everybody says the same as this rank, but rank 0 offers a folder."""
 
     def __init__(self, offer: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ddp.parallel.group import Group
-from ddp.parallel.reducer import Reducer
+from ddp.parallel.reducer import BucketReducer
 from tests.parallel.conftest import Together, run_together
 from tests.threads import sound
 
@@ -53,7 +53,7 @@ def test_every_element_is_averaged_once(data: st.DataObject) -> None:
 
     def act(group: Group) -> list[list[Tensor | None]]:
         named = parameters(sizes)
-        reducer, turns = Reducer(group, named, caps), []
+        reducer, turns = BucketReducer(group, named, caps), []
         for turn in range(2):
             for _, p in named:
                 if style == "cleared" or p.grad is None:
@@ -85,7 +85,7 @@ def test_every_element_is_averaged_once(data: st.DataObject) -> None:
 
 def passes(group: Group, delay_s: float) -> list[Tensor]:
     named = parameters([(300, 0), (7000, 0), (20, 1), (9000, 0), (5, 0)])
-    reducer, dawdle, found = Reducer(group, named, [4096, 30000]), random.Random(group.rank), []
+    reducer, dawdle, found = BucketReducer(group, named, [4096, 30000]), random.Random(group.rank), []
     carry_out = group._carry_out
 
     def late(*args: Any) -> None:
@@ -116,7 +116,7 @@ def test_delays_around_collectives_change_no_bit(together: Together) -> None:
 def test_the_mean_of_equal_gradients_is_that_gradient(world: int, together: Together) -> None:
     def act(group: Group) -> bool:
         named = parameters([(5000, 0), (20000, 0)])
-        reducer = Reducer(group, named, [1 << 20])
+        reducer = BucketReducer(group, named, [1 << 20])
         for index, (_, parameter) in enumerate(named):
             parameter.grad = gradient(7, index, parameter)
             reducer.touch(index)
@@ -131,7 +131,7 @@ def test_gradients_live_in_the_buckets(together: Together) -> None:
         layers = nn.Linear(4, 4), nn.Linear(4, 4)
         model = nn.Sequential(*layers)
         named = list(model.named_parameters())
-        reducer = Reducer(group, named, [1 << 20])
+        reducer = BucketReducer(group, named, [1 << 20])
         taken: list[int] = []
         take_in = reducer._take_in
         reducer._take_in = lambda index: (taken.append(index), take_in(index))[1]  # type: ignore[method-assign,func-returns-value]

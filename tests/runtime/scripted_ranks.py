@@ -18,7 +18,7 @@ from ddp.core.events import Reduced
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends.base import load
 from ddp.runtime.backends.cpu import Reducer
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.task import Job
 from tests.processes import exit_codes
 from tests.runtime import toy
@@ -26,7 +26,7 @@ from tests.runtime import toy
 PLAIN_OUTER = Averaging(outer="momentum", outer_lr=1.0, outer_momentum=0.0)
 
 # `act(rank, loop, round)` trains and returns the samples that count.
-Act = Callable[[int, Loop, int], int]
+Act = Callable[[int, TrainingLoop, int], int]
 Seen = dict[str, Any]
 
 
@@ -34,7 +34,7 @@ class Actor:
     """A rank of either backend that does what a script says between rounds."""
 
     def __init__(self, job: Job, rank: int, act: Act) -> None:
-        self.loop, self.rank, self.act = Loop(job, rank, lambda event: None), rank, act
+        self.loop, self.rank, self.act = TrainingLoop(job, rank, lambda event: None), rank, act
         self.backend = load(job.backend).Backend(job, rank, self.loop)
 
     def train(self, index: int) -> int:
@@ -52,7 +52,7 @@ class Actor:
         return self.loop.replica.state.sections[0].values
 
 
-def inner(loop: Loop) -> list[Tensor]:
+def inner(loop: TrainingLoop) -> list[Tensor]:
     """All floating-point state of the rank's own optimizer."""
     state = loop.replica.optimizer.state
     values = [value for parameter in loop.replica.state.parameters for value in state.get(parameter, {}).values()]
@@ -117,14 +117,14 @@ def move(rank: int, index: int, size: int) -> Tensor:
     return 0.1 * torch.randn(size, generator=torch.Generator().manual_seed(10 * index + rank))
 
 
-def wander(samples: tuple[int, ...], rank: int, loop: Loop, index: int) -> int:
+def wander(samples: tuple[int, ...], rank: int, loop: TrainingLoop, index: int) -> int:
     own = loop.replica.state.sections[0].values
     own.add_(move(rank, index, own.numel()))
     return samples[rank]
 
 
 def start(folder: Path) -> np.ndarray[Any, Any]:
-    loop = Loop(job(folder, "cpu", Averaging()), 0, lambda event: None)
+    loop = TrainingLoop(job(folder, "cpu", Averaging()), 0, lambda event: None)
     return loop.replica.state.sections[0].values.double().numpy().copy()
 
 

@@ -14,17 +14,17 @@ from ddp.core.commands import Join
 from ddp.core.spans import Batch
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.memory import Watch, kinds
-from ddp.runtime.sharding.zero1 import Site, Zero, Zero1
+from ddp.runtime.sharding.memory import TensorWatch, kinds
+from ddp.runtime.sharding.zero1 import TransportConfig, Zero, Zero1
 from ddp.runtime.sharding.zero2 import Zero2
 from ddp.runtime.sharding.zero3 import Zero3
-from ddp.runtime.transports.base import Site as Place
+from ddp.runtime.transports.base import TransportConfig as Place
 from ddp.runtime.transports.base import choose
 from tests.processes import exit_codes
 
-KINDS: dict[str, Callable[[Site], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+KINDS: dict[str, Callable[[TransportConfig], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=0.1),
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -80,13 +80,13 @@ class Team:
         device = torch.device("cpu")
         self.meter = Meter(rank, folder, device)
         place = Place(folder, rank, world_size, device, 20.0)
-        self.collectives = Collectives(choose(transport, place), self.meter, Heart(100.0, lambda: None))
+        self.collectives = Collectives(choose(transport, place), self.meter, Heartbeat(100.0, lambda: None))
         self.collectives.join(Join(0, 0, tuple(range(world_size)), False, "test"))
         self.model = how.get("build") or MODELS[how.get("model", "deep")]()
         self.state = FlatState(self.model)
         self.optimizer = OPTIMIZERS[how.get("optimizer", "AdamW")](self.model.parameters())
         self.rank, self.world_size = rank, world_size
-        site = Site(self.model, self.state, self.optimizer, self.collectives, self.meter, world_size, rank)
+        site = TransportConfig(self.model, self.state, self.optimizer, self.collectives, self.meter, world_size, rank)
         self.sharded: Zero = KINDS[kind](site)
 
     def step(self, number: int, samples: int = BATCH, limit: float | None = None, penalty: float = 0.0) -> None:
@@ -107,8 +107,8 @@ class Team:
         self.optimizer.step()
         self.sharded.end()
 
-    def watch(self) -> Watch:
-        return Watch(lambda: kinds(self.model, self.optimizer, self.sharded))
+    def watch(self) -> TensorWatch:
+        return TensorWatch(lambda: kinds(self.model, self.optimizer, self.sharded))
 
 
 def alone(model: str, optimizer: str, world_size: int, steps: int, samples: int = BATCH) -> dict[str, Tensor]:

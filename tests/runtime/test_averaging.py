@@ -15,7 +15,7 @@ from ddp.core.averaging import Averaging
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.runtime.backends import BACKENDS
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import Actor, job, moved, play_rounds, start, wander
@@ -79,7 +79,7 @@ def test_before_the_first_average_the_replica_is_what_is_evaluated(tmp_path: Pat
     assert np.array_equal(actor.see(None)["mean"].double().numpy(), start(tmp_path))
 
 
-def train_some(rank: int, loop: Loop, index: int) -> int:
+def train_some(rank: int, loop: TrainingLoop, index: int) -> int:
     """Rank 1 trains in every other round only, so it has no state in the first."""
     steps = 2 if rank == 0 else 3 * (index % 2)
     for step in range(steps):
@@ -137,7 +137,7 @@ def quadratic(rank: int = 0) -> Task:
     return replace(toy.task(), model=Scalar, optimizer=partial(torch.optim.SGD, lr=LR), loss=partial(parabola, rank))
 
 
-def descend(rank: int, loop: Loop, index: int) -> int:
+def descend(rank: int, loop: TrainingLoop, index: int) -> int:
     """Rank 0 does one local step, rank 1 four."""
     loop.replica.task = quadratic(rank)
     for step in range(STEPS[rank]):

@@ -23,7 +23,7 @@ from ddp.core.worker import Step
 from ddp.runtime.backends import BACKENDS, nccl
 from ddp.runtime.backends.base import load
 from ddp.runtime.buffers import signed
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.mean import average
 from ddp.runtime.task import Job, Task
 from ddp.runtime.transports.base import ExchangeBroken
@@ -71,13 +71,13 @@ def test_averaging_right_after_an_average_changes_nothing(tmp_path: Path, backen
             assert seen[rank][index]["divergence"] == 0.0
 
 
-def once(samples: tuple[int, ...], rank: int, loop: Loop, index: int) -> int:
+def once(samples: tuple[int, ...], rank: int, loop: TrainingLoop, index: int) -> int:
     return wander(samples, rank, loop, index) if index == 0 else samples[rank]
 
 
 def exchanged(job: Job, rank: int) -> None:
     """A synchronous step with its exchange of gradients, then an average."""
-    loop = Loop(job, rank, lambda event: None)
+    loop = TrainingLoop(job, rank, lambda event: None)
     backend = load(job.backend).Backend(job, rank, loop)
     backend.join(Join(rank, 0, (0, 1), False, ""))
     loop.replica.in_step = backend.in_step(loop.replica)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.commands import Books, Publish
+from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.ledger import Ledger
 from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import WindowState
@@ -380,7 +380,7 @@ def laid_down(folder: Path, index: int, samples: int = 10) -> tuple[Job, Publish
     job = Job(toy.task, 9, 8, 0, 1, None, "nccl", folder, checkpoint_folder=folder)  # type: ignore[arg-type]
     files = tuple(checkpoint.lay_down(folder, index, name, {}) for name in ("rank-0.pt", MODEL))
     ledgers = (Ledger(0, samples).merge(((0, 5),)).reopen(),)
-    return job, Publish(index, (0,), files, Books(samples, 1, ledgers, 0, index + 1, None, None), "test")
+    return job, Publish(index, (0,), files, CoordinatorCheckpoint(samples, 1, ledgers, 0, index + 1, None, None), "test")
 
 
 def test_what_is_not_ours_in_the_folder_stays(tmp_path: Path) -> None:

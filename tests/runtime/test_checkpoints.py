@@ -10,7 +10,7 @@ import pytest
 
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.commands import Books, Publish
+from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
@@ -113,5 +113,5 @@ def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backen
 
 
 def test_books_tell_how_far_the_model_is():
-    books = Books(10, 3, (), 0, 0, None, None)
+    books = CoordinatorCheckpoint(10, 3, (), 0, 0, None, None)
     assert (books.epochs, books.samples) == (3, 30)

@@ -22,7 +22,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.spans import union
 from ddp.runtime.backends import BACKENDS, cpu
 from ddp.runtime.channel import Channel
-from ddp.runtime.ranks import Ranks
+from ddp.runtime.ranks import RankProcesses
 from ddp.runtime.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
@@ -135,7 +135,7 @@ def test_an_error_of_the_reducer_is_an_error_of_the_run(play: Play, monkeypatch:
 def test_a_rank_speaks_for_itself_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ours, theirs = Pipe()
     job = Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path)
-    ranks = Ranks(job)
+    ranks = RankProcesses(job)
     ranks._channels = {0: Channel(ours)}
     for lie in (Lost(1.0, 1, "him, not me"), Tick(1.0), Progress(1.0, 1, 0, 1, 1, 0.1, 0.0, 0.1)):
         Channel(theirs).send(lie)
@@ -156,7 +156,7 @@ def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
 
     monkeypatch.setattr("ddp.runtime.ranks.now", lambda: at)
     monkeypatch.setattr("multiprocessing.connection.wait", wait)
-    ranks = Ranks(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
+    ranks = RankProcesses(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
     ranks._channels = {}
     assert [ranks.events(0.5) for _ in range(3)] == [[Tick(100.5)], [Tick(104.5, 3.5)], []]
 

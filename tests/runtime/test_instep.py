@@ -16,11 +16,11 @@ from ddp.core.commands import Join
 from ddp.core.spans import Batch
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.instep import GradientAverage
 from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.zero1 import Site
-from ddp.runtime.transports.base import Site as Place
+from ddp.runtime.sharding.zero1 import TransportConfig
+from ddp.runtime.transports.base import TransportConfig as Place
 from ddp.runtime.transports.base import choose
 from tests.runtime.sharded_ranks import KINDS, slices
 from tests.threads import in_threads, sound
@@ -55,7 +55,7 @@ class Rank:
         self.rank, self.world = rank, world
         meter = Meter(rank, folder, torch.device("cpu"))
         place = Place(folder, rank, world, torch.device("cpu"), 20.0)
-        self.collectives = Collectives(choose("memory", place), meter, Heart(100.0, lambda: None))
+        self.collectives = Collectives(choose("memory", place), meter, Heartbeat(100.0, lambda: None))
         self.collectives.join(Join(rank, 0, tuple(range(world)), False, "test"))
         with building:
             torch.manual_seed(7)
@@ -73,7 +73,7 @@ class Rank:
         if kind == "nccl_sync":
             self.team: Any = GradientAverage(self.model, self.state, self.collectives, meter, self.optimizer)
         else:
-            self.site = Site(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
+            self.site = TransportConfig(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
             self.team = KINDS[kind](self.site)
 
     def step(self, number: int, before: Callable[[], None] = lambda: None) -> None:
@@ -230,7 +230,7 @@ def test_a_collective_after_a_long_time_begins_with_a_sign_of_life(monkeypatch: 
     times = iter((0.0, 1.0, 2.0, 20.0, 21.0))
     monkeypatch.setattr("ddp.runtime.heart.now", lambda: next(times))
     beats: list[int] = []
-    heart = Heart(10.0, lambda: beats.append(1))
+    heart = Heartbeat(10.0, lambda: beats.append(1))
     for known in (0, 1):
         with heart:
             assert len(beats) == known

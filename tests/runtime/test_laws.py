@@ -18,7 +18,7 @@ from ddp.runtime.backends.cpu import average
 from ddp.runtime.engines import solo
 from ddp.runtime.flat import FlatState
 from ddp.runtime.flat_gradients import FlatGradients
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
@@ -157,7 +157,7 @@ class Rig:
 
     def __init__(self, tmp_path: Path, rank: int) -> None:
         job = Job(toy.task, 1, 8, 0, 2, POLICIES["async"](), "cpu", tmp_path)
-        self.loop = Loop(job, rank, lambda event: None)
+        self.loop = TrainingLoop(job, rank, lambda event: None)
         self.reducer = cpu.Reducer(job, lambda event: None)
         self.backend = cpu.Backend(job, rank, self.loop)
         self.state = self.loop.replica.state
@@ -207,7 +207,7 @@ def test_exchanged_gradients_of_several_types_keep_to_themselves() -> None:
 
 
 def test_an_evaluation_leaves_the_modes_of_modules_as_they_were(play: Play, tmp_path: Path) -> None:
-    loop = Loop(
+    loop = TrainingLoop(
         Job(partial(toy.task, norm=True), 1, 8, 0, 1, POLICIES["sync"](), "nccl", tmp_path), 0, lambda event: None
     )
     modules = list(loop.replica.model.modules())

@@ -16,7 +16,7 @@ from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
 from ddp.runtime.channel import Channel
-from ddp.runtime.mishap import LossyChannel, Mishaps, mishaps
+from ddp.runtime.mishap import LossyChannel, FaultInjector, mishaps
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 
@@ -119,5 +119,5 @@ def test_a_rank_that_was_slow_is_so_again_when_the_run_goes_on(play: Play, tmp_p
 def test_signals_go_to_the_process_itself(monkeypatch: pytest.MonkeyPatch, kind: str, number: int) -> None:
     sent: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, signum: sent.append(signum))
-    Mishaps([Fault(0, 0, kind)], lambda factor: None, lambda: None).meet(0)
+    FaultInjector([Fault(0, 0, kind)], lambda factor: None, lambda: None).meet(0)
     assert sent == [number]

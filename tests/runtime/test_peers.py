@@ -19,7 +19,7 @@ from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
 from ddp.runtime.engines import ENGINES, facts
-from ddp.runtime.heart import Heart
+from ddp.runtime.heart import Heartbeat
 from ddp.runtime.task import Task, Tensors
 from ddp.runtime.transports.base import ExchangeBroken, broken
 from tests.bench.test_plan import planned
@@ -144,7 +144,7 @@ def test_what_a_broken_collective_raises_is_told_from_the_users_errors() -> None
 
 def test_signs_of_life_that_are_limited_come_to_an_end() -> None:
     beats: list[int] = []
-    heart = Heart(0.02, lambda: beats.append(1)).limited(3)
+    heart = Heartbeat(0.02, lambda: beats.append(1)).limited(3)
     for _ in range(2):
         before = len(beats)
         with heart:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from ddp.core.averaging import Averaging
-from ddp.core.commands import Adopt, Apply, Average
+from ddp.core.commands import LoadState, Apply, Average
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
@@ -21,7 +21,7 @@ from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.runtime.codec import encode
 from ddp.runtime.remote import order
-from ddp.runtime.remote.cargo import FROM_COORDINATOR, PIECE, Hold, from_rank, read
+from ddp.runtime.remote.cargo import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
 from ddp.runtime.remote.link import FILE, MESSAGE, message
 from ddp.runtime.task import Job
 from tests.runtime import toy
@@ -29,15 +29,15 @@ from tests.runtime import toy
 CATALOGUE = {"toy.task": (toy.task, (float, bool))}
 
 
-def holds(folder: Path, rank: int = 1) -> tuple[Hold, Hold]:
+def holds(folder: Path, rank: int = 1) -> tuple[FileMirror, FileMirror]:
     """A rank's host and the coordinator's."""
     for name in ("there", "here", "kept"):
         (folder / name).mkdir()
-    there = Hold(folder / "there", folder / "there" / "checkpoints", FROM_COORDINATOR)
-    return there, Hold(folder / "here", folder / "kept", from_rank(rank))
+    there = FileMirror(folder / "there", folder / "there" / "checkpoints", FROM_COORDINATOR)
+    return there, FileMirror(folder / "here", folder / "kept", from_rank(rank))
 
 
-def delivered(sender: Hold, receiver: Hold, record: object) -> bytes:
+def delivered(sender: FileMirror, receiver: FileMirror, record: object) -> bytes:
     """Send a message with what goes along; what arrives last."""
     frames = list(message(encode(record), sender))  # type: ignore[arg-type]
     for kind, body in frames[:-1]:
@@ -81,7 +81,7 @@ def test_what_is_shared_finds_those_who_missed_it(tmp_path: Path) -> None:
     delivered(there, here, Shared(1.0, 1, 7))
     assert (here.scratch / "shared-7.pt").read_bytes() == b"long " * 9
     (there.scratch / "shared-7.pt").unlink()
-    delivered(here, there, Adopt(1, 7, "the others have it"))
+    delivered(here, there, LoadState(1, 7, "the others have it"))
     assert (there.scratch / "shared-7.pt").read_bytes() == b"long " * 9
 
 

@@ -19,29 +19,29 @@ import pytest
 
 from ddp.core.errors import RankLost
 from ddp.runtime.remote import muster, outpost
-from ddp.runtime.remote.cargo import Hold, from_rank
+from ddp.runtime.remote.cargo import FileMirror, from_rank
 from ddp.runtime.remote.handshake import MAGIC, introduce
 from ddp.runtime.remote.link import CLOCK, ENDED, FILE, HELLO
-from ddp.runtime.remote.muster import Company, Muster, Posted
-from ddp.runtime.remote.outpost import Outpost, Post, arrive
+from ddp.runtime.remote.muster import Company, RendezvousServer, RemoteRank
+from ddp.runtime.remote.outpost import NodeAgent, Post, arrive
 from ddp.runtime.remote.wire import LinkLost
 from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
 
 
 @pytest.fixture
-def company() -> Iterator[Muster]:
+def company() -> Iterator[RendezvousServer]:
     """Awaits ranks 1 and 2 of three, on two hosts."""
-    there = Muster(Company(RUN, KEY, 3, 2, 2, "127.0.0.1:1", {}), "127.0.0.1")
+    there = RendezvousServer(Company(RUN, KEY, 3, 2, 2, "127.0.0.1:1", {}), "127.0.0.1")
     with closing(there):
         yield there
 
 
-def post(there: Muster, rank: int = 1, node: int = 1, key: bytes = KEY) -> Post:
+def post(there: RendezvousServer, rank: int = 1, node: int = 1, key: bytes = KEY) -> Post:
     return Post(there.address, key, RUN, rank, node, {})
 
 
-def test_strangers_hold_up_nobody(company: Muster) -> None:
+def test_strangers_hold_up_nobody(company: RendezvousServer) -> None:
     """Garbage, silence, half a handshake, the wrong key; and then the one who is awaited."""
     strangers = [socket.create_connection(company.address) for _ in range(20)]
     for number, line in enumerate(strangers):
@@ -60,7 +60,7 @@ def test_strangers_hold_up_nobody(company: Muster) -> None:
 
 
 def test_who_comes_while_there_are_no_descriptors_is_met_later(
-    company: Muster, monkeypatch: pytest.MonkeyPatch
+    company: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the end of all meeting."""
     monkeypatch.setattr(muster, "REST_S", 0.05)
@@ -81,7 +81,7 @@ def test_who_comes_while_there_are_no_descriptors_is_met_later(
     second.close()
 
 
-def test_who_is_turned_away_because_of_strangers_comes_again(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_turned_away_because_of_strangers_comes_again(company: RendezvousServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(company, "_strangers", threading.Semaphore(1))
     stranger = socket.create_connection(company.address)
     threading.Timer(0.5, stranger.close).start()
@@ -103,7 +103,7 @@ def test_who_is_turned_away_because_of_strangers_comes_again(company: Muster, mo
         "[" * 5000,
     ],
 )
-def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: Muster, said: Any) -> None:
+def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: RendezvousServer, said: Any) -> None:
     with socket.create_connection(company.address) as line:
         wire = introduce(line, KEY, RUN)
         wire.send(HELLO, said.encode() if isinstance(said, str) else json.dumps(said).encode())
@@ -112,7 +112,7 @@ def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: Muster, sa
     assert company._peers == {}
 
 
-def test_a_rank_has_one_process(company: Muster) -> None:
+def test_a_rank_has_one_process(company: RendezvousServer) -> None:
     first, _ = arrive(post(company), 5.0)
     company.peer(1, 2.0)
     second, _ = arrive(post(company), 5.0)
@@ -125,12 +125,12 @@ def test_a_rank_has_one_process(company: Muster) -> None:
     first.close()
 
 
-def test_one_that_does_not_come_is_named(company: Muster) -> None:
+def test_one_that_does_not_come_is_named(company: RendezvousServer) -> None:
     with pytest.raises(RankLost, match=r"rank 2 did not come to 127\.0\.0\.1:\d+ within 0\.1 s"):
         company.peer(2, 0.1)
 
 
-def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: Muster) -> None:
+def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: RendezvousServer) -> None:
     """There it was known only that nobody had come."""
     with pytest.raises(LinkLost, match="DDP_KEY"):
         arrive(post(company, key=b"wrong" * 8), 5.0)
@@ -138,7 +138,7 @@ def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: Mus
         company.peer(1, 0.1)
 
 
-def test_clocks_are_compared(company: Muster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_are_compared(company: RendezvousServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host's is set right; one's own is left alone."""
     monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)
     for rank, node, expected in ((1, 1, 1000.0), (2, 0, 0.0)):
@@ -155,11 +155,11 @@ FAR = struct.pack(">HQQ", 18, 1 << 63, (1 << 63) + 1) + b"run/slices-1.jsonl" + 
 
 @pytest.mark.parametrize(("kind", "body"), [(ENDED, b"[]"), (ENDED, b"{}"), (ENDED, b"[" * 5000), (FILE, FAR)])
 def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
-    company: Muster, tmp_path: Path, kind: bytes, body: bytes
+    company: RendezvousServer, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
     wire, _ = arrive(post(company), 5.0)
     peer, posted = company.peer(1, 2.0), lendable(company)
-    posted._hold = Hold(tmp_path, None, from_rank(1))
+    posted._hold = FileMirror(tmp_path, None, from_rank(1))
     peer.lend(posted, 5.0)
     wire.send(kind, body)
     assert posted.wait(10.0)
@@ -169,7 +169,7 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     wire.close()
 
 
-def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Muster) -> None:
+def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: RendezvousServer) -> None:
     """What it still had to send of the one before took its time; the next run failed at once."""
     wire, _ = arrive(post(company), 5.0)
     peer, first, second = company.peer(1, 2.0), lendable(company), lendable(company)
@@ -178,22 +178,22 @@ def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Muster)
     peer.lend(second, 5.0)
     assert first.fate() == "exit code 0"
     with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
-        peer.lend(Posted(company, None, 1), 0.1)
+        peer.lend(RemoteRank(company, None, 1), 0.1)
     wire.close()
     assert second.wait(10.0)
     assert "its host is gone" in second.fate()
 
 
-def lendable(there: Muster) -> Posted:
+def lendable(there: RendezvousServer) -> RemoteRank:
     """A rank of a run, as if it had been started."""
-    posted = Posted(there, None, 1)
+    posted = RemoteRank(there, None, 1)
     ours, posted._end = socket.socketpair()
     ours.close()
     posted._peer = there.peer(1, 2.0)
     return posted
 
 
-def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: Muster) -> None:
+def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: RendezvousServer) -> None:
     """Nobody was, and the run waited for five deadlines."""
     wire, _ = arrive(post(company), 5.0)
     peer, told = company.peer(1, 2.0), threading.Event()
@@ -204,10 +204,10 @@ def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: Muster) -> N
 
     peer._posted = SimpleNamespace(wait=broken, end=lambda why: told.set())
     with pytest.raises(RankLost, match="rank 1: its host is gone"):
-        peer.lend(Posted(company, None, 1), 5.0)
+        peer.lend(RemoteRank(company, None, 1), 5.0)
 
 
-def test_asking_for_the_time_has_an_end(company: Muster) -> None:
+def test_asking_for_the_time_has_an_end(company: RendezvousServer) -> None:
     with socket.create_connection(company.address) as line:
         wire = introduce(line, KEY, RUN)
         wire.send(HELLO, b'{"rank": 1, "node": 1}')
@@ -216,20 +216,20 @@ def test_asking_for_the_time_has_an_end(company: Muster) -> None:
     assert company._peers == {}
 
 
-def test_an_outpost_leaves_with_the_code_that_it_is_told(company: Muster) -> None:
+def test_an_outpost_leaves_with_the_code_that_it_is_told(company: RendezvousServer) -> None:
     wire, clock = arrive(post(company), 5.0)
     peer = company.peer(1, 2.0)
-    with Outpost(post(company), wire, clock) as there:
+    with NodeAgent(post(company), wire, clock) as there:
         threading.Timer(0.1, lambda: (company.dismiss(3), company.close())).start()
         assert there.serve() == 3
     assert peer.rank == 1
 
 
 @pytest.mark.parametrize("how", ["cut", "closed", "garbage"])
-def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str) -> None:
+def test_an_outpost_that_loses_the_coordinator_says_so(company: RendezvousServer, how: str) -> None:
     wire, clock = arrive(post(company), 5.0)
     peer = company.peer(1, 2.0)
-    there = Outpost(post(company), wire, clock)
+    there = NodeAgent(post(company), wire, clock)
     wire.deadline_s = 0.5
     if how == "closed":
         peer.link.close()
@@ -242,12 +242,12 @@ def test_an_outpost_that_loses_the_coordinator_says_so(company: Muster, how: str
         there.serve()
 
 
-def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Muster) -> None:
+def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: RendezvousServer) -> None:
     def again() -> None:
         raise KeyboardInterrupt
 
     wire, clock = arrive(post(company), 5.0)
-    there = Outpost(post(company), wire, clock)
+    there = NodeAgent(post(company), wire, clock)
     folder = there._held.enter_context(scratch())
     there._run = SimpleNamespace(end=again)
     with pytest.raises(KeyboardInterrupt), there:

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from ddp.runtime import scratch
-from ddp.runtime.life import Life
+from ddp.runtime.life import ProcessLock
 from ddp.runtime.transports.gloo import limit_collectives
 
 
@@ -19,8 +19,8 @@ def test_folders_of_ended_runs_are_removed_and_no_others(tmp_path: Path) -> None
     for folder in (lives, ended, beginning):
         folder.mkdir()
         (folder / "state-0.pt").touch()
-    life = Life(lives / scratch.OWNER)
-    Life(ended / scratch.OWNER).end()
+    life = ProcessLock(lives / scratch.OWNER)
+    ProcessLock(ended / scratch.OWNER).end()
     (tmp_path / f"{scratch.PREFIX}file").touch()
     scratch.tidy(tmp_path)
     assert (lives / "state-0.pt").exists()

@@ -18,7 +18,7 @@ import torch
 from bench.runfolder import read_object
 from ddp.core.errors import Exhausted
 from ddp.runtime import memory, scratch
-from ddp.runtime.ranks import Ranks
+from ddp.runtime.ranks import RankProcesses
 from ddp.runtime.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play
@@ -109,7 +109,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     """Nobody knows the number of its process then: that its channel is closed ends it."""
     from multiprocessing.process import BaseProcess
 
-    from ddp.runtime.ranks import Forked
+    from ddp.runtime.ranks import ForkedRank
 
     begun: list[BaseProcess] = []
 
@@ -118,7 +118,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BaseProcess, "start", interrupted)
-    rank = Forked(job(Path()), 0)
+    rank = ForkedRank(job(Path()), 0)
     with pytest.raises(KeyboardInterrupt):
         rank.start()
     assert begun
@@ -147,7 +147,7 @@ def test_an_interrupt_while_ranks_are_ended_ends_them_all(monkeypatch: pytest.Mo
         def kill(self) -> None:
             killed.append(self.name)
 
-    ranks = Ranks(job(tmp_path))
+    ranks = RankProcesses(job(tmp_path))
     ranks._channels, ranks._runners = {}, [Slow("0"), Slow("1")]  # type: ignore[list-item]  # all that it needs of them
     with pytest.raises(KeyboardInterrupt):
         ranks._end(1.0)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ddp.runtime.transports import TRANSPORTS
-from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Site, Transport, choose
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, TransportConfig, Transport, choose
 from ddp.runtime.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 from tests.processes import exit_codes
 
@@ -41,7 +41,7 @@ def value(case: int, rank: int, size: int, dtype: torch.dtype) -> Tensor:
 
 def stand(folder: Path, name: str, rank: int, world_size: int, timeout_s: float = 10.0) -> Transport:
     torch.set_num_threads(1)
-    transport = choose(name, Site(folder, rank, world_size, torch.device("cpu"), timeout_s))
+    transport = choose(name, TransportConfig(folder, rank, world_size, torch.device("cpu"), timeout_s))
     transport.join(range(world_size), 0)
     return transport
 
@@ -147,7 +147,7 @@ def never_comes(folder: Path, name: str, rank: int, world_size: int) -> None:
 
 def test_a_transport_that_cannot_work_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cluster.transport=nccl does not work here \(cpu\); use auto"):
-        choose("nccl", Site(tmp_path, 0, 2, torch.device("cpu"), 1.0))
+        choose("nccl", TransportConfig(tmp_path, 0, 2, torch.device("cpu"), 1.0))
 
 
 OWNED = [

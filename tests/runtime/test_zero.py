@@ -24,7 +24,7 @@ from ddp.runtime.engines import ENGINES
 from ddp.runtime.flat import FlatState
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import GRAIN, Layout
-from ddp.runtime.sharding.memory import Watch, kinds, sizes
+from ddp.runtime.sharding.memory import TensorWatch, kinds, sizes
 from ddp.runtime.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
 from ddp.runtime.sharding.zero1 import Zero1
 from ddp.runtime.sharding.zero2 import Zero2
@@ -392,7 +392,7 @@ def test_the_last_gradient_of_a_step_is_seen_as_one() -> None:
     """It becomes one after the operation that makes it; an optimizer that works in place makes nothing more."""
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = Watch(lambda: kinds(model, optimizer))
+    watch = TensorWatch(lambda: kinds(model, optimizer))
     with watch:
         model(torch.randn(4, 64)).square().mean().backward()
         optimizer.step()

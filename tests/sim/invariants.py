@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddp.core.cohort import Cohort
+from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Plan, Reduce, Train
 from ddp.core.events import Merged
 from ddp.core.spans import Chunk, Span, Spans, measure, union
@@ -76,7 +76,7 @@ class Invariants:
         self.read = len(played.records)
         return trains
 
-    def samples_are_what_was_trained(self, cohort: Cohort) -> None:
+    def samples_are_what_was_trained(self, cohort: CoordinatorState) -> None:
         """Law 5: what counts as seen by the cohort is in the model, or on its way into it."""
         if cohort.shares:
             on_its_way = sum(measure(whole(chunk)) for _, chunk in cohort.shares)
@@ -138,7 +138,7 @@ def nobody_leads(played: Simulation, trains: list[Train]) -> None:
             assert done[rank] + cohort.ranks[rank].queued <= slowest + lead
 
 
-def exactly_once(cohort: Cohort, recorded: dict[int, Spans]) -> None:
+def exactly_once(cohort: CoordinatorState, recorded: dict[int, Spans]) -> None:
     """Law 1: every sample of an epoch in progress is free, granted, trained or in the model, and one of these only."""
     parts: dict[int, list[Span]] = {ledger.epoch: [] for ledger in cohort.ledgers}
     for ledger in cohort.ledgers:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddp.core.commands import Adopt, Apply, Average, Evaluate, Join, Reduce, Share, Stop
+from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Reduce, SendState, Stop
 from ddp.core.faults import Fault
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
@@ -109,7 +109,7 @@ def small_worlds(draw: Any, blocking: bool, in_step: bool) -> World:
 
 FATAL = ("crash", "raise", "stall", "lose")
 """Faults that a rank may be given up for."""
-MOMENTS = (Join, Average, Apply, Evaluate, Share, Adopt, Stop, Reduce)
+MOMENTS = (Join, Average, Apply, Evaluate, SendState, LoadState, Stop, Reduce)
 """Orders that something may go wrong on."""
 
 

@@ -9,7 +9,7 @@ from bench.analysis.faults import notes
 from bench.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, Verdicts, plain, told
 from bench.report.page import LINES, NONE, Page, more
-from bench.schema import Fault, Metrics
+from bench.schema import FaultRow, Metrics
 from bench.validate import Verdict
 
 ROWS = 400
@@ -47,7 +47,7 @@ def _told(metrics: Metrics, warning: str) -> bool:
     return warning in notes(metrics.faults) or bool(metrics.scripted_faults and warning.startswith("faults on purpose"))
 
 
-def _fault(fault: Fault) -> str:
+def _fault(fault: FaultRow) -> str:
     who = "" if fault.rank is None else f"rank {fault.rank}, "
     return f"{who}{fault.text}" + (f"; {fault.action}" if fault.action else "")
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.cells import Cell, Workload
-from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.page import SERIES, Page, more, table
 from bench.style import CATEGORIES, brief
 
@@ -52,7 +52,7 @@ def _rows(cell: Cell) -> list[dict[str, str | int | float]]:
     return rows
 
 
-def _table(rows: pd.DataFrame) -> Table:
+def _table(rows: pd.DataFrame) -> TableBlock:
     means = rows.groupby("cell", sort=False).mean(numeric_only=True)
     lines = [
         {"mode": plain(cell), "n": f"{row['n']:.0f}", **{name: f"{100 * row[name]:.1f} %" for name in CATEGORIES}}

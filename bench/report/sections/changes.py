@@ -15,7 +15,7 @@ from bench.cells import Cell
 from bench.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import gap
-from bench.report.differences import Difference, difference, ratio
+from bench.report.differences import MeanDifference, difference, ratio
 from bench.report.page import LINES, NONE, Page, more, table
 from bench.schema import Metrics
 
@@ -35,13 +35,13 @@ class Pair:
     now: Cell
 
     @property
-    def quality(self) -> Difference | None:
+    def quality(self) -> MeanDifference | None:
         """Of the final metric."""
         sign = self.now.about.final.higher_is_better
         before, now = (_values(cell, lambda m: m.final.eval) for cell in (self.before, self.now))
         return difference(before, now, sign)
 
-    def ratio(self, name: str) -> Difference | None:
+    def ratio(self, name: str) -> MeanDifference | None:
         """Logarithm of now over before."""
         value, _ = RATIOS[name]
         return ratio(_values(self.before, value), _values(self.now, value))
@@ -168,11 +168,11 @@ def _mean(cell: Cell) -> str:
     return NONE if cell.eval.mean is None else figures.metric(cell.eval.mean)
 
 
-def _times(found: Difference | None) -> str:
+def _times(found: MeanDifference | None) -> str:
     return NONE if found is None else _spoken(found, lambda value: f"{math.exp(value):.3f}")
 
 
-def _spoken(found: Difference, show: Callable[[float], str]) -> str:
+def _spoken(found: MeanDifference, show: Callable[[float], str]) -> str:
     """`+0.10 pt [-0.05 pt, +0.25 pt]`, strong where the interval leaves out no change."""
     if found.low is None or found.high is None:
         return show(found.value)
@@ -181,7 +181,7 @@ def _spoken(found: Difference, show: Callable[[float], str]) -> str:
 
 
 def _data(pairs: list[Pair]) -> pd.DataFrame:
-    def flat(name: str, found: Difference | None) -> dict[str, float]:
+    def flat(name: str, found: MeanDifference | None) -> dict[str, float]:
         ends = (None, None, None) if found is None else (found.value, found.low, found.high)
         return {
             f"{name}{end}": np.nan if value is None else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import NONE, Page, table
-from bench.schema import Fault, Metrics
+from bench.schema import FaultRow, Metrics
 
 
 def section(page: Page) -> list[Block]:
@@ -26,7 +26,7 @@ def section(page: Page) -> list[Block]:
     return told(Heading("Faults"), Text(intro), table(rows, left=6), Text(ledger))
 
 
-def _row(fault: Fault) -> dict[str, str]:
+def _row(fault: FaultRow) -> dict[str, str]:
     return {
         "rank": NONE if fault.rank is None else str(fault.rank),
         "seconds": f"{fault.seconds:.1f}",

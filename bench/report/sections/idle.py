@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.cells import Workload
-from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
-from bench.report.idleness import KINDS, Idle
+from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
+from bench.report.idleness import KINDS, IdleShares
 from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.style import brief
 
@@ -45,7 +45,7 @@ def section(page: Page) -> list[Block]:
     return told(Heading("Idle time by cause"), Text(intro), parts, pen.rest) if parts else []
 
 
-def _table(rows: list[Idle]) -> Table:
+def _table(rows: list[IdleShares]) -> TableBlock:
     return table(
         [
             {
@@ -71,7 +71,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _figure(page: Page, workload: Workload, whole: list[Idle]) -> Picture:
+def _figure(page: Page, workload: Workload, whole: list[IdleShares]) -> Picture:
     shown = list(dict.fromkeys(row.cell.name for row in whole))[:SERIES]
     rows = [row for row in whole if row.cell.name in shown]
     places = np.array([place + 0.6 * shown.index(row.cell.name) for place, row in enumerate(rows)])

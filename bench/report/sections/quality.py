@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.cells import Workload, solo_of
-from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, Page, levels, more, table
@@ -40,7 +40,7 @@ def section(page: Page) -> list[Block]:
     return told(Heading("Quality against one device"), Text(intro), parts, pen.rest) if parts else []
 
 
-def _table(rows: list[Quality]) -> Table:
+def _table(rows: list[Quality]) -> TableBlock:
     metric = rows[0].cell.about.final.eval_metric
     return table(
         [

@@ -7,7 +7,7 @@ from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, dagger, ideal, rivals
 from bench.report.page import NONE, Page, fixed, percent, table
-from bench.report.sections.speedup import Point, draw, serial
+from bench.report.sections.speedup import SpeedupPoint, draw, serial
 
 
 def section(page: Page) -> list[Block]:
@@ -51,6 +51,6 @@ def _row(rival: Rival) -> dict[str, str]:
 
 def _figure(page: Page, workload: Workload, shown: list[Rival]) -> Picture | None:
     """Emulated devices, scripted faults and cohorts that shrank are in the table only."""
-    points = [point for rival in shown if not rival.distorted and (point := Point.of(rival)) is not None]
+    points = [point for rival in shown if not rival.distorted and (point := SpeedupPoint.of(rival)) is not None]
     title = f"Weak scaling: {page.title(workload)}"
     return draw(page, points, page.slug("scaling", workload), title, page.cores(shown[0].cell))

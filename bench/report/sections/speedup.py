@@ -17,7 +17,7 @@ MANY = 8
 
 
 @dataclass(frozen=True)
-class Point:
+class SpeedupPoint:
     """A cell's speed-up over one rank."""
 
     mode: str
@@ -28,14 +28,14 @@ class Point:
     """Standard deviation over the seeds, of the speed-up; None below two."""
 
     @staticmethod
-    def of(rival: Rival) -> Point | None:
+    def of(rival: Rival) -> SpeedupPoint | None:
         """None where there is no speed-up."""
         cell, solo, value = rival.cell, rival.solo, rival.speedup
         if value is None or solo is None:
             return None
         known = [(s.sd / s.mean) ** 2 for s in (cell.speed, solo.speed) if s.sd is not None and s.mean]
         spread = value * sum(known) ** 0.5 if len(known) == 2 and cell is not solo else None
-        return Point(cell.about.mode, cell.about.world_size, cell.speed.n, value, spread)
+        return SpeedupPoint(cell.about.mode, cell.about.world_size, cell.speed.n, value, spread)
 
 
 def serial_fraction(speedup: float | None, ranks: float) -> float | None:
@@ -52,7 +52,7 @@ def serial(speedup: float | None, ranks: float) -> str:
     return NONE if found is None else f"{found:.2f}"
 
 
-def draw(page: Page, points: list[Point], name: str, title: str, cores: int | None) -> Picture | None:
+def draw(page: Page, points: list[SpeedupPoint], name: str, title: str, cores: int | None) -> Picture | None:
     """Speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
     modes = [mode for mode in page.styles if any(p.mode == mode and p.ranks > 1 for p in points)][:SERIES]
     if not modes:
@@ -64,7 +64,7 @@ def draw(page: Page, points: list[Point], name: str, title: str, cores: int | No
     right.axhline(100, color="#333333", lw=1.2, ls=(0, (4, 2)))
     for mode in modes:
         mine = sorted((p for p in points if p.mode == mode), key=lambda p: p.ranks)
-        whole = mine if mine[0].ranks == 1 else [Point(mode, 1, 0, 1.0, None), *mine]
+        whole = mine if mine[0].ranks == 1 else [SpeedupPoint(mode, 1, 0, 1.0, None), *mine]
         colour, marker = page.styles[mode]
         x, y = np.array([p.ranks for p in whole]), np.array([p.speedup for p in whole])
         error = np.array([p.spread or 0.0 for p in whole])
@@ -92,7 +92,7 @@ def draw(page: Page, points: list[Point], name: str, title: str, cores: int | No
     return page.figure(figure, name, _data(points), alt)
 
 
-def _data(points: list[Point]) -> pd.DataFrame:
+def _data(points: list[SpeedupPoint]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {

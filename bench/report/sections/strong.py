@@ -7,7 +7,7 @@ from bench.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, gap
 from bench.report.page import NONE, Page, fixed, table
-from bench.report.sections.speedup import Point, draw, serial
+from bench.report.sections.speedup import SpeedupPoint, draw, serial
 
 
 def task_of(cell: Cell) -> Workload:
@@ -38,7 +38,7 @@ def section(page: Page) -> list[Block]:
 
 
 def _figure(page: Page, rows: list[Rival], title: str, number: int) -> Picture | None:
-    points = [point for rival in rows if (point := Point.of(rival)) is not None]
+    points = [point for rival in rows if (point := SpeedupPoint.of(rival)) is not None]
     return draw(page, points, f"strong-{number}", f"Strong scaling: {title}", page.cores(rows[0].cell))
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from bench.cells import Workload
 from bench.figures import plural
-from bench.report.blocks import Block, Heading, Picture, Table, Text, plain, told
+from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.report.reaching import Axis, Reach, reach
 from bench.style import brief
@@ -45,7 +45,7 @@ def _said(rows: list[Reach]) -> Text:
     return Text(f"Target: {plain(about.final.eval_metric)} {goal}, reached by {reached}.")
 
 
-def _table(rows: list[Reach]) -> Table:
+def _table(rows: list[Reach]) -> TableBlock:
     solo = next((row for row in rows if row.cell.is_solo), None)
     return table(
         [

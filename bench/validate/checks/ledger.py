@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.figures import plural
 from bench.runfolder import Run
-from bench.schema import Ledger
+from bench.schema import LedgerTotals
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 
@@ -22,7 +22,7 @@ def check(case: Case) -> Verdict | None:
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
 
 
-def _amiss(run: Run, ledger: Ledger) -> str:
+def _amiss(run: Run, ledger: LedgerTotals) -> str:
     """The first epoch that is wrong, in numbers."""
     m = run.metrics
     for row in ledger.epochs:

@@ -11,7 +11,7 @@ import numpy as np
 from bench import figures
 from bench.cells import Cell, Sample
 from bench.schema import Metrics
-from bench.validate.findings import Case, Level
+from bench.validate.findings import Case, LevelClaim
 from bench.validate.reference import Metric
 from bench.validate.statistics import Moments, compare, look
 
@@ -22,7 +22,7 @@ def looked_at(cell: Cell) -> list[Metrics]:
     return runs[: look(len(runs))]
 
 
-def level(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> Level | None:
+def level(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> LevelClaim | None:
     """The claim about `values`, one for each seed looked at, None where a seed has none; None if no seed has any."""
     assert case.match is not None, "compared with a reference"
     given = list(values)
@@ -35,7 +35,7 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
     every = len(case.cell.one_each)
     of = f", the first of {every}" if every > len(given) else ""
     reference = Sample.of([value.value for value in base.values])
-    return Level(
+    return LevelClaim(
         check=check,
         case=case,
         what=f"{label} {_shown(Sample.of(known), base, reference, of)}, {who} {_shown(reference, base, reference)}",
@@ -64,6 +64,6 @@ def _shown(sample: Sample, base: Metric, reference: Sample, of: str = "") -> str
     return f"{number(sample.mean)}{spread} (n={sample.n}{of})"
 
 
-def p_of_variance(found: Level) -> float:
+def p_of_variance(found: LevelClaim) -> float:
     """Of the test that the cell scatters more."""
     return float(np.asarray(found.found.p_variance))

@@ -14,7 +14,7 @@ from bench.environment import BUSY
 from bench.schema import Metrics
 from bench.validate.checks.levels import level, looked_at
 from bench.validate.findings import Case, Finding
-from bench.validate.fingerprint import Difference, Fingerprint, beyond, differences
+from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences
 from bench.validate.reference import Reference
 from bench.validate.verdict import EXITS, Verdict, verdict
 
@@ -48,7 +48,7 @@ def check(case: Case) -> Finding | None:
     return replace(claim, only_proved=True)
 
 
-def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[Difference]:
+def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:
     """In what the machines of the runs are not the baseline's."""
     found = [one for m in runs for one in differences(reference.environment.machine, Fingerprint.of(m).machine)]
     return list(dict.fromkeys(found))

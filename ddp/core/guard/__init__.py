@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ddp.core.guard.base import STABLE, Guard, Report, Verdict
-from ddp.core.guard.growth import Growth
-from ddp.core.guard.level import Level
-from ddp.core.guard.none import Unguarded
+from ddp.core.guard.base import STABLE, Guard, Report, GuardDecision
+from ddp.core.guard.growth import GrowthGuard
+from ddp.core.guard.level import LevelGuard
+from ddp.core.guard.none import NoGuard
 
 GUARDS: dict[str, type[Guard]] = {
-    "none": Unguarded,
-    "level": Level,
-    "growth": Growth,
+    "none": NoGuard,
+    "level": LevelGuard,
+    "growth": GrowthGuard,
 }
 """Name -> frozen dataclass; its one setting is the divergence threshold."""
 
-__all__ = ["GUARDS", "STABLE", "Guard", "Report", "Verdict"]
+__all__ = ["GUARDS", "STABLE", "Guard", "Report", "GuardDecision"]

@@ -22,7 +22,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GuardDecision:
     """`stable`, `suppress` (windows must not grow) or `nudge` (they shrink to `factor`), and the number it rests on."""
 
     kind: str
@@ -33,7 +33,7 @@ class Verdict:
     factor: float = 1.0
 
 
-STABLE = Verdict("stable")
+STABLE = GuardDecision("stable")
 NUDGE_FACTOR = 0.5
 
 
@@ -46,6 +46,6 @@ class Guard(Protocol):
         """The state before the first average."""
         ...
 
-    def update(self, state: Any, report: Report) -> tuple[Any, Verdict]:
+    def update(self, state: Any, report: Report) -> tuple[Any, GuardDecision]:
         """Judge one average."""
         ...

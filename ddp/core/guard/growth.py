@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, Verdict
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, GuardDecision
 
 DECAY = 0.9
 NOISE_FLOOR = 1e-8
@@ -33,7 +33,7 @@ class Trend:
 
 
 @dataclass(frozen=True)
-class Growth:
+class GrowthGuard:
     """Has no use for a threshold: growth has no scale."""
 
     threshold: float = 0.05
@@ -42,7 +42,7 @@ class Growth:
         """No divergence yet."""
         return Trend()
 
-    def update(self, state: Trend, report: Report) -> tuple[Trend, Verdict]:
+    def update(self, state: Trend, report: Report) -> tuple[Trend, GuardDecision]:
         """After a nudge the guard begins anew: what comes next is measured on shorter windows."""
         if report.divergence < NOISE_FLOOR or not report.k_max:
             return Trend(), STABLE
@@ -54,6 +54,6 @@ class Growth:
         suppress = state.suppress + 1 if growth > SUPPRESS else 0
         nudge = state.nudge + 1 if growth > NUDGE else 0
         if nudge >= STREAK:
-            return Trend(), Verdict("nudge", growth, NUDGE, NUDGE_FACTOR)
+            return Trend(), GuardDecision("nudge", growth, NUDGE, NUDGE_FACTOR)
         after = Trend(report.divergence, mean, samples, suppress, nudge)
-        return after, Verdict("suppress", growth, SUPPRESS) if suppress >= STREAK else STABLE
+        return after, GuardDecision("suppress", growth, SUPPRESS) if suppress >= STREAK else STABLE

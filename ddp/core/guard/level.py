@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, Verdict
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, GuardDecision
 
 RING = 5
 RISING = 3
@@ -16,7 +16,7 @@ RISING = 3
 
 
 @dataclass(frozen=True)
-class Level:
+class LevelGuard:
     """Judges the divergence itself."""
 
     threshold: float = 0.05
@@ -26,14 +26,14 @@ class Level:
         """The last divergences, newest last: none yet."""
         return ()
 
-    def update(self, state: tuple[float, ...], report: Report) -> tuple[tuple[float, ...], Verdict]:
+    def update(self, state: tuple[float, ...], report: Report) -> tuple[tuple[float, ...], GuardDecision]:
         """After a nudge the ring is empty: what comes next is measured on shorter windows."""
         ring = (*state, report.divergence)[-RING:]
         if report.divergence <= self.threshold or not _rises(ring[-RISING:], RISING):
             return ring, STABLE
         if _rises(ring, RING):
-            return (), Verdict("nudge", report.divergence, self.threshold, NUDGE_FACTOR)
-        return ring, Verdict("suppress", report.divergence, self.threshold)
+            return (), GuardDecision("nudge", report.divergence, self.threshold, NUDGE_FACTOR)
+        return ring, GuardDecision("suppress", report.divergence, self.threshold)
 
 
 def _rises(values: tuple[float, ...], length: int) -> bool:

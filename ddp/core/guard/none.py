@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.guard.base import STABLE, Report, Verdict
+from ddp.core.guard.base import STABLE, Report, GuardDecision
 
 
 @dataclass(frozen=True)
-class Unguarded:
+class NoGuard:
     """Has no use for a threshold."""
 
     threshold: float = 0.05
@@ -16,6 +16,6 @@ class Unguarded:
     def start(self) -> None:
         """Nothing to remember."""
 
-    def update(self, state: None, report: Report) -> tuple[None, Verdict]:
+    def update(self, state: None, report: Report) -> tuple[None, GuardDecision]:
         """Content."""
         return None, STABLE

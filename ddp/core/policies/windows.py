@@ -12,7 +12,7 @@ from ddp.core import elche
 from ddp.core.commands import Plan
 from ddp.core.elche import LARGEST, ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
-from ddp.core.guard import GUARDS, Guard, Report, Verdict
+from ddp.core.guard import GUARDS, Guard, Report, GuardDecision
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -148,7 +148,7 @@ class WindowSettings(ElCheSettings):
         waits = state.world.blocking and not any(ahead)
         return waits and not bound and state.elche.settled and state.elche.fewest >= FEWEST
 
-    def _said(self, event: RoundClosed, report: Report, verdict: Verdict) -> tuple[GuardVerdict, ...]:
+    def _said(self, event: RoundClosed, report: Report, verdict: GuardDecision) -> tuple[GuardVerdict, ...]:
         if verdict.kind == "stable":
             return ()
         numbers = (report.divergence, verdict.value, verdict.limit, verdict.factor)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ddp.runtime.instep import InStep
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
 
 
@@ -39,7 +39,7 @@ class BackendFacts:
 
 
 @dataclass(frozen=True)
-class Change:
+class AverageResult:
     """What an average did to a replica."""
 
     seconds: float
@@ -59,7 +59,7 @@ class Backend(Protocol):
     facts: BackendFacts
     transport: str
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None: ...
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None: ...
 
     def join(self, order: Join) -> None:
         """Form a group with these members, in place of the one that there is. What comes of a failure: the next collective
@@ -70,7 +70,7 @@ class Backend(Protocol):
         """Lay down what came out of a round; where gradients are exchanged inside steps, the replica's whole state."""
         ...
 
-    def adopt(self, round: int) -> Change:
+    def adopt(self, round: int) -> AverageResult:
         """Take what was shared."""
         ...
 
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """What ranks do together inside a step; asked for once, before the first step whose batch is shared."""
         ...
 
-    def average(self, order: Average, samples: int) -> Change:
+    def average(self, order: Average, samples: int) -> AverageResult:
         """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
         ...
 
@@ -86,7 +86,7 @@ class Backend(Protocol):
         """Lay down this replica for the round; what it was, where that is to be known."""
         ...
 
-    def apply(self, round: int, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> AverageResult:
         """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
         ...
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import BackendFacts, Change
+from ddp.runtime.backends.base import BackendFacts, AverageResult
 from ddp.runtime.buffers import signed
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped
@@ -37,7 +37,7 @@ from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
     from ddp.runtime.instep import InStep
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
 
 FACTS = BackendFacts(blocking=False, in_step=False)
@@ -65,7 +65,7 @@ class Backend:
     facts = FACTS
     transport = "memory"
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         self._loop, self._apart, self._applied = loop, job.averaging.apart, False
         self._inner = InnerOptimizer(loop.replica.optimizer, job.averaging)
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
@@ -91,7 +91,7 @@ class Backend:
         """Never asked for: no round is missed, the average lies there for all."""
         raise AssertionError("the average lies there for all")
 
-    def adopt(self, round: int) -> Change:
+    def adopt(self, round: int) -> AverageResult:
         """Never asked for."""
         raise AssertionError("the average lies there for all")
 
@@ -99,7 +99,7 @@ class Backend:
         """Never asked for: snapshots cannot be exchanged inside a step."""
         raise AssertionError("this backend does nothing inside steps")
 
-    def average(self, order: Average, samples: int) -> Change:
+    def average(self, order: Average, samples: int) -> AverageResult:
         """Never asked for: this backend does not block."""
         raise AssertionError("a non-blocking backend has no collective")
 
@@ -114,7 +114,7 @@ class Backend:
         self._loop.meter.add("copy", began, size=self._bytes)
         return brought
 
-    def apply(self, round: int, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> AverageResult:
         """Add what the average changed; counters take the maximum.
 
         The state of the rank's own optimizer becomes the average: a difference could make a second moment negative.
@@ -136,7 +136,7 @@ class Backend:
         divergence, became = float(self._divergence), sums(self._sections) if told else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         known = divergence if math.isfinite(divergence) else None
-        return Change(seconds, 2 * self._bytes, known, brought, became, average)
+        return AverageResult(seconds, 2 * self._bytes, known, brought, became, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a

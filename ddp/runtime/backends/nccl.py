@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import BackendFacts, Change
+from ddp.runtime.backends.base import BackendFacts, AverageResult
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import swapped
@@ -30,7 +30,7 @@ from ddp.runtime.task import Job
 from ddp.runtime.transports.base import MAX, SUM, choose, site_of
 
 if TYPE_CHECKING:
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
 
 FACTS = BackendFacts(blocking=True, in_step=True)
@@ -41,7 +41,7 @@ class Backend:
 
     facts = FACTS
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         transport = choose(job.transport, site_of(job, rank, loop.device))
         self._collectives = Collectives(transport, loop.meter, loop.heart)
         self.transport = self._collectives.transport.name
@@ -72,7 +72,7 @@ class Backend:
         held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self._loop.replica.capture()
         torch.save(held, self._shared(round))
 
-    def adopt(self, round: int) -> Change:
+    def adopt(self, round: int) -> AverageResult:
         """Read what was shared, and do with it what the others did."""
         began, replica = now(), self._loop.replica
         held = torch.load(self._shared(round), map_location=self._loop.device)
@@ -85,7 +85,7 @@ class Backend:
         else:
             replica.restore(held)
         size = replica.state.bytes
-        return Change(self._loop.meter.add("copy", began, size=size) - began, size, divergence)
+        return AverageResult(self._loop.meter.add("copy", began, size=size) - began, size, divergence)
 
     def _shared(self, round: int) -> Path:
         return self._job.scratch / f"shared-{round}.pt"
@@ -94,7 +94,7 @@ class Backend:
         """Gradients are averaged between backward pass and optimizer."""
         return GradientAverage(replica.model, replica.state, self._collectives, self._loop.meter, replica.optimizer)
 
-    def average(self, order: Average, samples: int) -> Change:
+    def average(self, order: Average, samples: int) -> AverageResult:
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self._loop.replica, self._loop.meter
         replica.state.gather()
@@ -127,7 +127,7 @@ class Backend:
         divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
         became = sums(replica.state.sections) if told else ()
         meter.add("copy", began)
-        return Change(seconds, size, divergence, brought, became, became)
+        return AverageResult(seconds, size, divergence, brought, became, became)
 
     def _make_wire(self) -> None:
         """One tensor for all sections, and behind them the weight where it is exact there."""
@@ -180,7 +180,7 @@ class Backend:
         """Never asked for: this backend blocks."""
         raise AssertionError("a blocking backend lays down no snapshots")
 
-    def apply(self, round: int, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> AverageResult:
         """Never asked for: this backend blocks."""
         raise AssertionError("a blocking backend applies its average at once")
 

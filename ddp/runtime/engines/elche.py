@@ -17,7 +17,7 @@ from ddp.runtime.backends.base import load
 from ddp.runtime.clock import now
 from ddp.runtime.engines import solo
 from ddp.runtime.engines.solo import Emit
-from ddp.runtime.ranks import Ranks
+from ddp.runtime.ranks import RankProcesses
 from ddp.runtime.task import Job
 
 TICK_S = 0.5
@@ -33,7 +33,7 @@ def run(job: Job, emit: Emit) -> None:
         return
     job = checkpoint.begin(job)
     held = checkpoint.resume(job)
-    with Ranks(job) as ranks:
+    with RankProcesses(job) as ranks:
         module = load(job.backend)
         facts = module.FACTS
         world = World(

@@ -9,14 +9,14 @@ from typing import Any
 
 from ddp.core import saving
 from ddp.core.cohort import Mark
-from ddp.core.commands import Books, Evaluate, Publish, Save, Train
+from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.errors import Diverged, Exhausted, RankFailed
 from ddp.core.events import Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk
 from ddp.core.worker import Step, Worker
 from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.task import Job
 
 Emit = Callable[[Any, float], None]
@@ -51,16 +51,16 @@ def run(job: Job, emit: Emit) -> None:
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
     held = checkpoint.resume(job)
-    with closing(Loop(job, 0, send)) as loop:
+    with closing(TrainingLoop(job, 0, send)) as loop:
         loop.restore()
         loop.ready("none")
         samples = loop.replica.samples
-        books = held.books if held is not None else Books(samples, 0, (), 0, 0, None, None)
+        books = held.books if held is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
         _epochs(job, loop, _Saver(job, loop, emit, books), books.samples)
         loop.finish()
 
 
-def _epochs(job: Job, loop: Loop, saver: _Saver, seen: int) -> None:
+def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
     """All that is left after `seen` samples."""
     samples = loop.replica.samples
     loop.expect(_ahead(job, samples, seen))
@@ -81,7 +81,7 @@ def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
         yield from map(chunk.at, range(chunk.steps))
 
 
-def _run(loop: Loop, chunk: Chunk, seen: int) -> None:
+def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> None:
     worker = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo"))
     while worker.lane:
         worker, step = worker.act()
@@ -92,7 +92,7 @@ def _run(loop: Loop, chunk: Chunk, seen: int) -> None:
 class _Saver:
     """Makes the checkpoints of a run on one rank."""
 
-    def __init__(self, job: Job, loop: Loop, emit: Emit, books: Books) -> None:
+    def __init__(self, job: Job, loop: TrainingLoop, emit: Emit, books: CoordinatorCheckpoint) -> None:
         self._job, self._loop, self._emit = job, loop, emit
         self._samples, self._index = books.epoch_samples, books.saves
         self._last = self._mark(books.samples)
@@ -115,7 +115,7 @@ class _Saver:
             return
         ledgers = saving.begun(self._samples, seen)
         self._last, index, self._index = mark, self._index, self._index + 1
-        books = Books(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
+        books = CoordinatorCheckpoint(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
         saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))
         if not saved.error:
             publish(self._job, Publish(index, (0,), saved.files, books, reason), self._emit)

@@ -1,6 +1,6 @@
 """What engines share whose ranks act as one inside every step: the coordinator of `elche`, one policy, a side each.
 
-An engine is a module with `FACTS`, `Backend` (a subclass of `Together`), `Reducer` and `run`. It averages gradients, shards
+An engine is a module with `FACTS`, `Backend` (a subclass of `StepBackend`), `Reducer` and `run`. It averages gradients, shards
 or wraps in what `in_step` gives; grants, evaluation, records and checkpoints are those of every run.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
-from ddp.runtime.backends.base import BackendFacts, Change
+from ddp.runtime.backends.base import BackendFacts, AverageResult
 from ddp.runtime.backends.nccl import Reducer
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.engines import facts
@@ -26,12 +26,12 @@ from ddp.runtime.transports.base import choose, site_of
 
 if TYPE_CHECKING:
     from ddp.runtime.engines.solo import Emit
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
 
 NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
 FACTS = BackendFacts(blocking=True, in_step=True, indispensable=NEEDED)
-__all__ = ["FACTS", "Reducer", "Together", "runner"]
+__all__ = ["FACTS", "Reducer", "StepBackend", "runner"]
 
 
 def runner(name: str) -> Callable[[Job, Emit], None]:
@@ -48,12 +48,12 @@ def runner(name: str) -> Callable[[Job, Emit], None]:
     return run
 
 
-class Together:
+class StepBackend:
     """A rank's side; engines say what happens inside a step, and how the whole model comes together for an evaluation."""
 
     facts = FACTS
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         self.job, self.rank, self.loop = job, rank, loop
         transport = choose(job.transport, site_of(job, rank, loop.device))
         self.collectives = Collectives(transport, loop.meter, loop.heart)
@@ -86,11 +86,11 @@ class Together:
         """Never asked for: a lost rank ends the run."""
         raise AssertionError("a lost rank ends the run")
 
-    def adopt(self, round: int) -> Change:
+    def adopt(self, round: int) -> AverageResult:
         """Never asked for."""
         raise AssertionError("a lost rank ends the run")
 
-    def average(self, order: Average, samples: int) -> Change:
+    def average(self, order: Average, samples: int) -> AverageResult:
         """Never asked for: ranks are one after every step."""
         raise AssertionError("ranks are one after every step")
 
@@ -98,6 +98,6 @@ class Together:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")
 
-    def apply(self, round: int, exact: bool) -> Change:
+    def apply(self, round: int, exact: bool) -> AverageResult:
         """Never asked for."""
         raise AssertionError("ranks are one after every step")

@@ -7,12 +7,12 @@ evaluation, a checkpoint, the end) they are rank 0's as well.
 from __future__ import annotations
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
-from ddp.runtime.engines.torch_peer import Peer, Team
+from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 
-__all__ = ["FACTS", "Backend", "Reducer", "Replicated", "run"]
+__all__ = ["FACTS", "Backend", "Reducer", "DistributedStep", "run"]
 
 
-class Replicated(Team):
+class DistributedStep(TorchStep):
     """Every rank has the whole model and optimizer."""
 
     def build(self) -> None:
@@ -20,10 +20,10 @@ class Replicated(Team):
         self.module = self.wrapped()
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     """A rank's side."""
 
-    team = Replicated
+    team = DistributedStep
 
 
 run = runner("torch_ddp")

@@ -18,9 +18,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
-from ddp.runtime.engines.torch_peer import Peer, Team
+from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 
-__all__ = ["FACTS", "Backend", "Reducer", "Sharded", "run"]
+__all__ = ["FACTS", "Backend", "Reducer", "FullyShardedStep", "run"]
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
@@ -28,7 +28,7 @@ What is left belongs to the whole model's group, which FSDP keeps from the forwa
 choice to the user; its older size-based rule took 100 million."""
 
 
-class Sharded(Team):
+class FullyShardedStep(TorchStep):
     """Every rank has a slice of everything."""
 
     takes_sparse = False
@@ -92,10 +92,10 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
             fully_shard(module, mesh=mesh)
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     """A rank's side."""
 
-    team = Sharded
+    team = FullyShardedStep
 
 
 run = runner("torch_fsdp")

@@ -18,16 +18,16 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import PostLocalSGDOptimizer
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
-from ddp.runtime.engines.torch_peer import Peer, Team
+from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 from ddp.runtime.flat import swapped
 
-__all__ = ["FACTS", "Backend", "Local", "Reducer", "run"]
+__all__ = ["FACTS", "Backend", "LocalStep", "Reducer", "run"]
 
 WARMUP = 100
 PERIOD = 4
 
 
-class Local(Team):
+class LocalStep(TorchStep):
     """Every rank has a replica of its own, after the warm-up."""
 
     warmup, period = WARMUP, PERIOD
@@ -69,10 +69,10 @@ class Local(Team):
             values.copy_(mean)
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     """A rank's side."""
 
-    team = Local
+    team = LocalStep
 
 
 run = runner("torch_local_sgd")

@@ -22,14 +22,14 @@ from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
 from ddp.runtime import sparse
 from ddp.runtime.clock import now
-from ddp.runtime.engines.together import Together
+from ddp.runtime.engines.together import StepBackend
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.task import Job
 from ddp.runtime.transports.base import ExchangeBroken
 from ddp.runtime.transports.gloo import limit_collectives
 
 if TYPE_CHECKING:
-    from ddp.runtime.loop import Loop
+    from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
 
 BEATS = 3
@@ -39,12 +39,12 @@ IDLE = 2
 """Samples of weight zero: a norm over the batch cannot do with one."""
 
 
-class Peer(Together):
+class TorchBackend(StepBackend):
     """A rank's side. Engines say which team it is in."""
 
-    team: type[Team]
+    team: type[TorchStep]
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         library = "nccl" if loop.device.type == "cuda" else "gloo"
         if job.transport not in ("auto", library):
             raise ValueError(f"cluster.transport={job.transport}: PyTorch's engines use {library} here; use auto")
@@ -52,7 +52,7 @@ class Peer(Together):
         if loop.device.type == "cuda" or not self.team.takes_sparse:
             sparse.refuse(sparse.declared(loop.replica.model), job.backend)
         self._joined = False
-        self.steps: Team | None = None
+        self.steps: TorchStep | None = None
 
     def join(self, order: Join) -> None:
         """Meet the other ranks, once. Raises EngineError when asked again: a collective broke."""
@@ -64,7 +64,7 @@ class Peer(Together):
         if dist.is_initialized():  # else the first collective breaks
             limit_collectives(timedelta(seconds=self.job.deadline_s))
 
-    def in_step(self, replica: Replica) -> Team:
+    def in_step(self, replica: Replica) -> TorchStep:
         """What happens inside a step."""
         self.steps = self.team(replica, self.job, self.loop)
         return self.steps
@@ -77,7 +77,7 @@ class Peer(Together):
         """The replica becomes the whole model."""
         self._assembled().settle()
 
-    def _assembled(self) -> Team:
+    def _assembled(self) -> TorchStep:
         assert self.steps is not None, "nothing was trained"
         began = now()
         with self.loop.heart, torch.no_grad():
@@ -86,13 +86,13 @@ class Peer(Together):
         return self.steps
 
 
-class Team:
+class TorchStep:
     """One rank's part in a step: PyTorch's engine is built at the first one."""
 
     takes_sparse = True
     """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
 
-    def __init__(self, replica: Replica, job: Job, loop: Loop) -> None:
+    def __init__(self, replica: Replica, job: Job, loop: TrainingLoop) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False

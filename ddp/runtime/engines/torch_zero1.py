@@ -11,13 +11,13 @@ import inspect
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp.runtime.engines.together import FACTS, Reducer, runner
-from ddp.runtime.engines.torch_peer import Peer, Team
+from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 from ddp.runtime.optimizers import members
 
-__all__ = ["FACTS", "Backend", "Reducer", "Redundant", "run"]
+__all__ = ["FACTS", "Backend", "Reducer", "ZeroStep", "run"]
 
 
-class Redundant(Team):
+class ZeroStep(TorchStep):
     """Every rank has the whole model and a part of the optimizer's state."""
 
     def build(self) -> None:
@@ -40,10 +40,10 @@ class Redundant(Team):
             ) from error
 
 
-class Backend(Peer):
+class Backend(TorchBackend):
     """A rank's side."""
 
-    team = Redundant
+    team = ZeroStep
 
 
 run = runner("torch_zero1")

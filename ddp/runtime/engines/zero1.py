@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ddp.runtime.engines.together import FACTS, Reducer, Together, runner
+from ddp.runtime.engines.together import FACTS, Reducer, StepBackend, runner
 from ddp.runtime.instep import InStep
-from ddp.runtime.loop import Loop
+from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.replica import Replica
-from ddp.runtime.sharding.zero1 import Site, Zero, Zero1
+from ddp.runtime.sharding.zero1 import ShardContext, Zero, Zero1
 from ddp.runtime.task import Job
 
 __all__ = ["FACTS", "Backend", "Reducer", "run"]
 run = runner("zero1")
 
 
-class Backend(Together):
+class Backend(StepBackend):
     """A rank's side; of all kinds of sharding."""
 
-    kind: Callable[[Site], Zero] = Zero1
+    kind: Callable[[ShardContext], Zero] = Zero1
 
-    def __init__(self, job: Job, rank: int, loop: Loop) -> None:
+    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         super().__init__(job, rank, loop)
         replica = loop.replica
         parts = (replica.model, replica.state, replica.optimizer, self.collectives, loop.meter)
-        self._sharded = self.kind(Site(*parts, job.world_size, rank))
+        self._sharded = self.kind(ShardContext(*parts, job.world_size, rank))
 
     def in_step(self, replica: Replica) -> InStep:
         """The same from the beginning on: the optimizer has its shards before it takes over what a checkpoint holds."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddp.core.commands import Adopt, Apply
+from ddp.core.commands import LoadState, Apply
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Finished, Saved, Shared, Snapshot
 from ddp.runtime.checkpoint import part_folder
@@ -36,7 +36,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
     match message:
         case Snapshot(rank=rank):
             return tuple(f"{RUN}/{kind}-{rank}.*" for kind in (*KINDS, "divergence"))  # the last to be filled in there
-        case Shared(round=round) | Adopt(round=round):
+        case Shared(round=round) | LoadState(round=round):
             return (f"{RUN}/shared-{round}.pt",)
         case Saved(index=index, files=files):
             return tuple(f"{CHECKPOINT}/{index:06}/{name}" for name, _, _ in files)
@@ -58,7 +58,7 @@ FROM_COORDINATOR = re.compile(rf"(?:{RUN}|{RESUME})/\w[\w-]*(?:\.\w+)?", re.ASCI
 
 
 @dataclass(frozen=True)
-class Hold:
+class FileMirror:
     """This side's files."""
 
     scratch: Path

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from ddp.core.errors import EngineError
 from ddp.runtime.channel import LIMIT
 from ddp.runtime.codec import decode
-from ddp.runtime.remote.cargo import CHECKPOINT, Hold, goes_along
+from ddp.runtime.remote.cargo import CHECKPOINT, FileMirror, goes_along
 from ddp.runtime.remote.wire import Wire
 
 BEAT, MESSAGE, FILE = b".", b"m", b"f"
@@ -86,7 +86,7 @@ class Link:
             self.wire.hang_up(str(error))  # whoever reads finds out
 
 
-def message(line: bytes, hold: Hold | None) -> Iterator[Frame]:
+def message(line: bytes, hold: FileMirror | None) -> Iterator[Frame]:
     """The frames of a rank's message: ahead of it what goes along, where the two ends do not see the same files."""
     if hold is not None:
         for pattern in goes_along(decode(line)):
@@ -97,7 +97,7 @@ def message(line: bytes, hold: Hold | None) -> Iterator[Frame]:
     yield MESSAGE, line
 
 
-def pump(pipe: Connection, link: Link, hold: Hold | None, rest: Callable[[], None] | None = None) -> None:
+def pump(pipe: Connection, link: Link, hold: FileMirror | None, rest: Callable[[], None] | None = None) -> None:
     """Pass on what comes from a rank, or for it, until the pipe ends. `rest` is called every `REST_S`."""
     rested = time.monotonic()
     with suppress(EOFError, OSError):

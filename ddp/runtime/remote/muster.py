@@ -20,7 +20,7 @@ from pathlib import Path
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.runtime.clock import now
 from ddp.runtime.remote import order
-from ddp.runtime.remote.cargo import RESUME, Hold, from_rank, read
+from ddp.runtime.remote.cargo import RESUME, FileMirror, from_rank, read
 from ddp.runtime.remote.handshake import PATIENCE_S, welcome
 from ddp.runtime.remote.link import (
     CLOCK,
@@ -64,7 +64,7 @@ class Company:
     catalogue: order.Catalogue
 
 
-class Muster:
+class RendezvousServer:
     """All outposts of this command. A context manager; listens from its making on."""
 
     def __init__(self, company: Company, address: str) -> None:
@@ -73,7 +73,7 @@ class Muster:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=128)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, AgentConnection] = {}
         self._came = threading.Condition()
         self._strangers = threading.Semaphore(STRANGERS)
         self._closed = threading.Event()
@@ -86,11 +86,11 @@ class Muster:
         meet = f"{company.meet}/{secrets.token_hex(8)}" if company.nodes > 1 else ""
         return replace(job, elsewhere=None, meet=meet, host_ranks=company.host_ranks if company.nodes > 1 else 0)
 
-    def runner(self, job: Job, rank: int) -> Posted:
+    def runner(self, job: Job, rank: int) -> RemoteRank:
         """For a rank of that job."""
-        return Posted(self, job, rank)
+        return RemoteRank(self, job, rank)
 
-    def peer(self, rank: int, timeout_s: float) -> Peer:
+    def peer(self, rank: int, timeout_s: float) -> AgentConnection:
         """The outpost of a rank, which may still be on its way. Raises RankLost."""
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
@@ -163,7 +163,7 @@ class Muster:
             if rank in self._peers:  # it has its process
                 wire.close()
                 return
-            self._peers[rank] = Peer(wire, rank, here=node == 0)
+            self._peers[rank] = AgentConnection(wire, rank, here=node == 0)
             self._came.notify_all()
 
     def _introduced(self, wire: Wire) -> tuple[int, int]:
@@ -182,7 +182,7 @@ class Muster:
         raise ValueError("it asks for the time without an end")
 
 
-class Peer:
+class AgentConnection:
     """An outpost that has come. It serves one rank of one run at a time."""
 
     def __init__(self, wire: Wire, rank: int, here: bool) -> None:
@@ -192,10 +192,10 @@ class Peer:
         self.gone = ""
         """Why it is not there any more."""
         self.silent = False
-        self._posted: Posted | None = None
+        self._posted: RemoteRank | None = None
         threading.Thread(target=self._read, name=f"from rank {rank}", daemon=True).start()
 
-    def lend(self, posted: Posted, deadline_s: float) -> None:
+    def lend(self, posted: RemoteRank, deadline_s: float) -> None:
         """From here on what comes is for this rank. Raises RankLost."""
         if self._posted is not None and not self._posted.wait(deadline_s):
             raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
@@ -220,22 +220,22 @@ class Peer:
             self._posted.end(self.gone)
 
 
-class Posted:
+class RemoteRank:
     """A rank whose process is an outpost's: what `Ranks` needs of it."""
 
-    def __init__(self, muster: Muster, job: Job, rank: int) -> None:
+    def __init__(self, muster: RendezvousServer, job: Job, rank: int) -> None:
         self._muster, self._job, self._rank = muster, job, rank
         self._over = threading.Event()
         self._why = ""
-        self._peer: Peer | None = None
-        self._hold: Hold | None = None
+        self._peer: AgentConnection | None = None
+        self._hold: FileMirror | None = None
 
     def start(self) -> Connection:
         """Tell the outpost what to run. Raises RankLost, ValueError."""
         job = self._job
         peer = self._muster.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
         if not peer.here:
-            self._hold = Hold(job.scratch, job.checkpoint_folder, from_rank(self._rank))
+            self._hold = FileMirror(job.scratch, job.checkpoint_folder, from_rank(self._rank))
         ordered = self._muster.order(job, peer.here)
         ours, self._end = socket.socketpair()
         self._theirs = Connection(os.dup(self._end.fileno()))

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
-from ddp.runtime.ranks import FAREWELL_S, Forked
+from ddp.runtime.ranks import FAREWELL_S, ForkedRank
 from ddp.runtime.remote import order
-from ddp.runtime.remote.cargo import FROM_COORDINATOR, RUN, Hold, read
+from ddp.runtime.remote.cargo import FROM_COORDINATOR, RUN, FileMirror, read
 from ddp.runtime.remote.handshake import PATIENCE_S, NoProof, introduce
 from ddp.runtime.remote.link import (
     CLOCK,
@@ -56,7 +56,7 @@ class Post:
     catalogue: order.Catalogue
 
 
-class Clock(NamedTuple):
+class HostClock(NamedTuple):
     """This host's clock against the coordinator's."""
 
     lacks_s: float = 0.0
@@ -65,7 +65,7 @@ class Clock(NamedTuple):
     """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
 
 
-def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, Clock]:
+def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, HostClock]:
     """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost, before its time if `over`
     says that nobody is there any more."""
     until = time.monotonic() + patience_s
@@ -75,7 +75,7 @@ def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: Fal
             line = socket.create_connection(post.address, timeout=PATIENCE_S)
             wire = introduce(line, post.key, post.run)
             wire.send(HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
-            clock = _compared(wire) if post.node else Clock()
+            clock = _compared(wire) if post.node else HostClock()
             wire.send(THERE)
         except (LinkLost, OSError) as error:
             if line is not None:
@@ -87,9 +87,9 @@ def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: Fal
             return wire, clock
 
 
-def _compared(wire: Wire) -> Clock:
+def _compared(wire: Wire) -> HostClock:
     trip, lacks = min(_ask(wire) for _ in range(ASKS))
-    return Clock(lacks, trip / 2)
+    return HostClock(lacks, trip / 2)
 
 
 def _ask(wire: Wire) -> tuple[float, float]:
@@ -103,18 +103,18 @@ def _ask(wire: Wire) -> tuple[float, float]:
     return came - asked, float(json.loads(body)) - (asked + came) / 2
 
 
-class Outpost:
+class NodeAgent:
     """A context manager: on leaving it the rank's process is gone."""
 
-    def __init__(self, post: Post, wire: Wire, clock: Clock) -> None:
+    def __init__(self, post: Post, wire: Wire, clock: HostClock) -> None:
         self._post, self._clock = post, clock
         self._link = Link(wire, "coordinator")
         self._held = ExitStack()
         self._job: Job | None = None
-        self._hold: Hold | None = None
+        self._hold: FileMirror | None = None
         self._run: _Run | None = None
 
-    def __enter__(self) -> Outpost:
+    def __enter__(self) -> NodeAgent:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -159,7 +159,7 @@ class Outpost:
         folder = Path(ordered.scratch) if ordered.scratch else self._held.enter_context(scratch())
         job = order.job_of(ordered, self._post.catalogue, folder)
         self._link.expect(job.deadline_s)
-        self._hold = None if ordered.scratch else Hold(folder, job.checkpoint_folder, FROM_COORDINATOR)
+        self._hold = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock
         self._job = replace(job, host=self._post.node, clock_shift=lacks, clock_error_s=error)
 
@@ -167,11 +167,11 @@ class Outpost:
 class _Run:
     """One rank of one run."""
 
-    def __init__(self, job: Job, rank: int, link: Link, hold: Hold | None) -> None:
+    def __init__(self, job: Job, rank: int, link: Link, hold: FileMirror | None) -> None:
         self._link, self._rank, self._slices = link, rank, job.scratch / f"slices-{rank}.jsonl"
         self._sent = 0
         self._hold = hold
-        self.runner = Forked(job, rank)
+        self.runner = ForkedRank(job, rank)
         self._pipe: Connection = self.runner.start()
         self._thread = threading.Thread(target=self._pass_on, name="from the rank", daemon=True)
         self._thread.start()

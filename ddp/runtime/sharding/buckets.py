@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.sharding.layout import Run
-from ddp.runtime.sharding.shards import Group, Shard
+from ddp.runtime.sharding.shards import ShardGroup, Shard
 from ddp.runtime.sparse import dense
 
 
@@ -34,11 +34,11 @@ class Bucket:
 class Buckets:
     """The gradients of all groups that are trained; shards of them in `shard.values.grad` once `flush` is through."""
 
-    def __init__(self, groups: list[Group], collectives: Collectives, most: int) -> None:
+    def __init__(self, groups: list[ShardGroup], collectives: Collectives, most: int) -> None:
         """`most`: elements of a bucket of several parameters."""
         self._groups, self._collectives, self._most = [group for group in groups if group.trained], collectives, most
         self._shards: dict[nn.Parameter, Shard] = {}
-        self._where: dict[nn.Parameter, tuple[Group, int]] = {}
+        self._where: dict[nn.Parameter, tuple[ShardGroup, int]] = {}
         self._sums: dict[nn.Parameter, Tensor] = {}
         for group in self._groups:
             self._where |= {parameter: (group, index) for index, parameter in enumerate(group.parameters)}

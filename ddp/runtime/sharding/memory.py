@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from ddp.runtime.sharding.units import Freed
-from ddp.runtime.sharding.zero1 import Sharded, Zero1
+from ddp.runtime.sharding.units import ShardedParameter
+from ddp.runtime.sharding.zero1 import ShardedStep, Zero1
 from ddp.runtime.sharding.zero2 import Zero2
 from ddp.runtime.sharding.zero3 import Zero3
 
@@ -29,10 +29,10 @@ STATE = ("parameters", "gradients", "optimizer")
 Kinds = dict[str, list[Tensor]]
 
 
-def kinds(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: Sharded | None = None) -> Kinds:
+def kinds(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: ShardedStep | None = None) -> Kinds:
     """The tensors of each of `STATE` that there are now, of a rank that shards or of one that does not."""
     own = list(model.parameters())
-    parameters: list[Tensor] = [p for p in own if not isinstance(p, Freed)]
+    parameters: list[Tensor] = [p for p in own if not isinstance(p, ShardedParameter)]
     gradients = [p.grad for p in own if p.grad is not None]
     if sharded is not None:
         parameters += [shard.values for shard in sharded.shards]
@@ -59,7 +59,7 @@ def sizes(found: Kinds) -> dict[str, int]:
     return total
 
 
-class Watch(TorchDispatchMode):
+class TensorWatch(TorchDispatchMode):
     """Follows every tensor that is made in this thread while it is entered; those of `kinds` are known from before."""
 
     def __init__(self, kinds: Callable[[], Kinds]) -> None:

@@ -32,7 +32,7 @@ class Shard:
     values: nn.Parameter
 
 
-class Group:
+class ShardGroup:
     """Parameters of one data type, all trained or none, on one line that ranks share out. The shards of this rank come
     with `place`, from wherever they are to lie."""
 
@@ -75,15 +75,15 @@ def disclaim(model: nn.Module) -> None:
         _sharded.discard(module)
 
 
-def grouped(model: nn.Module, world_size: int, rank: int) -> list[Group]:
+def grouped(model: nn.Module, world_size: int, rank: int) -> list[ShardGroup]:
     """All parameters of `model`, by data type, and those that are trained apart from those that are not."""
     found: dict[tuple[bool, str], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         found.setdefault((not parameter.requires_grad, str(parameter.dtype)), []).append(parameter)
-    return [Group(found[key], world_size, rank) for key in sorted(found)]
+    return [ShardGroup(found[key], world_size, rank) for key in sorted(found)]
 
 
-def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[Group]) -> list[list[nn.Parameter]]:
+def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[ShardGroup]) -> list[list[nn.Parameter]]:
     """Put this rank's shards in the place of whole parameters, with what state there is; returns what was in each parameter
     group. Raises ValueError for an optimizer that is known to need whole tensors, and for one of other parameters."""
     _check(optimizer)

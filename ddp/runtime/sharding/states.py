@@ -20,12 +20,12 @@ from torch import Tensor
 
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.sharding.shards import Shard, cut
-from ddp.runtime.sharding.zero1 import Sharded
+from ddp.runtime.sharding.zero1 import ShardedStep
 
 StateDict = dict[str, Any]
 
 
-def sharded_state_dict(sharded: Sharded) -> StateDict:
+def sharded_state_dict(sharded: ShardedStep) -> StateDict:
     """What this rank owns, by name; buffers and parameters that are not trained whole where they are whole."""
     model, optimizer = sharded.site.model, sharded.site.optimizer
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -78,7 +78,7 @@ def merge(parts: Sequence[StateDict]) -> StateDict:
     return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
 
 
-def full_state_dict(sharded: Sharded) -> StateDict:
+def full_state_dict(sharded: ShardedStep) -> StateDict:
     """`model` and `optimizer`, whole, on every rank; all ranks call it, between steps. Raises ExchangeBroken."""
     buffer = io.BytesIO()
     torch.save(sharded_state_dict(sharded), buffer)
@@ -87,7 +87,7 @@ def full_state_dict(sharded: Sharded) -> StateDict:
     return merge([torch.load(io.BytesIO(part), weights_only=True) for part in parts])
 
 
-def load_full_state_dict(sharded: Sharded, whole: StateDict) -> None:
+def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
     """Take over a whole, of any world size and kind; all ranks call it with the same one, between steps. Raises ValueError
     for one of another model or optimizer."""
     optimizer, site = sharded.site.optimizer, sharded.site
@@ -146,11 +146,11 @@ def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _shapes(sharded: Sharded) -> dict[str, torch.Size]:
+def _shapes(sharded: ShardedStep) -> dict[str, torch.Size]:
     return {name: sharded.shapes[parameter] for name, parameter in sharded.site.model.named_parameters()}
 
 
-def _rest(sharded: Sharded) -> dict[str, Tensor]:
+def _rest(sharded: ShardedStep) -> dict[str, Tensor]:
     """Buffers, those that are saved."""
     saved: dict[str, Tensor] = {}
     for prefix, module in sharded.site.model.named_modules():
@@ -160,7 +160,7 @@ def _rest(sharded: Sharded) -> dict[str, Tensor]:
     return saved
 
 
-def _aliases(sharded: Sharded) -> dict[str, str]:
+def _aliases(sharded: ShardedStep) -> dict[str, str]:
     """Further names of shared parameters -> the first one."""
     model = sharded.site.model
     first = {parameter: name for name, parameter in model.named_parameters()}

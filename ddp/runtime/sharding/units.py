@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.runtime.sharding.layout import Run
-from ddp.runtime.sharding.shards import Group
+from ddp.runtime.sharding.shards import ShardGroup
 from ddp.runtime.transports.base import Wait
 
 Fetch = Callable[[Tensor, Tensor, list[Run]], Wait]
@@ -35,7 +35,7 @@ QUESTIONS = ("__repr__", "size", "numel", "nelement", "dim", "is_floating_point"
 """Attributes and methods that need no values."""
 
 
-class Freed(nn.Parameter):
+class ShardedParameter(nn.Parameter):
     """The class of a parameter whose values lie in shards. What would compute with it calls `materialize` first."""
 
     materialize: Callable[[nn.Parameter], None]
@@ -48,7 +48,7 @@ class Freed(nn.Parameter):
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if name not in METADATA and getattr(func, "__name__", "") not in QUESTIONS:
             for value in _flat((args, kwargs or {})):
-                if isinstance(value, Freed):
+                if isinstance(value, ShardedParameter):
                     value.materialize(value)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
@@ -66,7 +66,7 @@ def _flat(values: Any) -> Iterable[Any]:
 
 
 @dataclass(eq=False)
-class Block:
+class ShardedLayer:
     """The parameters of a layer that belong to one group."""
 
     parameters: list[nn.Parameter]
@@ -86,7 +86,7 @@ class Block:
 class Unit:
     """One layer."""
 
-    def __init__(self, name: str, blocks: list[Block], materialize: Callable[[nn.Parameter], None]) -> None:
+    def __init__(self, name: str, blocks: list[ShardedLayer], materialize: Callable[[nn.Parameter], None]) -> None:
         self.name, self.blocks, self._materialize = name, blocks, materialize
         self.bytes = sum(block.elements * block.source.element_size() for block in blocks)
         self.trained = {p for block in blocks for p in block.parameters if p.requires_grad}
@@ -128,11 +128,11 @@ class Unit:
         for block in self.blocks:
             block.values = None
             for parameter, shape in zip(block.parameters, block.shapes, strict=True):
-                if not isinstance(parameter, Freed):
+                if not isinstance(parameter, ShardedParameter):
                     # Autograd looks at its shape where it puts a gradient; whoever reads it in spite of all reads NaN.
                     nothing = torch.zeros((), dtype=block.source.dtype, device=block.source.device)
                     parameter.data = (nothing / 0 if nothing.is_floating_point() else nothing).expand(shape)
-                    parameter.__class__ = Freed
+                    parameter.__class__ = ShardedParameter
                     parameter.materialize = self._materialize  # type: ignore[attr-defined]
 
     def restore(self) -> None:
@@ -145,7 +145,7 @@ class Unit:
 
 
 def units(
-    model: nn.Module, groups: list[Group], sources: list[Tensor], materialize: Callable[[nn.Parameter], None]
+    model: nn.Module, groups: list[ShardGroup], sources: list[Tensor], materialize: Callable[[nn.Parameter], None]
 ) -> tuple[list[Unit], dict[nn.Module, list[Unit]]]:
     """The layers of `model`, and for each module with parameters those that it needs: one that shares another's needs
     both."""
@@ -171,7 +171,7 @@ def units(
     return found, needs
 
 
-def _block(parameters: list[nn.Parameter], group: Group, source: Tensor) -> Block:
+def _block(parameters: list[nn.Parameter], group: ShardGroup, source: Tensor) -> ShardedLayer:
     index = {parameter: i for i, parameter in enumerate(group.parameters)}
     mine = [parameter for parameter in parameters if parameter in index]
     runs: list[Run] = []
@@ -182,4 +182,4 @@ def _block(parameters: list[nn.Parameter], group: Group, source: Tensor) -> Bloc
             (owner, start + first - group.layout.cuts[owner], stop + first - group.layout.cuts[owner])
             for owner, start, stop in group.layout.runs(first, last)
         ]
-    return Block(mine, [group.shapes[index[p]] for p in mine], runs, source)
+    return ShardedLayer(mine, [group.shapes[index[p]] for p in mine], runs, source)

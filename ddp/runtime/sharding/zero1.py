@@ -23,12 +23,12 @@ from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import InStep, meet_counters
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import Run
-from ddp.runtime.sharding.shards import Group, claim, disclaim, grouped, restore_optimizer, shard_optimizer
+from ddp.runtime.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 from ddp.runtime.transports.base import MAX
 
 
 @dataclass(frozen=True)
-class Site:
+class ShardContext:
     """What sharding needs of a rank. Ranks 0 to `world_size` - 1 all build the same model."""
 
     model: nn.Module
@@ -56,13 +56,13 @@ class Zero(InStep, Protocol):
         ...
 
 
-class Sharded:
+class ShardedStep:
     """What all kinds share; an `InStep`. Raises ValueError for a model that is sharded already, for an optimizer that needs
     whole tensors, and at the first step for ranks whose models differ."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ShardContext) -> None:
         self.site, self.module = site, site.model
-        self.groups: list[Group] = grouped(site.model, site.world_size, site.rank)
+        self.groups: list[ShardGroup] = grouped(site.model, site.world_size, site.rank)
         self._digest = site.state.digest()
         claim(site.model)
         try:
@@ -189,10 +189,10 @@ def _joined(runs: list[Run]) -> list[Run]:
     return joined
 
 
-class Zero1(Sharded):
+class Zero1(ShardedStep):
     """Gradients are whole on every rank, as without sharding; each sums up what it owns."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
         self.gradients = FlatGradients(site.state, site.collectives.transport.empty)
         self._sums = [(flat, self._runs(flat.dtype)) for flat in self.gradients.flats]

@@ -11,7 +11,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import meet_counters
 from ddp.runtime.sharding.buckets import Buckets
-from ddp.runtime.sharding.zero1 import Sharded, Site
+from ddp.runtime.sharding.zero1 import ShardedStep, ShardContext
 
 
 def largest(model: nn.Module) -> int:
@@ -19,10 +19,10 @@ def largest(model: nn.Module) -> int:
     return max((sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()), default=0)
 
 
-class Zero2(Sharded):
+class Zero2(ShardedStep):
     """Between steps a rank has the gradients that it owns; during the backward pass a bucket's more."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
         self.rest = FlatGradients(site.state, site.collectives.transport.empty, gradients=False)
         self.buckets = Buckets(self.groups, site.collectives, self._most(largest(site.model)))

@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ddp.core.spans import Batch
-from ddp.runtime.sharding.units import Block, Unit, units
-from ddp.runtime.sharding.zero1 import Site
+from ddp.runtime.sharding.units import ShardedLayer, Unit, units
+from ddp.runtime.sharding.zero1 import ShardContext
 from ddp.runtime.sharding.zero2 import Zero2
 
-Saved = tuple[Unit, Block, torch.Size, tuple[int, ...], int]
+Saved = tuple[Unit, ShardedLayer, torch.Size, tuple[int, ...], int]
 """In place of a saved tensor: layer, block, and size, stride and offset in the block's values."""
 
 
 class Zero3(Zero2):
     """Between steps a rank has what it owns of everything, and the buffers."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
         self._units, self._needs = units(site.model, self.groups, self._sources, self._materialize)
         self._of = {p: unit for unit in self._units for block in unit.blocks for p in block.parameters}

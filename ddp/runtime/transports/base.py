@@ -41,7 +41,7 @@ def broken(error: Exception) -> ExchangeBroken:
 
 
 @dataclass(frozen=True)
-class Site:
+class TransportConfig:
     """Where a rank stands."""
 
     folder: Path
@@ -59,11 +59,11 @@ class Site:
     """Ranks on this host; 0: all."""
 
 
-def site_of(job: Job, rank: int, device: torch.device) -> Site:
+def site_of(job: Job, rank: int, device: torch.device) -> TransportConfig:
     """Of a rank under a coordinator. A collective in which nobody can be told to be gone lasts half of what a rank may be
     silent."""
     size = job.world_size
-    return Site(job.scratch, rank, size, device, job.deadline_s / 2, meet=job.meet, host_ranks=job.host_ranks)
+    return TransportConfig(job.scratch, rank, size, device, job.deadline_s / 2, meet=job.meet, host_ranks=job.host_ranks)
 
 
 class Transport(Protocol):
@@ -71,10 +71,10 @@ class Transport(Protocol):
 
     name: str
 
-    def __init__(self, site: Site) -> None: ...
+    def __init__(self, site: TransportConfig) -> None: ...
 
     @staticmethod
-    def applies(site: Site) -> bool:
+    def applies(site: TransportConfig) -> bool:
         """Whether it works there."""
         ...
 
@@ -115,7 +115,7 @@ class Transport(Protocol):
         ...
 
 
-def choose(name: str, site: Site) -> Transport:
+def choose(name: str, site: TransportConfig) -> Transport:
     """The transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
         transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
 
-from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, Site, Wait
+from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 DAY = timedelta(days=1)
 BUCKET_BYTES = 25 << 20
@@ -39,11 +39,11 @@ class Transport:
 
     name = "gloo"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: TransportConfig) -> None:
         self._site = site
 
     @staticmethod
-    def applies(site: Site) -> bool:
+    def applies(site: TransportConfig) -> bool:
         """On CPUs, wherever PyTorch was built with it."""
         return site.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
 

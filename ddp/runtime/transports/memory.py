@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from ddp.runtime import futex
-from ddp.runtime.life import Life, ended
+from ddp.runtime.life import ProcessLock, ended
 from ddp.runtime.memory import shared
 from ddp.runtime.transports.arithmetic import about, reduction, told
-from ddp.runtime.transports.base import SUM, ExchangeBroken, Run, Site, Wait
+from ddp.runtime.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 LINE = 8
 """Counters in a cache line, of 8 bytes each."""
@@ -56,10 +56,10 @@ class Transport:
 
     name = "memory"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: TransportConfig) -> None:
         self._site, self._folder, self._rank = site, site.folder, site.rank
         self._spin_s = SPIN_S if site.world_size <= len(os.sched_getaffinity(0)) else 0.0
-        self._life = Life(self._lock(site.rank))
+        self._life = ProcessLock(self._lock(site.rank))
         self._stage = [self._region(half, site.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}
         """First address -> name and tensor of what `empty` gave."""
@@ -75,7 +75,7 @@ class Transport:
         self._helper: ThreadPoolExecutor | None = None
 
     @staticmethod
-    def applies(site: Site) -> bool:
+    def applies(site: TransportConfig) -> bool:
         """On CPUs of one host with a system that lends its memory by name and can lock."""
         here = not site.meet and site.folder.is_dir()
         return here and site.device.type == "cpu" and hasattr(os, "sched_getaffinity")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddp.runtime.transports import gloo
-from ddp.runtime.transports.base import Site
+from ddp.runtime.transports.base import TransportConfig
 
 
 class Transport(gloo.Transport):
@@ -16,14 +16,14 @@ class Transport(gloo.Transport):
 
     name = "nccl"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: TransportConfig) -> None:
         super().__init__(site)
         # A collective that is too late raises, instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
     @staticmethod
-    def applies(site: Site) -> bool:
+    def applies(site: TransportConfig) -> bool:
         """Every rank has a GPU of its own."""
         return site.device.type == "cuda" and torch.cuda.device_count() >= (site.host_ranks or site.world_size)
 
