@@ -95,12 +95,12 @@ def _in_order(path: Path) -> list[tuple[float, Record]]:
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
-    from ddp.runtime.backends.base import load  # torch
+    from ddp.runtime.backends.facts import facts_of  # torch
 
     m = run.metrics
     config = configured_again(read_object(run.path / CONFIG), run.path)
     paired = "backend" in facts(m.engine).made_of
-    does = load(config.backend.name if paired else m.engine).FACTS
+    does = facts_of(config.backend.name if paired else m.engine)
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = World(
         size=m.world_size,

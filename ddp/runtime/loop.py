@@ -145,11 +145,13 @@ class TrainingLoop:
 
     def begin(self, last: int, seen: float) -> None:
         """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
-        if (callback := self.replica.task.epoch_callback) is not None:
+        replica, about = self.replica, (self.rank, self.job.world_size, self.device)
+        if (callback := replica.task.epoch_callback) is not None:
             for epoch in range(self._begun + 1, last + 1):
                 torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
-                with self.replica.rates.unchanged():
-                    callback(epoch, WorkerHandle(self, epoch, seen))
+                done, rates = (self.total_steps, self.version), replica.rates
+                with rates.unchanged():
+                    callback(epoch, WorkerHandle(*about, epoch, *done, replica.model, rates, replica.fraction(seen)))
         self.replica.state.check_added(self.replica.model)
         self._begun = max(self._begun, last)
 

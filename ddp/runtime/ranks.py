@@ -9,7 +9,6 @@ import multiprocessing.connection
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Protocol
 
 from ddp.core.commands import RankCommand
 from ddp.core.errors import ProtocolError, ReduceFailed
@@ -19,42 +18,10 @@ from ddp.runtime.channel import Channel, PeerGone
 from ddp.runtime.clock import now
 from ddp.runtime.rank import main
 from ddp.runtime.shortage import descriptors, enough
-from ddp.runtime.task import Job
+from ddp.runtime.task import Job, RankProcess
 
 FAREWELL_S = 2.0
 """How long a rank that has finished may take to go."""
-
-
-class RankProcess(Protocol):
-    """The process of one rank, wherever it is."""
-
-    def start(self) -> Connection:
-        """Start it; the parent's end of its channel. Raises RankLost."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended; waits up to `timeout_s` for that."""
-        ...
-
-    def kill(self) -> None:
-        """End it, whatever state it is in; does not wait."""
-        ...
-
-    def fate(self) -> str:
-        """What became of it, once it has hung up."""
-        ...
-
-
-class RankProvider(Protocol):
-    """Who has processes for all ranks but the first."""
-
-    def outfit(self, job: Job) -> Job:
-        """The job as ranks on this host are to get it."""
-        ...
-
-    def runner(self, job: Job, rank: int) -> RankProcess:
-        """For a rank of that job."""
-        ...
 
 
 class ForkedRank:

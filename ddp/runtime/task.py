@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ddp.data.augment import Augment
     from ddp.data.visits import Sampler
     from ddp.runtime.handle import WorkerHandle
-    from ddp.runtime.ranks import RankProvider
 
 Tensors = tuple["Tensor", ...]
 
@@ -138,6 +138,38 @@ class Job:
     """What this host's clock lacks to the coordinator's, seconds."""
     clock_error_s: float = 0.0
     """Most that `clock_shift` may be off."""
+
+
+class RankProcess(Protocol):
+    """The process of one rank, wherever it is."""
+
+    def start(self) -> Connection:
+        """Start it; the parent's end of its channel. Raises RankLost."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended; waits up to `timeout_s` for that."""
+        ...
+
+    def kill(self) -> None:
+        """End it, whatever state it is in; does not wait."""
+        ...
+
+    def fate(self) -> str:
+        """What became of it, once it has hung up."""
+        ...
+
+
+class RankProvider(Protocol):
+    """Who has processes for all ranks but the first."""
+
+    def outfit(self, job: Job) -> Job:
+        """The job as ranks on this host are to get it."""
+        ...
+
+    def runner(self, job: Job, rank: int) -> RankProcess:
+        """For a rank of that job."""
+        ...
 
 
 def whole_batches(drop_last: bool, job: Job) -> int:

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.registered import imported
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES
+from ddp.runtime.backends.facts import BackendFacts, module_of
 from ddp.runtime.task import Job
 
 if TYPE_CHECKING:
@@ -24,18 +22,6 @@ if TYPE_CHECKING:
     from ddp.runtime.instep import InStep
     from ddp.runtime.loop import TrainingLoop
     from ddp.runtime.replica import Replica
-
-
-@dataclass(frozen=True)
-class BackendFacts:
-    """What dispatch and rounds must know of a backend."""
-
-    blocking: bool
-    """Ranks stand still while replicas are averaged."""
-    in_step: bool
-    """Gradients can be averaged inside a step."""
-    indispensable: str = ""
-    """Why no rank of the mode `{}` can be done without, and what to do about it; empty: those who are left can go on."""
 
 
 @dataclass(frozen=True)
@@ -133,5 +119,5 @@ class BackendModule(Protocol):
 
 def load(name: str) -> BackendModule:
     """The module of backend `name`, or of an engine that is one by itself; imports torch."""
-    module: BackendModule = imported("backend", name, BACKENDS.get(name) or ENGINES[name])
+    module: BackendModule = module_of(name)
     return module

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import BackendFacts, AverageResult
+from ddp.runtime.backends.base import AverageResult
+from ddp.runtime.backends.facts import BackendFacts
 from ddp.runtime.buffers import signed
 from ddp.runtime.clock import now
 from ddp.runtime.flat import KINDS, Section, swapped

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.runtime.backends.base import BackendFacts, AverageResult
+from ddp.runtime.backends.base import AverageResult
+from ddp.runtime.backends.facts import BackendFacts
+from ddp.runtime.backends.transport import transport_of
 from ddp.runtime.clock import now
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import swapped
@@ -27,7 +29,7 @@ from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
 from ddp.runtime.sums import due, sums
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import MAX, SUM, choose, site_of
+from ddp.runtime.transports.base import MAX, SUM
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import TrainingLoop
@@ -42,7 +44,7 @@ class Backend:
     facts = FACTS
 
     def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
-        transport = choose(job.transport, site_of(job, rank, loop.device))
+        transport = transport_of(job, rank, loop.device)
         self._collectives = Collectives(transport, loop.meter, loop.heart)
         self.transport = self._collectives.transport.name
         self._job, self._loop = job, loop

@@ -16,13 +16,14 @@ from torch import Tensor
 from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
-from ddp.runtime.backends.base import BackendFacts, AverageResult
+from ddp.runtime.backends.base import AverageResult
+from ddp.runtime.backends.facts import BackendFacts
+from ddp.runtime.backends.transport import transport_of
 from ddp.runtime.backends.nccl import Reducer
 from ddp.runtime.collectives import Collectives
 from ddp.runtime.engines import facts
 from ddp.runtime.instep import InStep
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import choose, site_of
 
 if TYPE_CHECKING:
     from ddp.runtime.engines.solo import Emit
@@ -55,7 +56,7 @@ class StepBackend:
 
     def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
         self.job, self.rank, self.loop = job, rank, loop
-        transport = choose(job.transport, site_of(job, rank, loop.device))
+        transport = transport_of(job, rank, loop.device)
         self.collectives = Collectives(transport, loop.meter, loop.heart)
         self.transport = self.collectives.transport.name
 

@@ -7,16 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ddp.core.errors import EngineError
 from ddp.runtime.transports import TRANSPORTS
-
-if TYPE_CHECKING:
-    from ddp.runtime.task import Job
 
 SUM, MAX, MEAN = "sum", "max", "mean"
 
@@ -57,13 +54,6 @@ class TransportConfig:
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
     host_ranks: int = 0
     """Ranks on this host; 0: all."""
-
-
-def site_of(job: Job, rank: int, device: torch.device) -> TransportConfig:
-    """Of a rank under a coordinator. A collective in which nobody can be told to be gone lasts half of what a rank may be
-    silent."""
-    size = job.world_size
-    return TransportConfig(job.scratch, rank, size, device, job.deadline_s / 2, meet=job.meet, host_ranks=job.host_ranks)
 
 
 class Transport(Protocol):

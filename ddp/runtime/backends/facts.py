@@ -1,0 +1,33 @@
+"""What must be known of a backend before it is used. Knows nothing of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ddp.registered import imported
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What dispatch and rounds must know of a backend."""
+
+    blocking: bool
+    """Ranks stand still while replicas are averaged."""
+    in_step: bool
+    """Gradients can be averaged inside a step."""
+    indispensable: str = ""
+    """Why no rank of the mode `{}` can be done without, and what to do about it; empty: those who are left can go on."""
+
+
+def module_of(name: str) -> Any:
+    """Return the module of backend `name`, or of an engine that is one by itself; imports torch."""
+    return imported("backend", name, BACKENDS.get(name) or ENGINES[name])
+
+
+def facts_of(name: str) -> BackendFacts:
+    """Return the facts about backend `name`, or an engine that is one by itself; imports torch."""
+    facts: BackendFacts = module_of(name).FACTS
+    return facts
