@@ -15,7 +15,7 @@ ALIKE = 0.05
 """Ranks whose speeds differ by less are as fast as each other."""
 
 
-class Pace(NamedTuple):
+class PaceOver(NamedTuple):
     """What ranks did, all over the same time."""
 
     over: str | None
@@ -30,20 +30,20 @@ class Pace(NamedTuple):
         return round(sum(self.rates.values()), 6) if self.rates else None
 
 
-def pace(state: DashboardState, size: int, metrics: Metrics | None) -> Pace:
+def pace(state: DashboardState, size: int, metrics: Metrics | None) -> PaceOver:
     """Of a run with a result, over its training; else of late, until the last moment that all who train have told of."""
     if metrics is not None:
         cells = {number: _within(state, number, 0.0, math.inf) for number in range(size)}
         told = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
         over = f"over {metrics.time_s.train:.1f} s of training" if told else None
-        return Pace(over, _shown(told), cells)
+        return PaceOver(over, _shown(told), cells)
     span = _span(state, size)
     if span is None:
-        return Pace(None, {}, {number: _within(state, number, 0.0, math.inf) for number in _live(state, size)})
+        return PaceOver(None, {}, {number: _within(state, number, 0.0, math.inf) for number in _live(state, size)})
     begin, end = span
     cells = {number: _within(state, number, begin, end) for number in _live(state, size)}
     rates = {number: cell.samples / (end - begin) for number, cell in cells.items()}
-    return Pace(f"from {begin:.1f} to {end:.1f} s", _shown(rates), cells)
+    return PaceOver(f"from {begin:.1f} to {end:.1f} s", _shown(rates), cells)
 
 
 def _shown(rates: dict[int, float]) -> dict[int, float]:

@@ -38,7 +38,7 @@ class Costs:
 
 
 @dataclass
-class Trained:
+class TrainedBatch:
     """One step as a rank did it. Its place in `Simulation.trained` is its bit in what a replica contains."""
 
     rank: int
@@ -60,7 +60,7 @@ class SimulatedRank:
     busy: bool = False
     """In a step, a collective or an evaluation."""
     done: int = 0
-    pending: list[Trained] = field(default_factory=list)
+    pending: list[TrainedBatch] = field(default_factory=list)
     """Trained and not reported."""
     steps: int = 0
     samples: int = 0
@@ -77,7 +77,7 @@ class SimulatedRank:
     """What came out of its last collective."""
     laid: int = 0
     """Its snapshot."""
-    last: Trained | None = None
+    last: TrainedBatch | None = None
     step: tuple[Step, float] | None = None
     """The step that it is in, where gradients are averaged inside it, and since when."""
     reported: float = 0.0

@@ -17,7 +17,7 @@ from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 from ddp.core.values import replace
 from ddp.core.world import World
-from ddp.sim.parts import Costs, Trained
+from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.timeline import EventQueue
 
@@ -52,7 +52,7 @@ class Simulation:
         self._timeline = EventQueue()
         self._crew = SimulatedRanks(self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn)
         self.ranks = self._crew.all
-        self.trained: list[Trained] = self._crew.trained
+        self.trained: list[TrainedBatch] = self._crew.trained
         """All steps of all ranks, in the order of their ends."""
         self.weights = self._crew.weights
         """(round, samples that each rank brought in), as the ranks know it."""
@@ -85,7 +85,7 @@ class Simulation:
         """Have `rank` die `delay` seconds from now; for a `watch` that waits for its moment."""
         self._timeline.after(delay, self._crew.die, rank)
 
-    def contained(self, rank: int) -> list[Trained]:
+    def contained(self, rank: int) -> list[TrainedBatch]:
         """The steps that are in the replica of `rank`."""
         bits = self.ranks[rank].content
         return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
@@ -129,4 +129,4 @@ def simulate(policy: Policy, world: World, **options: Any) -> Simulation:
     return Simulation(policy, world, **options).run()
 
 
-__all__ = ["Costs", "Simulation", "Trained", "simulate"]
+__all__ = ["Costs", "Simulation", "TrainedBatch", "simulate"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ddp.core.events import Alive, Progress, RankEvent
 from ddp.core.worker import Step
 from ddp.core.world import World
-from ddp.sim.parts import Costs, SimulatedRank, Trained
+from ddp.sim.parts import Costs, SimulatedRank, TrainedBatch
 from ddp.sim.timeline import EventQueue
 
 
@@ -18,7 +18,7 @@ class RankStates:
     def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
         self.world, self.costs, self.timeline = world, costs, timeline
         self.all = [SimulatedRank() for _ in range(world.size)]
-        self.trained: list[Trained] = []
+        self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
         """By round: rank -> samples that it brought in."""
         self._send = send
@@ -33,7 +33,7 @@ class RankStates:
 
     def train(self, index: int, step: Step, start: float) -> None:
         """A step of `index` ends now."""
-        entry = Trained(index, step.batch, start, self.timeline.now, step.seen)
+        entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
         self.trained.append(entry)
         self.all[index].last = entry
 

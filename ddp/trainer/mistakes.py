@@ -116,7 +116,7 @@ def make_model(factory: Callable[[], Any]) -> nn.Module:
         raise
 
 
-class Step:
+class CheckedStep:
     """A user's step, whose answers are looked at: always for being a loss, and at first for what it is a loss of."""
 
     def __init__(self, step: Callable[[nn.Module, Any], Any]) -> None:

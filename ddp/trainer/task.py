@@ -26,7 +26,7 @@ from ddp.data.visits import Sampler
 from ddp.runtime.forkserver import ENVIRONMENT
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task
-from ddp.trainer.mistakes import Step, make_model, told
+from ddp.trainer.mistakes import CheckedStep, make_model, told
 
 _CODE = "task.pickle"
 
@@ -72,7 +72,7 @@ def make_task(parts: Parts) -> Task:
     return Task(
         model=partial(make_model, parts.model_factory),
         optimizer=parts.optimizer_factory,
-        loss=Step(parts.train_step),
+        loss=CheckedStep(parts.train_step),
         evaluate=partial(_evaluate, parts.eval_step),
         train_data=lambda: collated(parts.dataset, parts.collate_fn),
         eval_data=lambda: collated(parts.eval_dataset, parts.collate_fn),
