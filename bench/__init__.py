@@ -34,6 +34,6 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
 
     A folder that cannot be read is left out, with a warning that names it. Raises ValueError if `path` is no folder.
     """
-    from bench.load_frames import load as frames  # pandas takes its time, and few commands need it
+    from bench.results.frames import load as frames  # pandas takes its time, and few commands need it
 
     return frames(path, what)

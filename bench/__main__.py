@@ -8,18 +8,18 @@ import sys
 import traceback
 from contextlib import suppress
 
-from bench.interrupts import interrupted, leave, listening
+from bench.base.interrupts import interrupted, leave, listening
 
 INTERRUPTED = "bench: interrupted\n"
 
 
 def main() -> int:
-    """Run the command line; its exit code (`bench.exitcodes`)."""
+    """Run the command line; its exit code (`bench.base.exitcodes`)."""
     code = 0
     _speak_plainly()
     with listening():
         try:
-            from bench.cli import dispatch  # Ctrl-C during the imports is Ctrl-C, too
+            from bench.command.cli import dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
             code = dispatch(sys.argv[1:])
             sys.stdout.flush()  # here, where somebody minds what comes of it

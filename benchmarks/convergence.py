@@ -17,8 +17,8 @@ from statistics import fmean, stdev
 from scipy.stats import t as student
 from tabulate import tabulate
 
-from bench.cells import Cell, by_workload, cells, solo_of
-from bench.runfolder import find_runs
+from bench.results.cells import Cell, by_workload, cells, solo_of
+from bench.results.runfolder import find_runs
 
 
 @dataclass(frozen=True)

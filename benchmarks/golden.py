@@ -27,14 +27,14 @@ import torch
 from omegaconf import open_dict
 
 import models
-from bench import environment
-from bench.asked import Machine
-from bench.compose import composing
-from bench.config import typed
-from bench.plan import plan
-from bench.replay import Unfit, deviation
+from bench.base import environment
+from bench.command.compose import composing
 from bench.report import write_report
-from bench.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.results.replay import Unfit, deviation
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.runner.config import typed
+from bench.runner.config_checks import Machine
+from bench.runner.plan import plan
 from models.data import DATA
 
 FOLDER = Path(__file__).resolve().parent / "golden"

@@ -20,8 +20,8 @@ from statistics import fmean
 
 from tabulate import tabulate
 
-from bench.runfolder import find_runs
-from bench.schema import Metrics
+from bench.results.runfolder import find_runs
+from bench.results.schema import Metrics
 from benchmarks.documents import put
 from benchmarks.namespaces import NETWORK, ROOT, Agent, Link, agents, possible, wait_for
 

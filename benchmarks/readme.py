@@ -24,14 +24,14 @@ from statistics import fmean
 
 from rich.console import Console
 
-from bench.cells import cells
-from bench.exitcodes import Exit
+from bench.base.exitcodes import Exit
+from bench.base.style import styled
+from bench.command.summary import CellOutcome, show_run
 from bench.report.page import Page
 from bench.report.sections import breakdown
-from bench.runfolder import METRICS, Run, find_runs, write_text
-from bench.schema import Metrics
-from bench.style import styled
-from bench.summary import CellOutcome, show_run
+from bench.results.cells import cells
+from bench.results.runfolder import METRICS, Run, find_runs, write_text
+from bench.results.schema import Metrics
 from benchmarks.documents import DOCS, put
 
 ROOT = DOCS.parent

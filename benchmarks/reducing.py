@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ranks import lay_down
-from ddp.runtime.transports.base import MEAN, TransportConfig, Transport, choose
+from ddp.comm.transports.base import MEAN, Transport, TransportConfig, choose
 
 SIZES = (4, 1 << 10, 1 << 14, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 40 << 20)
 """Bytes."""

@@ -18,8 +18,8 @@ from statistics import fmean, stdev
 
 from tabulate import tabulate
 
-from bench.runfolder import find_runs
-from bench.schema import Metrics
+from bench.results.runfolder import find_runs
+from bench.results.schema import Metrics
 from benchmarks.documents import put
 from tests.warm import Warm, wait_for
 

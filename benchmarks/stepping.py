@@ -20,18 +20,18 @@ from torch import nn
 import models
 from benchmarks.ranks import lay_down
 from ddp import DistributedDataParallel
+from ddp.comm.collectives import Collectives
+from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import TransportConfig, choose
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.parallel.group import Group, make
-from ddp.runtime.collectives import Collectives
-from ddp.runtime.heart import Heartbeat
 from ddp.runtime.instep import GradientAverage, InStep
 from ddp.runtime.meter import Meter
 from ddp.runtime.replica import Replica
 from ddp.runtime.slowdown import Slowdown
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import TransportConfig, choose
 
 BLOCK_S = 0.2
 """How long a block of steps without communication lasts, about."""

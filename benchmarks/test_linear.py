@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from bench.cells import cells
-from bench.collector import no_collections
+from bench.base.collector import no_collections
 from bench.dashboard.tail import Tail
-from bench.journal import Journal
 from bench.report import write_report
-from bench.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.results.cells import cells
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.runner.journal import Journal
 from bench.timeline import write_timeline
 from bench.validate import judge_cells
 from ddp.core.events import Averaged, Slice, Snapshot

@@ -18,7 +18,7 @@ MOST_BYTES = 1e9
 CODE = """
 import re, sys
 from pathlib import Path
-from bench.cli import dispatch
+from bench.command.cli import dispatch
 code = dispatch(sys.argv[1:])
 print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1], file=sys.stderr)
 sys.exit(code)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.idle import gaps
-from bench.analysis.stream import sort
-from bench.analysis.timeline import timeline
+from bench.results.analysis.idle import gaps
+from bench.results.analysis.stream import sort
+from bench.results.analysis.timeline import timeline
 from bench.timeline import draw
 from bench.timeline.html import page
 from bench.timeline.lanes import make_trace

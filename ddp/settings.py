@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ddp.comm.transports import TRANSPORTS
 from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.policies import POLICIES, Policy
-from ddp.runtime.transports import TRANSPORTS
 from ddp.suggest import unknown
 
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9

@@ -34,11 +34,11 @@ FORK_SERVER = "from multiprocessing.forkserver import main"
 PICTURES = "WARM_PICTURES"
 """Set to `none`, a command draws no timeline, which takes as long as the training of a small run."""
 PRELOAD = (
-    "bench.cli",
-    "bench.launch",
-    "bench.resume",
-    "bench.run",
-    "bench.timeline_figure",
+    "bench.command.cli",
+    "bench.runner.launch",
+    "bench.runner.resume",
+    "bench.runner.run",
+    "bench.timeline.figure",
     "ddp.runtime.backends.cpu",
     "ddp.runtime.backends.nccl",
     "ddp.runtime.engines.elche",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.schema import MOST_RANKS, Metrics
+from bench.results.schema import MOST_RANKS, Metrics
 
 RUNNING, LEFT = "running", "left"
 """Statuses of a run without a result: its process lives, or it is gone without having ended the run."""

@@ -11,8 +11,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from bench.base.environment import inherited
 from bench.dashboard.listening import address, listen
-from bench.environment import inherited
 
 ENDING_S = 3.0
 """How long it may take to end, before it is killed."""

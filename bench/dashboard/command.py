@@ -13,12 +13,12 @@ from pathlib import Path
 
 import uvicorn
 
+from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError, usage
 from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.dashboard.listening import address, listen
-from bench.exitcodes import Exit
-from bench.runfolder import write_text
-from bench.usage import UsageError, usage
+from bench.results.runfolder import write_text
 from ddp.runtime.orphans import at_parents_end
 
 

@@ -6,8 +6,8 @@ import math
 from typing import Any, NamedTuple
 
 from bench.dashboard.series import TimeBin
-from bench.dashboard.state import RankView, DashboardState
-from bench.schema import Metrics
+from bench.dashboard.state import DashboardState, RankView
+from bench.results.schema import Metrics
 
 Json = dict[str, Any]
 DIGITS = 4
@@ -133,7 +133,8 @@ def curves(state: DashboardState) -> Json:
     """By rank what it did over time, one value for each stretch of `width_s`; and of all together, as rank `all`."""
     series = state.series
     columns = {
-        number: list(cells) + [TimeBin()] * (series.length - len(cells)) for number, cells in sorted(series.ranks.items())
+        number: list(cells) + [TimeBin()] * (series.length - len(cells))
+        for number, cells in sorted(series.ranks.items())
     }
     together = [_together(cells) for cells in zip(*columns.values(), strict=True)]
     sums = [cell.samples for cell in together]

@@ -31,9 +31,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bench.base.hosts import named
 from bench.dashboard import page
-from bench.dashboard.board import RunBoard, Piece, whole
-from bench.hosts import named
+from bench.dashboard.board import Piece, RunBoard, whole
 
 POLL_S = 0.2
 """Between two looks at the folders, while anybody is watching, seconds."""

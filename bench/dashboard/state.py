@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
-from bench.analysis.stream import Trouble
-from bench.dashboard.series import TimeBin, Series, spread
+from bench.dashboard.series import Series, TimeBin, spread
+from bench.results.analysis.stream import Trouble
 from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan
 from ddp.core.events import (
     AverageFailed,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.dashboard.state import DashboardState, fold
-from bench.journal import SLICES
-from bench.runfolder import EVENTS, located
+from bench.results.runfolder import EVENTS, located
+from bench.runner.journal import SLICES
 from ddp import regular
 from ddp.runtime.codec import decode, stamp
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.dashboard.about import LEFT, RUNNING, RunCard
-from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
-from bench.schema import MOST_RANKS
+from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
+from bench.results.schema import MOST_RANKS
 from ddp import regular
 
 _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")

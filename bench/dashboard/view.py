@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bench.analysis import faults
-from bench.analysis.stream import Slices, RunRecords, Trouble
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.lines import Json, curves, pace, ranks, ratio, short
-from bench.dashboard.state import PlanInForce, Score, DashboardState
+from bench.dashboard.state import DashboardState, PlanInForce, Score
+from bench.results.analysis import faults
+from bench.results.analysis.stream import RunRecords, Slices, Trouble
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Lost
 

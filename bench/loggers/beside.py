@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from bench.environment import inherited
+from bench.base.environment import inherited
 from bench.loggers import LOGGERS
 from bench.loggers.info import RunInfo
 

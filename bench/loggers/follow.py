@@ -19,14 +19,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.analysis.stream import sort
-from bench.analysis.syncing import elche
-from bench.analysis.training import Finite, epochs
 from bench.dashboard.tail import CHUNK, Lines
 from bench.loggers.base import Live, Logger
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Scalar, begun, learning, recorded, schedule
-from bench.runfolder import EVENTS
+from bench.results.analysis.stream import sort
+from bench.results.analysis.syncing import elche
+from bench.results.analysis.training import Finite, epochs
+from bench.results.runfolder import EVENTS
 from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated, Finished, Launched, Progress, Ready, Resumed

@@ -11,8 +11,8 @@ from bench.dashboard.lines import curves
 from bench.dashboard.tail import Tail
 from bench.dashboard.view import flat
 from bench.loggers.info import RunInfo
-from bench.runfolder import CONFIG, METRICS, Run, find_runs, read_object
-from bench.schema import Epoch, Metrics, PlanRow
+from bench.results.runfolder import CONFIG, METRICS, Run, find_runs, read_object
+from bench.results.schema import Epoch, Metrics, PlanRow
 
 
 class Scalar(NamedTuple):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.cells import cells
+from bench.base.style import styled
+from bench.base.usage import reason
 from bench.report import html, markdown
 from bench.report.page import Page
 from bench.report.planned import planned
 from bench.report.sections import SECTIONS
-from bench.runfolder import Run, find_runs, write_text
-from bench.style import styled
-from bench.usage import reason
+from bench.results.cells import cells
+from bench.results.runfolder import Run, find_runs, write_text
 from bench.validate import judge_cells
 from bench.validate.legible import sound
 from bench.validate.library import Library, load

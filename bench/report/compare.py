@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.cells import Cell, Sample, solo_of
+from bench.results.cells import Cell, Sample, solo_of
 
 
 @dataclass(frozen=True)

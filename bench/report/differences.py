@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.cells import Cell, measured
 from bench.report.page import Page
+from bench.results.cells import Cell, measured
 from bench.validate.statistics import Moments, compare
 
 TAIL = 0.025

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.cells import Cell
-from bench.schema import Metrics
-from bench.schema_speed import IdleTime
+from bench.results.cells import Cell
+from bench.results.schema import Metrics
+from bench.results.schema_speed import IdleTime
 
 KINDS = ("late rank", "orders", "bookkeeping", "short", "other")
 """What causes are summed up to, in the order in which they are stacked."""

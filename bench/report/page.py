@@ -13,12 +13,12 @@ from urllib.parse import quote
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.cells import Cell, Sample, Workload, by_workload
-from bench.figures import decimals, grouped, plural
+from bench.base.figures import decimals, grouped, plural
+from bench.base.style import mode_styles, save
 from bench.report.blocks import Picture, TableBlock, Text
 from bench.report.idleness import IdleShares, idle
 from bench.report.planned import PlannedExperiment
-from bench.style import mode_styles, save
+from bench.results.cells import Cell, Sample, Workload, by_workload
 from bench.validate import Verdict
 from bench.validate.library import Library
 

@@ -19,15 +19,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from bench.asked import world_size_of
-from bench.plan import mode_name
-from bench.runfolder import Run
-from bench.usage import UsageError
+from bench.base.places import CONF
+from bench.base.usage import UsageError
+from bench.results.runfolder import Run
+from bench.runner.config_checks import world_size_of
+from bench.runner.plan import mode_name
 from ddp.runtime.engines import facts
 from ddp.settings import known
 from models import MODELS
 
-CONF = Path(__file__).resolve().parent.parent.parent / "conf"
 WAY = ("mode", "engine", "policy", "backend")
 """Groups that make a way of training."""
 
@@ -50,7 +50,10 @@ class PlannedExperiment:
 
     def missing(self, runs: Sequence[Run]) -> list[ExperimentPoint]:
         """Planned runs that have no folder, in the order of the plan."""
-        found = {(ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in (run.metrics for run in runs)}
+        found = {
+            (ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash)
+            for m in (run.metrics for run in runs)
+        }
         there = Counter(point for point, _ in found)
         want = Counter(self.points) - there
         return [point for point, number in want.items() for _ in range(number)]
@@ -75,7 +78,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF) -> PlannedExperimen
 
 
 def _read(file: Path, conf: Path) -> PlannedExperiment:
-    from bench.compose import composing
+    from bench.command.compose import composing
 
     _body(file)
     try:
@@ -92,7 +95,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     """Composed is each way of training (0.1 s); models and numbers are as they are said."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from bench.sweep import values
+    from bench.command.sweep import values
 
     chosen = [f"experiment={name}"]
     base = composed(chosen)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from bench.cells import Cell
+from bench.results.cells import Cell
 
 Axis = Literal["samples", "seconds"]
 

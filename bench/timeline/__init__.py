@@ -1,6 +1,6 @@
 """The timeline of a run: `timeline.json` (Chrome trace, opens in Perfetto), with `.html`, `.csv` and `.png` beside it.
 
-Owns which files there are. `lanes` says what a timeline holds, `html` and `bench.timeline_figure` show it, `rewrite` makes
+Owns which files there are. `lanes` says what a timeline holds, `html` and `bench.timeline.figure` show it, `rewrite` makes
 it again from a run folder, `serve` hands it to Perfetto.
 """
 
@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.analysis.idle import gaps
-from bench.analysis.stream import RunRecords, sort
-from bench.runfolder import write_text
+from bench.results.analysis.idle import gaps
+from bench.results.analysis.stream import RunRecords, sort
+from bench.results.runfolder import write_text
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
 from ddp import regular
@@ -67,7 +67,7 @@ def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
 
 def draw(stream: RunRecords, spec: Named, path: Path) -> None:
     """Draw the run into `path` (PNG), if anything was measured. Imports matplotlib: not while a run is timed."""
-    from bench.timeline_figure import draw as drawn
+    from bench.timeline.figure import draw as drawn
 
     drawn(stream, spec, path)
 

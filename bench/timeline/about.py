@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.plan import mode_name
-from bench.runfolder import CONFIG, read_object
-from bench.schema import MOST_RANKS
+from bench.results.runfolder import CONFIG, read_object
+from bench.results.schema import MOST_RANKS
+from bench.runner.plan import mode_name
 
 
 class Named(Protocol):

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bench.analysis.idle import LEAST_S, Gap, by_cause
+from bench.results.analysis.idle import LEAST_S, Gap, by_cause
 from bench.timeline.about import Named
 from bench.timeline.lanes import CATEGORIES, told
 from bench.timeline.packed import Interner, longest, pack, text, tick_ns, varints
-from bench.trace import Trace
+from bench.timeline.trace import Trace
 
 PARTS = Path(__file__).with_name("page")
 SCRIPTS = ("data.js", "draw.js", "view.js", "table.js")

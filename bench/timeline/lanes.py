@@ -1,6 +1,6 @@
 """The lanes of a run's timeline: from its records to a `Trace`. Pure.
 
-One process per rank and one for the run. Times are since launch. `bench.trace` holds the rules of the format.
+One process per rank and one for the run. Times are since launch. `bench.timeline.trace` holds the rules of the format.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from bench.analysis.breakdown import CATEGORY
-from bench.analysis.idle import LEAST_S, Gap
-from bench.analysis.steps import steps
-from bench.analysis.stream import Floats, RunRecords
+from bench.results.analysis.breakdown import CATEGORY
+from bench.results.analysis.idle import LEAST_S, Gap
+from bench.results.analysis.steps import steps
+from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
-from bench.trace import Span, Trace
+from bench.timeline.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
 from ddp.runtime.operations import Operation

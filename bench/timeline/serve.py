@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from bench.hosts import named
+from bench.base.hosts import named
 from ddp import regular
 
 HOST, PORT = "127.0.0.1", 9001

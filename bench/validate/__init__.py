@@ -13,10 +13,10 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
-from bench.cells import Cell, cells
-from bench.exitcodes import Exit, gravest
-from bench.reproduce import command
-from bench.runfolder import Run, find_runs
+from bench.base.exitcodes import Exit, gravest
+from bench.results.cells import Cell, cells
+from bench.results.rerun_command import command
+from bench.results.runfolder import Run, find_runs
 from bench.validate import expected, further
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere

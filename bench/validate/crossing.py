@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 
 
 def samples_to(metrics: Metrics, target: float) -> float | None:

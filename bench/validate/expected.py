@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, TypeAdapter, ValidationError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from bench.runfolder import there
-from bench.schema import Strict
+from bench.results.runfolder import there
+from bench.results.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
 from bench.validate.verdict import EXITS, CellIdentity, Verdict
 from ddp import regular

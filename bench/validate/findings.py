@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.cells import Cell
+from bench.results.cells import Cell
 from bench.validate.library import Match
 from bench.validate.statistics import Comparison
 from bench.validate.verdict import Verdict

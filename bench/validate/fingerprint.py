@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pydantic import Field, JsonValue
 
-from bench.schema import Metrics, Strict
+from bench.results.schema import Metrics, Strict
 
 
 class FieldDifference(NamedTuple):
@@ -45,7 +45,9 @@ def _devices(metrics: Metrics) -> str:
     return ", ".join(sorted({device.partition(":")[0] for device in metrics.devices})) or "none"
 
 
-def differences(base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env.") -> list[FieldDifference]:
+def differences(
+    base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env."
+) -> list[FieldDifference]:
     """Fields that are not equal, in the order of the baseline's."""
     names = dict.fromkeys([*base, *run])
     return [

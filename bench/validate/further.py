@@ -1,4 +1,4 @@
-"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are `bench.reproduce`'s."""
+"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are `bench.results.rerun_command`'s."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.cells import Cell
-from bench.reproduce import command, said
-from bench.runfolder import Run
+from bench.results.cells import Cell
+from bench.results.rerun_command import command, said
+from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
 BASELINES = Path("runs/baselines")

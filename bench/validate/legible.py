@@ -11,10 +11,10 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from bench.cells import LARGEST
-from bench.figures import plural
-from bench.runfolder import CONFIG, EVENTS, METRICS, Run
-from bench.schema import Metrics
+from bench.base.figures import plural
+from bench.results.cells import LARGEST
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run
+from bench.results.schema import Metrics
 from bench.validate.records import Records, records
 from ddp.core.events import Sums
 

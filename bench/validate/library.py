@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from bench.cells import Cell
-from bench.runfolder import located, there
+from bench.results.cells import Cell
+from bench.results.runfolder import located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
 from ddp import regular

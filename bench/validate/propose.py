@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from bench import figures
-from bench.cells import Cell
-from bench.runfolder import CONFIG, Run
-from bench.schema import Metrics
+from bench.base import figures
+from bench.results.cells import Cell
+from bench.results.runfolder import CONFIG, Run
+from bench.results.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences

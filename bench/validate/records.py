@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bench.collector import no_collections
-from bench.runfolder import EVENTS, Run, there
+from bench.base.collector import no_collections
+from bench.results.runfolder import EVENTS, Run, there
 from ddp import regular
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums

@@ -17,8 +17,8 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from bench.cells import Workload, norm_limit
-from bench.schema import Strict
+from bench.results.cells import Workload, norm_limit
+from bench.results.schema import Strict
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.statistics import GATING_SEEDS, Moments
 from ddp import regular

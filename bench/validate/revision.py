@@ -15,9 +15,9 @@ import numpy as np
 from scipy.special import stdtrit
 from tabulate import tabulate
 
-from bench import figures
-from bench.cells import cells
-from bench.runfolder import find_runs, write_text
+from bench.base import figures
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs, write_text
 from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from bench.cells import Cell
-from bench.exitcodes import Exit
-from bench.reproduce import command
+from bench.base.exitcodes import Exit
+from bench.results.cells import Cell
+from bench.results.rerun_command import command
 from bench.validate.fingerprint import FieldDifference
 
 Name = Literal[

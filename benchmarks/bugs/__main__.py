@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from bench.runfolder import find_runs
+from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
 from benchmarks.bugs.registry import BUGS, Bug
 from benchmarks.documents import put

@@ -36,7 +36,7 @@ IMPORTS = {
     "rich (tables, after the console)": ("import rich.console", "rich.table"),
     "pydantic": ("", "pydantic.main"),
     "msgspec": ("", "msgspec"),
-    "bench.schema (after pydantic)": ("import pydantic.main", "bench.schema"),
+    "bench.results.schema (after pydantic)": ("import pydantic.main", "bench.results.schema"),
 }
 
 

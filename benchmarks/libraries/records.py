@@ -9,7 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 from benchmarks.libraries.compare import compare
 from ddp.runtime import codec
 from tests.bench.streams import lines, make_metrics, make_records, make_spec

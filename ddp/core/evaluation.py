@@ -12,7 +12,9 @@ from ddp.core.events import Evaluated
 from ddp.core.values import replace
 
 
-def evaluate(cohort: CoordinatorState, epochs: tuple[int, ...], turn: bool = False) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
+def evaluate(
+    cohort: CoordinatorState, epochs: tuple[int, ...], turn: bool = False
+) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
     """Order the evaluation of the model at the end of `epochs`, the test set split over the live ranks."""
     live = cohort.live
     owed = tuple(Owed(epoch, rank, part, len(live)) for epoch in epochs for part, rank in enumerate(live))

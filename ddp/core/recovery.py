@@ -14,7 +14,9 @@ from ddp.core.rounds import RETRIES, Output, merge, on_lost
 from ddp.core.values import replace
 
 
-def lose(cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = "") -> tuple[CoordinatorState, tuple[Output, ...]]:
+def lose(
+    cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = ""
+) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """A rank is gone: go on without it, or end the run. `origin`: of what it raised, if it did."""
     state = cohort.ranks[rank]
     if state.finished:
@@ -45,7 +47,9 @@ def lose(cohort: CoordinatorState, rank: int, at: float, reason: str, origin: st
     return cohort, (Drop(rank, reason), *outputs)
 
 
-def distrust(cohort: CoordinatorState, event: RankEvent | Lost, error: str) -> tuple[CoordinatorState, tuple[Output, ...]]:
+def distrust(
+    cohort: CoordinatorState, event: RankEvent | Lost, error: str
+) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """What a rank says does not fit what is known of it, most likely because a message is lost: go on without it."""
     rank, current = event.rank, cohort.round
     if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ddp.core import evaluation
 from ddp.core.allowance import starved
-from ddp.core.cohort import CoordinatorState, Contribution, Round, Trained
-from ddp.core.commands import Abort, LoadState, Apply, Average, Command, Plan, Reduce, SendState
+from ddp.core.cohort import Contribution, CoordinatorState, Round, Trained
+from ddp.core.commands import Abort, Apply, Average, Command, LoadState, Plan, Reduce, SendState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
 from ddp.core.spans import measure
@@ -157,7 +157,9 @@ def on_lost(cohort: CoordinatorState, rank: int, at: float) -> tuple[Coordinator
     return advance(replace(cohort, round=current.without(rank)), at=at)
 
 
-def _expect(cohort: CoordinatorState, event: Snapshot | Reduced | Averaged | AverageFailed | Shared, stage: str) -> Round:
+def _expect(
+    cohort: CoordinatorState, event: Snapshot | Reduced | Averaged | AverageFailed | Shared, stage: str
+) -> Round:
     """The round in flight, if `event` belongs to it now; else the one error that names both."""
     current = cohort.round
     fits = current is not None and current.index == event.round and current.stage == stage
@@ -249,7 +251,9 @@ def _close(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
     return cohort, (*lines, _closed(cohort, current, at))
 
 
-def merge(cohort: CoordinatorState, rank: int, trained: Trained, at: float) -> tuple[CoordinatorState, tuple[Merged, ...]]:
+def merge(
+    cohort: CoordinatorState, rank: int, trained: Trained, at: float
+) -> tuple[CoordinatorState, tuple[Merged, ...]]:
     """Bring what a rank trained into the model, in the ledgers and for the record."""
     for epoch, spans in trained:
         cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))

@@ -114,7 +114,9 @@ def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> Co
     ledgers = tuple(ledger.reopen() for ledger in cohort.ledgers)
     if len(cohort.live) < cohort.world.size:  # all ranks will be there again: the policy begins anew
         plan = policy_state = None
-    return CoordinatorCheckpoint(cohort.world.samples, cohort.begun, ledgers, cohort.rounds, cohort.saves, policy_state, plan)
+    return CoordinatorCheckpoint(
+        cohort.world.samples, cohort.begun, ledgers, cohort.rounds, cohort.saves, policy_state, plan
+    )
 
 
 def reopen(world: World, ranks: tuple[RankState, ...], books: CoordinatorCheckpoint) -> CoordinatorState:

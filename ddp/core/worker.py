@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Pace, RankCommand, Save, SendState, Stop, Train
+from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Pace, RankCommand, Save, SendState, Stop, Train
 from ddp.core.errors import ProtocolError
 from ddp.core.spans import Batch, measure
 from ddp.core.values import replace

@@ -16,7 +16,7 @@ from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
 from ddp.data.feed import BatchLoader, feed
 from ddp.data.source import texts
-from ddp.data.visits import Sampler, EpochOrder, refuse_part
+from ddp.data.visits import EpochOrder, Sampler, refuse_part
 
 
 class DataLoader:

@@ -243,7 +243,9 @@ class _Engine:
         if any(one.error for one in saved):
             return
         windows, begun = self._windows, mark.epochs + len(ledgers)
-        books = CoordinatorCheckpoint(self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan)
+        books = CoordinatorCheckpoint(
+            self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan
+        )
         files = tuple(file for one in saved for file in one.files)
         members = tuple(range(len(self._loops)))
         solo.publish(self._job, Publish(index, members, files, books, reason), self._emit)

@@ -19,7 +19,7 @@ from ddp.graph.crew import TimedWorkers, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
 from ddp.graph.flow import Flow, FlowOutput
-from ddp.graph.parallel import ReplicaBatch, Pass
+from ddp.graph.parallel import Pass, ReplicaBatch
 from ddp.graph.scatter import piece, samples
 from ddp.graph.turns import SerializedRng
 from ddp.graph.windows import Windows

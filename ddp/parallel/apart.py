@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ddp.comm.transports.base import MAX
 from ddp.parallel.group import Group
-from ddp.runtime.transports.base import MAX
 
 SAMPLE = 1024
 """Values that are looked at of each parameter. A step moves nearly all of them."""

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, open_store, stand, unread
+from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken
+from ddp.comm.transports.gloo import OPS
 from ddp.core.errors import Exhausted, RankLost
-from ddp.parallel.meeting import NAMES, StoreExchange, TorchTransport, open_store, stand, unread
-from ddp.runtime.transports.base import MEAN, SUM, ExchangeBroken
-from ddp.runtime.transports.gloo import OPS
 
 TIMEOUT_S = 300.0
 """How long a collective waits, seconds."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.transports.base import MEAN, SUM
 from ddp.core.buckets import Item, Launches, assign
 from ddp.parallel.agreement import layout
 from ddp.parallel.apart import Moved, compare
 from ddp.parallel.group import Group
 from ddp.runtime.sparse import dense
-from ddp.runtime.transports.base import MEAN, SUM
 
 TAIL = 4
 

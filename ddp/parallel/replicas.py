@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.transports.base import MAX, SUM
 from ddp.parallel.agreement import ParameterGuard, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
 from ddp.runtime.sparse import dense
-from ddp.runtime.transports.base import MAX, SUM
 
 
 class Replicas:

@@ -31,7 +31,7 @@ from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.world import World
 from ddp.runtime.backends.facts import facts_of
 from ddp.runtime.books import contradiction, revived
-from ddp.runtime.identity import RunIdentity, Origin, origin
+from ddp.runtime.identity import Origin, RunIdentity, origin
 from ddp.runtime.task import Job
 
 VERSION = 5

@@ -11,15 +11,15 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import MAX
 from ddp.core.events import Probe, Sums
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
-from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.meter import Meter
 from ddp.runtime.sums import sums_of
-from ddp.runtime.transports.base import MAX
 
 
 class InStep(Protocol):

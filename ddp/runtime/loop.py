@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.spans import Batch
@@ -24,7 +25,6 @@ from ddp.runtime.books import MOST
 from ddp.runtime.clock import now
 from ddp.runtime.flat import savable
 from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.heart import Heartbeat
 from ddp.runtime.identity import origin
 from ddp.runtime.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.runtime.norms import least_samples

@@ -12,13 +12,14 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Save, SendState, Stop, Train
+from ddp.comm.transports.base import ExchangeBroken, broken
+from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
 from ddp.runtime import clock
-from ddp.runtime.backends.base import Backend, AverageResult, load
+from ddp.runtime.backends.base import AverageResult, Backend, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
@@ -27,7 +28,6 @@ from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.origin import origin
 from ddp.runtime.orphans import bind_rank
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import ExchangeBroken, broken
 
 
 def main(job: Job, rank: int, connection: Connection) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ddp.runtime.life import ProcessLock, ended
+from ddp.comm.process_lock import ProcessLock, ended
 from ddp.runtime.shortage import enough
 
 ROOM = 1 << 30

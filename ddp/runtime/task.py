@@ -96,7 +96,7 @@ class Job:
     averaging: Averaging = field(default_factory=Averaging)
     """What an average is made of, and what becomes of it."""
     transport: str = "auto"
-    """What collectives go through: a key of `ddp.runtime.transports.TRANSPORTS`, or `auto`: the fastest that applies."""
+    """What collectives go through: a key of `ddp.comm.transports.TRANSPORTS`, or `auto`: the fastest that applies."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     speeds: tuple[float, ...] = ()

@@ -20,7 +20,9 @@ class Meetings:
         self._act = act
         self._ranks, self._timeline, self._deadline_s = ranks, ranks.timeline, ranks.world.deadline_s
         self._beat_s = self._deadline_s / 5
-        self._collectives = SimulatedCollectives(self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn)
+        self._collectives = SimulatedCollectives(
+            self._timeline.after, ranks.costs.wire_s, self._beat_s, self._beat, torn
+        )
 
     def die(self, rank: int) -> None:
         """The process of `rank` is gone."""

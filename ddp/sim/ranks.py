@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, RankCommand, Save, SendState, Stop
+from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, RankCommand, Save, SendState, Stop
 from ddp.core.events import Averaged, Evaluated, Failed, Finished, RankEvent, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.worker import Action, Idle, Step, Worker

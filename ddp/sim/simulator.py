@@ -50,7 +50,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self._timeline = EventQueue()
-        self._crew = SimulatedRanks(self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn)
+        self._crew = SimulatedRanks(
+            self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
+        )
         self.ranks = self._crew.all
         self.trained: list[TrainedBatch] = self._crew.trained
         """All steps of all ranks, in the order of their ends."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
-from ddp.core.summary import TrainingClock, Scalars, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
+from ddp.core.summary import Scalars, TrainingClock, ended, evaluation, mean_loss, scalar_means, scalars_by_rank
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import cli, environment
+from bench.base import environment
+from bench.command import cli
 from ddp.runtime import forkserver
 from ddp.runtime.engines import ENGINES
 from tests.bench import fake_engine

@@ -15,7 +15,7 @@ import uvicorn
 
 from bench.dashboard import server
 from bench.dashboard.listening import listen
-from bench.runfolder import CONFIG, EVENTS, RunWriter
+from bench.results.runfolder import CONFIG, EVENTS, RunWriter
 from ddp.core import events
 from ddp.runtime.codec import encode
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import count, islice, product
 from pathlib import Path
 
-from bench.runfolder import CONFIG, EVENTS, METRICS
-from bench.schema import Metrics
+from bench.results.runfolder import CONFIG, EVENTS, METRICS
+from bench.results.schema import Metrics
 from ddp.runtime.codec import encode
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bench.analyze import analyze
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
-from bench.schema import Metrics
-from bench.spec import RunSpec
+from bench.results.analyze import analyze
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.results.schema import Metrics
+from bench.runner.spec import RunSpec
 from ddp.core import commands, events
 from ddp.runtime.codec import Record, encode
 

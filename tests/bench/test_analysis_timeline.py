@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.analysis.stream import sort
-from bench.analysis.stretches import clipped, common, seconds, union
-from bench.analysis.timeline import arrivals, overlap, step_times, straggler_index
-from bench.runfolder import find_runs
+from bench.results.analysis.stream import sort
+from bench.results.analysis.stretches import clipped, common, seconds, union
+from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
+from bench.results.runfolder import find_runs
 from ddp.core.events import Finished, Ready, Reduced, Slice, Snapshot
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec, write_run
 

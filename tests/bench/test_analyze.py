@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.analyze import analyze
-from bench.schema import SCHEMA_FILE, Metrics, RankTime, json_schema
+from bench.base.places import METRICS_SCHEMA
+from bench.results.analyze import analyze
+from bench.results.schema import Metrics, RankTime, json_schema
 from ddp.core import commands, events
 from ddp.runtime.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, closed, make_metrics, make_records, make_spec
@@ -23,7 +24,7 @@ def total(rank: RankTime) -> float:
 
 
 def test_exported_schema_is_current() -> None:
-    assert SCHEMA_FILE.read_text() == json_schema(), "run: python -m bench.schema"
+    assert METRICS_SCHEMA.read_text() == json_schema(), "run: python -m bench.results.schema"
 
 
 def test_what_ranks_could_do_alone_is_not_known_where_collectives_hide_in_their_computing() -> None:

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bench import report, summary
-from bench.cells import cells, solo_of
-from bench.exitcodes import Exit
+from bench import report
+from bench.base.exitcodes import Exit
+from bench.command import summary
 from bench.report import write_report
 from bench.report.differences import qualities
 from bench.report.page import Page
 from bench.report.reaching import reach
 from bench.report.sections import curves
 from bench.report.sections.changes import Pair
-from bench.runfolder import CONFIG, find_runs
+from bench.results.cells import cells, solo_of
+from bench.results.runfolder import CONFIG, find_runs
 from bench.validate.library import load
 from tests.bench.references import FIVE, baselines, cell, put, with_eval
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run

@@ -14,10 +14,10 @@ import pytest
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from bench import cli
-from bench.reproduce import command
-from bench.runfolder import find_runs
-from bench.words import readable
+from bench.command import cli
+from bench.command.overrides import readable
+from bench.results.rerun_command import command
+from bench.results.runfolder import find_runs
 from models import MODELS, mlp
 from models.data import DATA, Entry
 from tests.bench import fake_engine
@@ -276,7 +276,7 @@ def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatc
     def refuse(source, destination):
         raise PermissionError(13, "Permission denied", str(destination))
 
-    monkeypatch.setattr("bench.runfolder._replace", refuse)
+    monkeypatch.setattr("bench.results.runfolder._replace", refuse)
     assert quiet(*SOLO) == 5
     (folder,) = Path("runs/mlp/solo").iterdir()
     assert {"metrics.json", "events.jsonl", "timeline.json"} <= {path.name for path in folder.iterdir()}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.reproduce import command
-from bench.runfolder import find_runs
+from bench.results.rerun_command import command
+from bench.results.runfolder import find_runs
 from tests.bench.test_cli import SOLO
 from tests.models.data_files import picture, write_images
 

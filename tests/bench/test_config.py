@@ -9,11 +9,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.complaints import complain, known_keys
-from bench.config import Config, register, typed
-from bench.listing import CONF, presets
-from bench.plan import mode_name
-from bench.words import in_our_words, readable
+from bench.base.places import CONF
+from bench.command.hydra_errors import complain, known_keys
+from bench.command.listing import presets
+from bench.command.overrides import in_our_words, readable
+from bench.runner.config import Config, register, typed
+from bench.runner.plan import mode_name
 from ddp.core.policies import POLICIES
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.cells import cells
-from bench.runfolder import Run
+from bench.results.cells import cells
+from bench.results.runfolder import Run
 from benchmarks.convergence import SCALES, main, paired, table
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 

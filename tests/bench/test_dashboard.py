@@ -9,8 +9,8 @@ from pathlib import Path
 from bench.dashboard import tree
 from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard
 from bench.dashboard.tail import Tail
-from bench.journal import Journal
-from bench.runfolder import EVENTS, RunWriter
+from bench.results.runfolder import EVENTS, RunWriter
+from bench.runner.journal import Journal
 from ddp.core import events
 from ddp.runtime.codec import encode
 from tests.bench.dashboards import begin, line, progress

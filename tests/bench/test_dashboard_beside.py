@@ -12,7 +12,7 @@ import pytest
 
 from bench.dashboard.beside import DashboardProcess
 from bench.dashboard.board import ROW
-from bench.runfolder import find_runs
+from bench.results.runfolder import find_runs
 from tests.bench.conftest import Bench
 from tests.bench.dashboards import messages, until
 from tests.bench.streams import make_records, make_spec, write_run

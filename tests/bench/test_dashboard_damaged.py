@@ -12,7 +12,7 @@ from bench.dashboard import tree, view
 from bench.dashboard.about import RunCard
 from bench.dashboard.board import LIVE, ROW, RunBoard, whole
 from bench.dashboard.state import DashboardState
-from bench.runfolder import CONFIG, EVENTS, METRICS
+from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from ddp.core import commands
 from ddp.runtime.codec import encode
 from tests.bench.dashboards import begin, line, progress

@@ -11,7 +11,7 @@ import pytest
 
 from bench.dashboard import page
 from bench.dashboard.board import whole
-from bench.runfolder import CONFIG
+from bench.results.runfolder import CONFIG
 from tests.bench.conftest import Bench
 from tests.bench.dashboards import HOSTILE, begin
 from tests.bench.streams import make_spec, write_run

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
-from bench.dashboard.series import TimeBin, Series, halved, spread
+from bench.dashboard.series import Series, TimeBin, halved, spread
 from bench.dashboard.state import POINTS, DashboardState, fold, thinned
 from ddp.core import commands, events
 from ddp.runtime.codec import Record

@@ -17,7 +17,7 @@ import pytest
 from bench.dashboard import server, tree
 from bench.dashboard.board import ABOUT, LIVE, ROW
 from bench.dashboard.server import names_us
-from bench.runfolder import EVENTS
+from bench.results.runfolder import EVENTS
 from tests.bench.dashboards import begin, line, messages, progress, serving
 from tests.bench.streams import make_spec, write_run
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from bench.dashboard import page as pages
 from bench.dashboard.board import whole
-from bench.runfolder import METRICS
+from bench.results.runfolder import METRICS
 from tests.bench.streams import make_metrics, make_spec, write_run
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401

@@ -2,8 +2,8 @@ from importlib.metadata import PackageNotFoundError
 
 import psutil
 
-from bench import environment
-from bench.environment import Usage
+from bench.base import environment
+from bench.base.environment import Usage
 
 
 def test_it_never_fails_without_git(monkeypatch):

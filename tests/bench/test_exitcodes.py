@@ -1,6 +1,6 @@
 import pytest
 
-from bench.exitcodes import STATUS, Exit, gravest
+from bench.base.exitcodes import STATUS, Exit, gravest
 
 
 def test_the_table_is_as_documented():
@@ -19,7 +19,7 @@ def test_the_table_is_as_documented():
 def test_every_status_has_a_code():
     from typing import get_args
 
-    from bench.schema import Status
+    from bench.results.schema import Status
 
     assert STATUS.keys() == set(get_args(Status))
 

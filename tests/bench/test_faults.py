@@ -11,16 +11,16 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from bench import summary
-from bench.analysis.stream import sort
-from bench.exitcodes import Exit
-from bench.progress import Monitor
+from bench.base.exitcodes import Exit
+from bench.command import summary
 from bench.report import write_report
-from bench.reproduce import command
-from bench.runfolder import find_runs
-from bench.schema import Metrics, json_schema
+from bench.results.analysis.stream import sort
+from bench.results.rerun_command import command
+from bench.results.runfolder import find_runs
+from bench.results.schema import Metrics, json_schema
+from bench.runner.progress import Monitor
 from bench.timeline import make_trace, write_timeline
-from bench.trace import violations
+from bench.timeline.trace import violations
 from bench.validate import validate
 from ddp.core import commands, events
 from ddp.core.faults import parse

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from bench.cells import Sample
-from bench.figures import metric, plural
+from bench.base.figures import metric, plural
 from bench.report.page import count, fixed, number
+from bench.results.cells import Sample
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.journal import Journal
-from bench.runfolder import write_text
+from bench.results.runfolder import write_text
+from bench.runner.journal import Journal
 from ddp.core.events import Alive
 from tests.bench.conftest import Bench
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from bench.analysis.stream import sort
 from bench.dashboard.state import POINTS, DashboardState, fold
 from bench.dashboard.view import row
-from bench.resume import _Counting
+from bench.results.analysis.stream import sort
+from bench.runner.resume import _Counting
 from bench.timeline import write_timeline
 from bench.validate.checks import evaluation
 from bench.validate.records import Records
@@ -227,4 +227,6 @@ def test_what_a_checkpoint_holds_is_found_without_a_look_at_all_of_it() -> None:
 
 
 def _books(ledger: Ledger) -> CoordinatorCheckpoint:
-    return CoordinatorCheckpoint(epoch_samples=0, begun=2, ledgers=(ledger,), rounds=0, saves=0, policy_state=None, plan=None)
+    return CoordinatorCheckpoint(
+        epoch_samples=0, begun=2, ledgers=(ledger,), rounds=0, saves=0, policy_state=None, plan=None
+    )

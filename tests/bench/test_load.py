@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench.runfolder import CONFIG, EVENTS, find_runs
+from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from tests.bench.streams import make_spec, write_run
 
 

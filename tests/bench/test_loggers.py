@@ -16,7 +16,7 @@ from bench import loggers
 from bench.loggers import beside
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import recorded
-from bench.runfolder import CONFIG, find_runs
+from bench.results.runfolder import CONFIG, find_runs
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
 

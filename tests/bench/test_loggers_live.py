@@ -15,7 +15,7 @@ from bench import loggers
 from bench.loggers.follow import RunFollower
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
 from ddp.core.events import Evaluated
 from ddp.runtime.codec import Record
 from tests.bench.dashboards import until

@@ -19,15 +19,15 @@ import psutil
 import pytest
 from torch.distributed import HashStore
 
-from bench import machines
-from bench.asked import Machine, warnings_of
-from bench.cli import BASELINES
-from bench.config import Choice, ClusterConfig, Config
-from bench.machines import Machines, Seat, attended, interface_of, seat
-from bench.run import run
-from bench.usage import UsageError
+from bench.base.places import BASELINES
+from bench.base.usage import UsageError
+from bench.runner import machines
+from bench.runner.config import Choice, ClusterConfig, Config
+from bench.runner.config_checks import Machine, warnings_of
+from bench.runner.machines import Machines, Seat, attended, interface_of, seat
+from bench.runner.run import run
 from ddp.core.errors import ProtocolError, RankLost
-from ddp.runtime.remote import secret
+from ddp.remote import secret
 from tests.bench.test_plan import BASE, planned
 
 ENVIRONMENT = {

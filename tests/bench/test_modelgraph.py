@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import models
-from bench.modelgraph import follow
+from bench.results.modelgraph import follow
 from models.data import data_set
 
 

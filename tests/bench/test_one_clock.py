@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.analysis.stream import sort
+from bench.command.summary import CellOutcome, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
 from bench.dashboard.state import DashboardState, fold
 from bench.loggers.recorded import recorded, schedule
-from bench.progress import Monitor
 from bench.report import write_report
-from bench.runfolder import CONFIG, EVENTS, METRICS, RunWriter
-from bench.schema import Metrics
-from bench.summary import CellOutcome, show_run
+from bench.results.analysis.stream import sort
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.results.schema import Metrics
+from bench.runner.progress import Monitor
 from bench.timeline import make_trace
 from ddp.core import commands, events
 from ddp.runtime.codec import Record, encode

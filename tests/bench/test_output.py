@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from bench import __main__ as entry
-from bench import cli
-from bench.usage import UsageError, usage
+from bench.base.usage import UsageError, usage
+from bench.command import cli
 
 
 def test_an_error_without_a_file_names_none() -> None:

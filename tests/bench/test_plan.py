@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.asked import Machine
-from bench.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.plan import plan
+from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.runner.config_checks import Machine
+from bench.runner.plan import plan
 from ddp.core.policies import POLICIES
 from models.data import DATA, DataOptions
 from models.setup import Recipe, Setup

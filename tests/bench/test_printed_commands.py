@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 
 import bench as package
-from bench import cli, environment
-from bench.listing import CONF
+from bench.base import environment
+from bench.base.places import CONF
+from bench.command import cli
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench
 
 SOURCES = Path(package.__file__).parent
 PRINTED = {
-    "cli.py",  # the name of a verb, before --help
-    "complaints.py",
-    "judging.py",
-    "launch.py",  # run by tests/runtime/test_shortage.py
-    "listing.py",
-    "reproduce.py",
-    "runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py
-    "summary.py",
+    "command/cli.py",  # the name of a verb, before --help
+    "command/hydra_errors.py",
+    "command/validate_command.py",
+    "runner/launch.py",  # run by tests/runtime/test_shortage.py
+    "command/listing.py",
+    "results/rerun_command.py",
+    "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py
+    "command/summary.py",
     "validate/further.py",
     "validate/reference.py",
     "validate/revision.py",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from bench import environment
-from bench.asked import Machine
-from bench.compose import compose
-from bench.config import typed
-from bench.plan import plan
+from bench.base import environment
+from bench.command.compose import compose
+from bench.runner.config import typed
+from bench.runner.config_checks import Machine
+from bench.runner.plan import plan
 from benchmarks import readme
 from models import load
 from models.data import DATA

@@ -9,10 +9,10 @@ import matplotlib.image
 import pandas as pd
 import pytest
 
-from bench.cells import cells
 from bench.report import write_report
-from bench.reproduce import command
-from bench.runfolder import find_runs
+from bench.results.cells import cells
+from bench.results.rerun_command import command
+from bench.results.runfolder import find_runs
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 
@@ -122,7 +122,7 @@ def test_commands_name_what_matters(tree: Path) -> None:
 
 
 def test_judging_imports_no_torch() -> None:
-    code = "import sys, bench.report, bench.validate, bench.analyze, bench.timeline; sys.exit('torch' in sys.modules)"
+    code = "import sys, bench.report, bench.validate, bench.results.analyze, bench.timeline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import pytest
 from playwright.sync_api import Page as Tab
 
-from bench import style
+from bench.base import style
 from bench.report import html, markdown, write_report
 from bench.report.blocks import Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts, plain, told
 from bench.report.page import Page

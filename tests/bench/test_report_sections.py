@@ -13,16 +13,16 @@ import pandas as pd
 import pytest
 
 from bench import report
-from bench.cells import cells
 from bench.report import write_report
 from bench.report.differences import MeanDifference, difference, ratio
 from bench.report.planned import ExperimentPoint, planned
 from bench.report.reaching import reach
 from bench.report.sections.profile import score
 from bench.report.sections.speedup import serial_fraction
-from bench.runfolder import find_runs
-from bench.schema import Metrics
-from bench.spec import RunSpec
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
+from bench.results.schema import Metrics
+from bench.runner.spec import RunSpec
 from tests.bench.generated import plant
 from tests.bench.references import baselines, cell, put
 from tests.bench.streams import make_metrics, make_spec, write_run

@@ -14,8 +14,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from bench.asked import Machine
-from bench.config import (
+from bench.base.places import CONF
+from bench.results.rerun_command import command, said
+from bench.results.runfolder import Run
+from bench.runner.config import (
     Choice,
     ClusterConfig,
     Config,
@@ -26,11 +28,9 @@ from bench.config import (
     register,
     typed,
 )
-from bench.listing import CONF
-from bench.plan import plan
-from bench.reproduce import command, said
-from bench.runfolder import Run
-from bench.spec import RunSpec
+from bench.runner.config_checks import Machine
+from bench.runner.plan import plan
+from bench.runner.spec import RunSpec
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from models.data import DATA

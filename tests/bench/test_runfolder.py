@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from bench.resume import agree
-from bench.runfolder import CONFIG, METRICS, NotInPlace, RunWriter, alive, find_runs, finished, read_records, write_text
-from bench.usage import UsageError, usage
+from bench.base.usage import UsageError, usage
+from bench.results.runfolder import (
+    CONFIG,
+    METRICS,
+    NotInPlace,
+    RunWriter,
+    alive,
+    find_runs,
+    finished,
+    read_records,
+    write_text,
+)
+from bench.runner.resume import agree
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
 KEY = ("mlp", "nccl_cadence")

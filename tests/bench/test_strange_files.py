@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import bench as api
-from bench.runfolder import CONFIG, EVENTS, GRAPH, METRICS
+from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS
 from ddp.runtime import checkpoint
 from tests import strange
 from tests.bench.conftest import Bench, faked

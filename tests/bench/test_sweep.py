@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from bench import planning
-from bench.compose import compose
+from bench.base.usage import UsageError
+from bench.command import planning
+from bench.command.compose import compose
 from bench.report.planned import planned
-from bench.runfolder import find_runs
-from bench.usage import UsageError
+from bench.results.runfolder import find_runs
 from ddp.runtime.engines import ENGINES, facts
 from ddp.runtime.scratch import OWNER
 from tests.bench.conftest import Bench

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.analysis.idle import by_cause, gaps
-from bench.analysis.stream import sort
+from bench.results.analysis.idle import by_cause, gaps
+from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
-from bench.trace import Trace, violations
+from bench.timeline.trace import Trace, violations
 from ddp.core import events
 from ddp.runtime.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec

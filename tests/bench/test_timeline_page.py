@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
-from bench.analysis.idle import gaps
-from bench.analysis.stream import sort
+from bench.results.analysis.idle import gaps
+from bench.results.analysis.stream import sort
 from bench.timeline import begin_timeline, launched_at, make_trace, write_timeline
 from bench.timeline.html import PARTS, SCRIPTS, content, page
 from bench.timeline.lanes import CATEGORIES
 from bench.timeline.packed import Interner, longest, pack, varints, zigzag
-from bench.trace import Span, Trace, nest, violations
+from bench.timeline.trace import Span, Trace, nest, violations
 from tests.bench.streams import LAUNCHED, make_records, make_spec
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401

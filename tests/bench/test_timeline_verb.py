@@ -14,7 +14,7 @@ import pytest
 
 from bench.timeline.rewrite import rewrite
 from bench.timeline.serve import UI, link, serve, server
-from bench.trace import violations
+from bench.timeline.trace import violations
 from ddp.core.events import Slice
 from ddp.runtime.codec import encode
 from tests.bench.conftest import Bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.runfolder import find_runs
+from bench.results.runfolder import find_runs
 from bench.validate import validate
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.exitcodes import Exit
+from bench.base.exitcodes import Exit
 from bench.validate import Terms, Verdict, exit_code, judge, validate
 from bench.validate.show import lines
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, put, verdicts, with_eval

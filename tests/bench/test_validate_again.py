@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench import cli
-from bench.again import told
-from bench.estimate import estimate
-from bench.exitcodes import Exit
-from bench.replay import Unfit, deviation
-from bench.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, write_text
+from bench.base.exitcodes import Exit
+from bench.command import cli
+from bench.command.rerun import told
+from bench.results.replay import Unfit, deviation
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, write_text
+from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
 from ddp.core.policies import POLICIES
 from ddp.core.world import World

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.cells import cells
-from bench.runfolder import find_runs
-from bench.schema import Metrics
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
+from bench.results.schema import Metrics
 from bench.validate.checks.curve import course
 from bench.validate.checks.target import expected, proven
 from bench.validate.checks.volume import formula

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import report, summary
-from bench.cells import Sample, cells
-from bench.exitcodes import Exit
+from bench import report
+from bench.base.exitcodes import Exit
+from bench.command import summary
 from bench.report.differences import difference
-from bench.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.results.cells import Sample, cells
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import CHECKS, Terms, Verdict, judge
 from bench.validate.revision import write_proposals
 from tests.bench.references import TODAY

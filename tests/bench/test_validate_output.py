@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.cells import cells
-from bench.exitcodes import Exit
+from bench.base.exitcodes import Exit
 from bench.report import markdown
 from bench.report.page import Page
 from bench.report.sections import banner
-from bench.runfolder import find_runs
+from bench.results.cells import cells
+from bench.results.runfolder import find_runs
 from bench.validate import Judgement, Terms, Verdict, github, judge
 from bench.validate.junit import xml
 from bench.validate.verdict import EXITS, Name
@@ -90,7 +90,7 @@ def test_equal_folders_give_equal_bytes(tmp_path: Path) -> None:
 def test_the_command_writes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench import cli
+    from bench.command import cli
 
     base = baselines(tmp_path)
     cell(tmp_path / "runs", "nccl_sync", (0.5,))
@@ -118,7 +118,7 @@ def test_the_command_writes_them(
 
 
 def test_too_few_seeds_can_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import cli
+    from bench.command import cli
 
     base = baselines(tmp_path)
     cell(tmp_path / "runs", "nccl_sync", FIVE[:2])
@@ -132,7 +132,7 @@ def test_too_few_seeds_can_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_runs_that_an_experiment_planned_are_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A sweep that was killed: what is there passes, and that is not all."""
-    from bench import cli
+    from bench.command import cli
 
     base = baselines(tmp_path)
     cell(tmp_path / "runs", "nccl_sync", FIVE[:3])

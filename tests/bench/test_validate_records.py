@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.runfolder import EVENTS, METRICS
+from bench.results.runfolder import EVENTS, METRICS
 from bench.validate import Terms, judge
 from bench.validate.library import load
 from ddp.core.events import Averaged, Evaluated, Progress, Ready, Snapshot

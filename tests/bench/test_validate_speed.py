@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.environment import BUSY
-from bench.exitcodes import Exit
+from bench.base.environment import BUSY
+from bench.base.exitcodes import Exit
 from bench.validate import Terms, judge
 from bench.validate.propose import SLOWER
 from bench.validate.revision import accept, write_proposals
@@ -84,7 +84,7 @@ def test_a_noisy_baseline_does_not_allow_more(tmp_path: Path) -> None:
 
 
 def test_the_margin_is_what_was_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import cli
+    from bench.command import cli
 
     proposals, base = str(tmp_path / "proposals"), tmp_path / "base"
     words = ["baseline", "propose", str(timed(tmp_path / "runs", QUIET)), "--out", proposals, "--baseline", str(base)]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.cells import cells, solo_of
 from bench.report.differences import qualities
 from bench.report.page import Page
-from bench.runfolder import CONFIG, find_runs
+from bench.results.cells import cells, solo_of
+from bench.results.runfolder import CONFIG, find_runs
 from bench.validate import Terms, judge
 from bench.validate.library import load
 from bench.validate.revision import accept, write_proposals

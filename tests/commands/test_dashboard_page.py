@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from bench.dashboard import page as pages
 from bench.dashboard.board import whole
-from bench.runfolder import CONFIG, EVENTS
+from bench.results.runfolder import CONFIG, EVENTS
 from tests.bench.dashboards import HOSTILE, begin, serving, until
 from tests.bench.streams import lines, make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401

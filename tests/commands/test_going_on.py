@@ -8,7 +8,7 @@ import shlex
 import signal
 from pathlib import Path
 
-from bench.runfolder import find_runs
+from bench.results.runfolder import find_runs
 from tests.warm import PICTURES, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 import torch
 
-from bench.resume import earlier, locate
-from bench.runfolder import METRICS, RunWriter, find_runs, read_records
+from bench.results.runfolder import METRICS, RunWriter, find_runs, read_records
+from bench.runner.resume import earlier, locate
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
 from ddp.runtime.checkpoint import find

@@ -17,7 +17,9 @@ from ddp.data.visits import EpochOrder
 CPU = torch.device("cpu")
 
 
-def make(source: Any, kind: str, augment: Any = None, seed: int = 5, deadline_s: float = 20.0, **more: Any) -> BatchLoader:
+def make(
+    source: Any, kind: str, augment: Any = None, seed: int = 5, deadline_s: float = 20.0, **more: Any
+) -> BatchLoader:
     found, note = feed(source, EpochOrder(seed, len(source)), CPU, Loading(kind, **more), augment, deadline_s)
     assert note == ""
     assert found.kind == kind

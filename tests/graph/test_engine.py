@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.analyze import analyze
+from bench.results.analyze import analyze
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import Plan, Publish
 from ddp.core.errors import Diverged, RankFailed

@@ -172,7 +172,7 @@ def test_one_process_alone_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_alone_is_refused_where_ranks_share_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddp.parallel.meeting._common_folder", lambda board, rank, held: (False, Path()))
+    monkeypatch.setattr("ddp.comm.store_exchange._common_folder", lambda board, rank, held: (False, Path()))
     for result in run_together(2, lambda group: None):
         with pytest.raises(ValueError, match="transport=memory needs all ranks on one host"):
             raise result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp.parallel.meeting import StoreExchange, _common_folder
+from ddp.comm.store_exchange import StoreExchange, _common_folder
 
 
 class Told(StoreExchange):

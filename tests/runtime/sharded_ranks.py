@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.collectives import Collectives
+from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import TransportConfig as Place
+from ddp.comm.transports.base import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
-from ddp.runtime.heart import Heartbeat
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.memory import TensorWatch, kinds
 from ddp.runtime.sharding.zero1 import TransportConfig, Zero, Zero1
 from ddp.runtime.sharding.zero2 import Zero2
 from ddp.runtime.sharding.zero3 import Zero3
-from ddp.runtime.transports.base import TransportConfig as Place
-from ddp.runtime.transports.base import choose
 from tests.processes import exit_codes
 
 KINDS: dict[str, Callable[[TransportConfig], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from ddp.comm.transports.base import ExchangeBroken
 from ddp.core.averaging import WIRES, Averaging
 from ddp.core.commands import Average, Join
 from ddp.core.spans import Batch
@@ -26,7 +27,6 @@ from ddp.runtime.buffers import signed
 from ddp.runtime.loop import TrainingLoop
 from ddp.runtime.mean import average
 from ddp.runtime.task import Job, Task
-from ddp.runtime.transports.base import ExchangeBroken
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
 from tests.runtime.test_averaging import quadratic

@@ -380,7 +380,9 @@ def laid_down(folder: Path, index: int, samples: int = 10) -> tuple[Job, Publish
     job = Job(toy.task, 9, 8, 0, 1, None, "nccl", folder, checkpoint_folder=folder)  # type: ignore[arg-type]
     files = tuple(checkpoint.lay_down(folder, index, name, {}) for name in ("rank-0.pt", MODEL))
     ledgers = (Ledger(0, samples).merge(((0, 5),)).reopen(),)
-    return job, Publish(index, (0,), files, CoordinatorCheckpoint(samples, 1, ledgers, 0, index + 1, None, None), "test")
+    return job, Publish(
+        index, (0,), files, CoordinatorCheckpoint(samples, 1, ledgers, 0, index + 1, None, None), "test"
+    )
 
 
 def test_what_is_not_ours_in_the_folder_stays(tmp_path: Path) -> None:

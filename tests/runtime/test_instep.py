@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.collectives import Collectives
+from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import TransportConfig as Place
+from ddp.comm.transports.base import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
-from ddp.runtime.heart import Heartbeat
 from ddp.runtime.instep import GradientAverage
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.zero1 import TransportConfig
-from ddp.runtime.transports.base import TransportConfig as Place
-from ddp.runtime.transports.base import choose
 from tests.runtime.sharded_ranks import KINDS, slices
 from tests.threads import in_threads, sound
 
@@ -228,7 +228,7 @@ def test_a_settled_model_is_an_ordinary_one_and_may_be_sharded_again(ranks: Any,
 
 def test_a_collective_after_a_long_time_begins_with_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 1.0, 2.0, 20.0, 21.0))
-    monkeypatch.setattr("ddp.runtime.heart.now", lambda: next(times))
+    monkeypatch.setattr("ddp.comm.heartbeat.now", lambda: next(times))
     beats: list[int] = []
     heart = Heartbeat(10.0, lambda: beats.append(1))
     for known in (0, 1):

@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import nn
 
-from bench.config import Choice, ClusterConfig
+from bench.runner.config import Choice, ClusterConfig
+from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
 from ddp.runtime.engines import ENGINES, facts
-from ddp.runtime.heart import Heartbeat
 from ddp.runtime.task import Task, Tensors
-from ddp.runtime.transports.base import ExchangeBroken, broken
 from tests.bench.test_plan import planned
 from tests.runtime import toy
 from tests.runtime.conftest import Play

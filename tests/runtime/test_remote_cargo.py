@@ -13,16 +13,16 @@ import msgspec
 import pytest
 
 from ddp.core.averaging import Averaging
-from ddp.core.commands import LoadState, Apply, Average
+from ddp.core.commands import Apply, Average, LoadState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
+from ddp.remote import order
+from ddp.remote.cargo import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
+from ddp.remote.link import FILE, MESSAGE, message
 from ddp.runtime.codec import encode
-from ddp.runtime.remote import order
-from ddp.runtime.remote.cargo import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
-from ddp.runtime.remote.link import FILE, MESSAGE, message
 from ddp.runtime.task import Job
 from tests.runtime import toy
 

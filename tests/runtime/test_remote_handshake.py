@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from ddp.runtime.remote import handshake
-from ddp.runtime.remote.handshake import MAGIC, NONCE, NoProof, introduce, shared_key, welcome
-from ddp.runtime.remote.wire import LinkLost
+from ddp.remote import handshake
+from ddp.remote.handshake import MAGIC, NONCE, NoProof, introduce, shared_key, welcome
+from ddp.remote.wire import LinkLost
 from tests.runtime.loopback import KEY, RUN
 
 

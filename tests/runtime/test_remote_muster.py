@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from ddp.core.errors import RankLost
-from ddp.runtime.remote import muster, outpost
-from ddp.runtime.remote.cargo import FileMirror, from_rank
-from ddp.runtime.remote.handshake import MAGIC, introduce
-from ddp.runtime.remote.link import CLOCK, ENDED, FILE, HELLO
-from ddp.runtime.remote.muster import Company, RendezvousServer, RemoteRank
-from ddp.runtime.remote.outpost import NodeAgent, Post, arrive
-from ddp.runtime.remote.wire import LinkLost
+from ddp.remote import muster, outpost
+from ddp.remote.cargo import FileMirror, from_rank
+from ddp.remote.handshake import MAGIC, introduce
+from ddp.remote.link import CLOCK, ENDED, FILE, HELLO
+from ddp.remote.muster import Company, RemoteRank, RendezvousServer
+from ddp.remote.outpost import NodeAgent, Post, arrive
+from ddp.remote.wire import LinkLost
 from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
 
@@ -81,7 +81,9 @@ def test_who_comes_while_there_are_no_descriptors_is_met_later(
     second.close()
 
 
-def test_who_is_turned_away_because_of_strangers_comes_again(company: RendezvousServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_turned_away_because_of_strangers_comes_again(
+    company: RendezvousServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(company, "_strangers", threading.Semaphore(1))
     stranger = socket.create_connection(company.address)
     threading.Timer(0.5, stranger.close).start()

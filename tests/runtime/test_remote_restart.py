@@ -17,7 +17,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 from tests.runtime.test_remote_run import ended, kept, the_run, told
 from tests.warm import PICTURES, Process, Warm, wait_for
 

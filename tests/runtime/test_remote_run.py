@@ -21,7 +21,7 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from bench.runfolder import Run, find_runs
+from bench.results.runfolder import Run, find_runs
 from tests.warm import Process, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")

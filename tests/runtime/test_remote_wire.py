@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ddp.runtime.remote.cargo import read
-from ddp.runtime.remote.link import BEAT, FILE, MOST_BEAT_S, Link
-from ddp.runtime.remote.wire import MOST, TAG, Keys, LinkLost, Wire
+from ddp.remote.cargo import read
+from ddp.remote.link import BEAT, FILE, MOST_BEAT_S, Link
+from ddp.remote.wire import MOST, TAG, Keys, LinkLost, Wire
 from tests.runtime.loopback import for_ever
 
 KEYS = Keys(b"down", b"up")

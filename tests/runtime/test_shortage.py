@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.runfolder import read_object
+from bench.results.runfolder import read_object
 from ddp.core.errors import Exhausted
 from ddp.runtime import memory, scratch
 from ddp.runtime.ranks import RankProcesses

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.runtime.transports import TRANSPORTS
-from ddp.runtime.transports.base import MAX, MEAN, SUM, ExchangeBroken, TransportConfig, Transport, choose
-from ddp.runtime.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
+from ddp.comm.transports import TRANSPORTS
+from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Transport, TransportConfig, choose
+from ddp.comm.transports.memory import PIECE, SMALL_BYTES, STAGE_BYTES
 from tests.processes import exit_codes
 
 CPU = [name for name in TRANSPORTS if name != "nccl"]

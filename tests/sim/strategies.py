@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddp.core.commands import LoadState, Apply, Average, Evaluate, Join, Reduce, SendState, Stop
+from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Reduce, SendState, Stop
 from ddp.core.faults import Fault
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
-from bench.analysis.faults import notes
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, Verdicts, plain, told
 from bench.report.page import LINES, NONE, Page, more
-from bench.schema import FaultRow, Metrics
+from bench.results.analysis.faults import notes
+from bench.results.schema import FaultRow, Metrics
 from bench.validate import Verdict
 
 ROWS = 400

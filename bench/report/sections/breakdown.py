@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.cells import Cell, Workload
+from bench.base.style import CATEGORIES, brief
 from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.page import SERIES, Page, more, table
-from bench.style import CATEGORIES, brief
+from bench.results.cells import Cell, Workload
 
 LABEL_FROM = 0.06
 """Shares from here on carry their number."""

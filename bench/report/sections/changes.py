@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bench import figures
-from bench.cells import Cell
-from bench.figures import plural
+from bench.base import figures
+from bench.base.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import gap
 from bench.report.differences import MeanDifference, difference, ratio
 from bench.report.page import LINES, NONE, Page, more, table
-from bench.schema import Metrics
+from bench.results.cells import Cell
+from bench.results.schema import Metrics
 
 Value = Callable[[Metrics], float | None]
 RATIOS: dict[str, tuple[Value, bool]] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Code, Heading, Text, told
 from bench.report.page import Page, more
-from bench.reproduce import command
+from bench.results.rerun_command import command
 
 COMMANDS = 200
 """Cells whose command is shown."""

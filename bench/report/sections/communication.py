@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.cells import Cell, Sample
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import NONE, Page, count, number, percent, table
-from bench.runfolder import Run
+from bench.results.cells import Cell, Sample
+from bench.results.runfolder import Run
 from bench.validate.checks.volume import formula
 
 

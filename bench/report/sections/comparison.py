@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.compare import Rival, dagger, gap, rivals
 from bench.report.page import NONE, Page, count, fixed, levels, number, percent, table
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 
 
 def section(page: Page) -> list[Block]:

@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from bench import figures
-from bench.cells import Cell, Workload
-from bench.figures import plural
+from bench.base import figures
+from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, told
 from bench.report.compare import is_fraction
 from bench.report.page import SERIES, Page, more
+from bench.results.cells import Cell, Workload
 
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""

@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bench.cells import Cell, Workload
+from bench.base.style import brief
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.page import NONE, Page, more, table
-from bench.schema import Elche, Metrics, WindowRow
-from bench.style import brief
+from bench.results.cells import Cell, Workload
+from bench.results.schema import Elche, Metrics, WindowRow
 
 COLUMNS, PANELS = 3, 9
 HEAD = 34

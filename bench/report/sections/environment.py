@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Callable
 
-from bench.environment import BUSY
-from bench.figures import plural
+from bench.base.environment import BUSY
+from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import Page, table
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 
 
 def section(page: Page) -> list[Block]:

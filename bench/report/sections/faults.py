@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Text, plain, told
 from bench.report.page import NONE, Page, table
-from bench.schema import FaultRow, Metrics
+from bench.results.schema import FaultRow, Metrics
 
 
 def section(page: Page) -> list[Block]:

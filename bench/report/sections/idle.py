@@ -7,11 +7,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.cells import Workload
+from bench.base.style import brief
 from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.idleness import KINDS, IdleShares
 from bench.report.page import NONE, SERIES, Page, more, number, table
-from bench.style import brief
+from bench.results.cells import Workload
 
 COLOURS = {
     "late rank": "#cc3311",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.page import LINES, Page, listed, more
 

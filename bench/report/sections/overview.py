@@ -7,17 +7,17 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
 
-from bench import figures
-from bench.cells import Cell, Workload, solo_of
-from bench.figures import plural
+from bench.base import figures
+from bench.base.figures import plural
+from bench.base.style import CATEGORIES
 from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
 from bench.report.compare import Rival, gap, ideal, rivals
 from bench.report.differences import Quality, qualities
 from bench.report.page import Page, listed, more, number
 from bench.report.reaching import reach
 from bench.report.sections.environment import crowding
-from bench.schema import Metrics, RankTime
-from bench.style import CATEGORIES
+from bench.results.cells import Cell, Workload, solo_of
+from bench.results.schema import Metrics, RankTime
 
 WORKLOADS = 8
 """Answered one by one."""

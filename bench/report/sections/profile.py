@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.cells import Cell
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.page import NONE, Page, listed, table
 from bench.report.reaching import Axis, reach
+from bench.results.cells import Cell
 
 LIMIT = 4.0
 """Slower than the best by more than this factor is as good as a miss (AlgoPerf, 2023)."""

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.cells import Workload, solo_of
+from bench.base.style import brief
 from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, Page, levels, more, table
-from bench.style import brief
+from bench.results.cells import Workload, solo_of
 
 VERDICTS = {
     "within": "as good: the interval is above −margin",

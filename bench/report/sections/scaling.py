@@ -3,11 +3,11 @@ bound of the ranks' own speeds."""
 
 from __future__ import annotations
 
-from bench.cells import Workload
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, dagger, ideal, rivals
 from bench.report.page import NONE, Page, fixed, percent, table
 from bench.report.sections.speedup import SpeedupPoint, draw, serial
+from bench.results.cells import Workload
 
 
 def section(page: Page) -> list[Block]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bench.cells import Cell, Workload
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.compare import Rival, gap
 from bench.report.page import NONE, Page, fixed, table
 from bench.report.sections.speedup import SpeedupPoint, draw, serial
+from bench.results.cells import Cell, Workload
 
 
 def task_of(cell: Cell) -> Workload:

@@ -7,12 +7,12 @@ import math
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.cells import Workload
-from bench.figures import plural
+from bench.base.figures import plural
+from bench.base.style import brief
 from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
 from bench.report.page import NONE, SERIES, Page, more, number, table
 from bench.report.reaching import Axis, Reach, reach
-from bench.style import brief
+from bench.results.cells import Workload
 
 NEVER = "not reached"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.cells import Cell
 from bench.report.blocks import Block, Heading, Picture, Text, plain, told
 from bench.report.page import Page, more, table
-from bench.runfolder import Run, located, there
+from bench.results.cells import Cell
+from bench.results.runfolder import Run, located, there
 from ddp import regular
 
 LINKS = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.figures import plural
+from bench.base.figures import plural
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bench.runfolder import Run
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import Records, apart, mean, records
 from bench.validate.verdict import Verdict, verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.schema import RankTime
+from bench.results.schema import RankTime
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 

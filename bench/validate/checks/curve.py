@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.schema import Metrics
+from bench.results.schema import Metrics
 from bench.validate.checks.levels import looked_at
 from bench.validate.findings import Case
 from bench.validate.reference import Curve, Reference

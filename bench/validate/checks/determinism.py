@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from bench.figures import plural
-from bench.schema import Metrics
+from bench.base.figures import plural
+from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.verdict import Verdict, verdict

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bench.runfolder import Run
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
 from bench.validate.reference import Sets

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.figures import plural
-from bench.runfolder import Run
-from bench.schema import LedgerTotals
+from bench.base.figures import plural
+from bench.results.runfolder import Run
+from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 

@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from bench import figures
-from bench.cells import Cell, Sample
-from bench.schema import Metrics
+from bench.base import figures
+from bench.results.cells import Cell, Sample
+from bench.results.schema import Metrics
 from bench.validate.findings import Case, LevelClaim
 from bench.validate.reference import Metric
 from bench.validate.statistics import Moments, compare, look

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.runfolder import Run
-from bench.schema import Metrics
+from bench.results.runfolder import Run
+from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
 from bench.validate.reference import Reference

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.environment import BUSY
-from bench.schema import Metrics
+from bench.base.environment import BUSY
+from bench.results.schema import Metrics
 from bench.validate.checks.levels import level, looked_at
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bench.analysis.faults import raised
-from bench.cells import Cell
-from bench.exitcodes import Exit
+from bench.base.exitcodes import Exit
+from bench.results.analysis.faults import raised
+from bench.results.cells import Cell
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 

@@ -6,8 +6,8 @@ times epochs. So shards that overlap show, orders that differ between ranks and 
 
 from __future__ import annotations
 
-from bench.figures import plural
-from bench.runfolder import Run
+from bench.base.figures import plural
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
 from bench.validate.records import Records, records
 from bench.validate.verdict import Verdict, verdict

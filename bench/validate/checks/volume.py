@@ -1,13 +1,13 @@
 """What ranks sent is what the way of training makes them send: as many meetings as it has, each with the whole model.
 
-`bench.analysis.volume` has the formula. On top comes what it leaves out: buffers, and a few bytes of bookkeeping a message.
+`bench.results.analysis.volume` has the formula. On top comes what it leaves out: buffers, and a few bytes of bookkeeping a message.
 """
 
 from __future__ import annotations
 
-from bench.analysis import volume
-from bench.runfolder import Run
-from bench.schema import Metrics
+from bench.results.analysis import volume
+from bench.results.runfolder import Run
+from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.verdict import Verdict, verdict
 

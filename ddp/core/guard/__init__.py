@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp.core.guard.base import STABLE, Guard, Report, GuardDecision
+from ddp.core.guard.base import STABLE, Guard, GuardDecision, Report
 from ddp.core.guard.growth import GrowthGuard
 from ddp.core.guard.level import LevelGuard
 from ddp.core.guard.none import NoGuard
@@ -14,4 +14,4 @@ GUARDS: dict[str, type[Guard]] = {
 }
 """Name -> frozen dataclass; its one setting is the divergence threshold."""
 
-__all__ = ["GUARDS", "STABLE", "Guard", "Report", "GuardDecision"]
+__all__ = ["GUARDS", "STABLE", "Guard", "GuardDecision", "Report"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, GuardDecision
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, GuardDecision, Report
 
 DECAY = 0.9
 NOISE_FLOOR = 1e-8

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ddp.core.guard.base import NUDGE_FACTOR, STABLE, Report, GuardDecision
+from ddp.core.guard.base import NUDGE_FACTOR, STABLE, GuardDecision, Report
 
 RING = 5
 RISING = 3

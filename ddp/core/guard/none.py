@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.guard.base import STABLE, Report, GuardDecision
+from ddp.core.guard.base import STABLE, GuardDecision, Report
 
 
 @dataclass(frozen=True)

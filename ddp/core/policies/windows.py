@@ -12,7 +12,7 @@ from ddp.core import elche
 from ddp.core.commands import Plan
 from ddp.core.elche import LARGEST, ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
-from ddp.core.guard import GUARDS, Guard, Report, GuardDecision
+from ddp.core.guard import GUARDS, Guard, GuardDecision, Report
 from ddp.core.values import replace
 from ddp.core.world import World
 

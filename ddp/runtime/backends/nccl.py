@@ -1,4 +1,4 @@
-"""`nccl`: replicas are averaged by a collective, in place, on the transport that applies (`ddp.runtime.transports`).
+"""`nccl`: replicas are averaged by a collective, in place, on the transport that applies (`ddp.comm.transports`).
 
 By default averages are taken in double precision over the wire: weight times value is exact there or off by far less than a
 float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.runtime.backends.base import AverageResult
 from ddp.runtime.backends.facts import BackendFacts
 from ddp.runtime.backends.transport import transport_of
 from ddp.runtime.clock import now
-from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import swapped
 from ddp.runtime.inner import InnerOptimizer
 from ddp.runtime.instep import GradientAverage, InStep
@@ -29,7 +30,6 @@ from ddp.runtime.mean import PIECE, pieces, ratio, square
 from ddp.runtime.outer import outer
 from ddp.runtime.sums import due, sums
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import MAX, SUM
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import TrainingLoop

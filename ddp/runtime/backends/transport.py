@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import Transport, TransportConfig, choose
 
 
 def transport_of(job: Job, rank: int, device: torch.device) -> Transport:

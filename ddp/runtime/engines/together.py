@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ddp.comm.collectives import Collectives
 from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
 from ddp.runtime.backends.base import AverageResult
 from ddp.runtime.backends.facts import BackendFacts
-from ddp.runtime.backends.transport import transport_of
 from ddp.runtime.backends.nccl import Reducer
-from ddp.runtime.collectives import Collectives
+from ddp.runtime.backends.transport import transport_of
 from ddp.runtime.engines import facts
 from ddp.runtime.instep import InStep
 from ddp.runtime.task import Job

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ddp.runtime.engines.together import FACTS, Reducer, runner
 from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 
-__all__ = ["FACTS", "Backend", "Reducer", "DistributedStep", "run"]
+__all__ = ["FACTS", "Backend", "DistributedStep", "Reducer", "run"]
 
 
 class DistributedStep(TorchStep):

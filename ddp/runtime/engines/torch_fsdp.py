@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from ddp.runtime.engines.together import FACTS, Reducer, runner
 from ddp.runtime.engines.torch_peer import TorchBackend, TorchStep
 
-__all__ = ["FACTS", "Backend", "Reducer", "FullyShardedStep", "run"]
+__all__ = ["FACTS", "Backend", "FullyShardedStep", "Reducer", "run"]
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.

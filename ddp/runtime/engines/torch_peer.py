@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp.comm.transports.base import ExchangeBroken
+from ddp.comm.transports.gloo import limit_collectives
 from ddp.core.commands import Join
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
@@ -25,8 +27,6 @@ from ddp.runtime.clock import now
 from ddp.runtime.engines.together import StepBackend
 from ddp.runtime.scalars import Scalars
 from ddp.runtime.task import Job
-from ddp.runtime.transports.base import ExchangeBroken
-from ddp.runtime.transports.gloo import limit_collectives
 
 if TYPE_CHECKING:
     from ddp.runtime.loop import TrainingLoop

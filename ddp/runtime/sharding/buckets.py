@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.runtime.collectives import Collectives
+from ddp.comm.collectives import Collectives
 from ddp.runtime.sharding.layout import Run
-from ddp.runtime.sharding.shards import ShardGroup, Shard
+from ddp.runtime.sharding.shards import Shard, ShardGroup
 from ddp.runtime.sparse import dense
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.runtime.collectives import Collectives
+from ddp.comm.collectives import Collectives
 from ddp.runtime.sharding.shards import Shard, cut
 from ddp.runtime.sharding.zero1 import ShardedStep
 

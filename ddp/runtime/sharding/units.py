@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.transports.base import Wait
 from ddp.runtime.sharding.layout import Run
 from ddp.runtime.sharding.shards import ShardGroup
-from ddp.runtime.transports.base import Wait
 
 Fetch = Callable[[Tensor, Tensor, list[Run]], Wait]
 METADATA = (

@@ -14,17 +14,17 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import MAX
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
 from ddp.runtime.clock import now
-from ddp.runtime.collectives import Collectives
 from ddp.runtime.flat import FlatState
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import InStep, meet_counters
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.layout import Run
 from ddp.runtime.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
-from ddp.runtime.transports.base import MAX
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ddp.runtime.clock import now
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import meet_counters
 from ddp.runtime.sharding.buckets import Buckets
-from ddp.runtime.sharding.zero1 import ShardedStep, ShardContext
+from ddp.runtime.sharding.zero1 import ShardContext, ShardedStep
 
 
 def largest(model: nn.Module) -> int:

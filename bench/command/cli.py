@@ -1,0 +1,238 @@
+"""The command line: the verbs and their arguments. Everything that is no verb is a configuration, and goes to Hydra.
+
+Imports a verb's code only when it is asked for, so that `list` and `--help` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from bench.base.exitcodes import Exit
+from bench.base.places import BASELINES
+from bench.base.usage import UsageError, path_of, there, usage
+from ddp.suggest import nearest
+
+RUNS = Path("runs")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the nearest valid option."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """The parsed arguments. Raises UsageError."""
+        parsed, strange = self.parse_known_args(arguments)
+        for word in strange:
+            best = nearest(word, self._option_string_actions)
+            self.error(f"unknown argument {word!r}" + (f"; did you mean {best}?" if best else ""))
+        return parsed
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run the command that `arguments` ask for; its exit code."""
+    verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
+    try:
+        return VERBS[verb](rest)
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return Exit.USAGE
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """What is read over a tree of runs is kept to the end: to search all of it for garbage again and again takes a sixth of
+    the time of a report, and finds next to nothing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _run(arguments: list[str]) -> int:
+    from bench.runner.run import run
+
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        from bench.runner.machines import attended, seat
+
+        place = seat(os.environ)
+        if place is not None:
+            return attended(place, lambda machines: run(arguments, tuple(VERBS), BASELINES, machines))
+    return run(arguments, tuple(VERBS), BASELINES)
+
+
+def _plan(arguments: list[str]) -> int:
+    from bench.command.planning import show
+
+    return show(arguments, tuple(VERBS))
+
+
+def _report(arguments: list[str]) -> int:
+    parser = _parser("report", "Write the report (Markdown, HTML and PNG) over a run folder or a tree of them.")
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--out", type=path_of, help="folder to write into (default: reports/<name of path>)")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts at its head compare with")
+    parser.add_argument(
+        "--previous", type=path_of, metavar="TREE", help="an earlier tree: what is new, gone and changed"
+    )
+    parser.add_argument(
+        "--experiment", metavar="NAME", help="what was planned (default: the experiment that writes there)"
+    )
+    asked = parser.read(arguments)
+    from bench.command.validate_command import some_runs
+    from bench.report import write_report
+
+    with usage(), _uncollected():
+        found = some_runs(asked.path)
+        for problem in found[1]:
+            print(f"bench: left out: {problem}", file=sys.stderr)
+        if not found[0]:
+            print(f"bench: no run in {asked.path} can be read: mend it, or train it again", file=sys.stderr)
+            return Exit.REFUSED
+        out = asked.out or Path("reports") / asked.path.resolve().name
+        beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
+        print(write_report(asked.path, out, found=found, **beside))
+    return Exit.OK
+
+
+def _validate(arguments: list[str]) -> int:
+    from bench.command import validate_command
+
+    codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
+    parser = _parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
+    validate_command.add_validate(parser, RUNS, BASELINES)
+    asked = parser.read(arguments)
+    with _uncollected():
+        return validate_command.validate(asked)
+
+
+def _baseline(arguments: list[str]) -> int:
+    from bench.command import validate_command
+
+    parser = _parser("baseline", "Make, change and look at the baselines that validation compares with.")
+    validate_command.add_baseline(parser, RUNS, BASELINES)
+    return validate_command.baseline(parser.read(arguments))
+
+
+def _rerun(arguments: list[str]) -> int:
+    parser = _parser(
+        "rerun", "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
+    )
+    parser.add_argument("path", type=path_of, help="run folder")
+    asked = parser.read(arguments)
+    from bench.command.rerun import rerun
+
+    return rerun(asked.path)
+
+
+def _replay(arguments: list[str]) -> int:
+    parser = _parser("replay", "Feed the recorded events of a run to the core and demand the recorded commands.")
+    parser.add_argument("path", type=path_of, help="run folder")
+    asked = parser.read(arguments)
+    from bench.command.rerun import replay
+
+    return replay(asked.path)
+
+
+def _timeline(arguments: list[str]) -> int:
+    parser = _parser(
+        "timeline",
+        "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too; "
+        "or open one in Perfetto.",
+    )
+    opens = arguments[:1] == ["open"]
+    parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
+    if opens:
+        parser.prog += " open"
+        parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
+    asked = parser.read(arguments[opens:])
+    from bench.timeline import FILES
+    from bench.timeline.rewrite import locate, rewrite
+
+    with usage():
+        if opens:
+            from bench.timeline.serve import serve
+
+            folder = locate(asked.path)
+            serve(folder if (folder / "timeline.html").is_file() else rewrite(folder), not asked.no_browser)
+        else:
+            folder = rewrite(asked.path)
+            print(*(folder / name for name in FILES if (folder / name).is_file()), sep="\n")
+    return Exit.OK
+
+
+def _list(arguments: list[str]) -> int:
+    from bench.command.listing import GROUPS, show
+
+    parser = _parser("list", "What can be chosen: group=name on the command line.")
+    parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
+    asked = parser.read(arguments)
+    with usage():
+        show(asked.group)
+    return Exit.OK
+
+
+def _doctor(arguments: list[str]) -> int:
+    _parser("doctor", "What this machine can run, and why not the rest.").read(arguments)
+    from bench.command.doctor import examine
+
+    examine()
+    return Exit.OK
+
+
+def _dashboard(arguments: list[str]) -> int:
+    if arguments[:1] == ["export"]:
+        parser = _parser(
+            "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
+        )
+        parser.add_argument("path", type=path_of, help="run folder or tree")
+        parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
+        asked = parser.read(arguments[1:])
+        from bench.dashboard.command import export
+
+        return export(asked.path, asked.out)
+    parser = _parser(
+        "dashboard", "Serve a page over runs, those in progress too (`dashboard export`: write it to a file)."
+    )
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument(
+        "--socket", type=int, help=argparse.SUPPRESS
+    )  # beside a run: serve on this, as long as it lasts
+    asked = parser.read(arguments)
+    from bench.dashboard import command
+
+    if asked.socket is not None:
+        return command.attend(asked.path, asked.socket)
+    return command.serve(asked.path, asked.host, asked.port)
+
+
+def _parser(verb: str, description: str) -> Parser:
+    return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
+
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "run": _run,
+    "plan": _plan,
+    "report": _report,
+    "validate": _validate,
+    "baseline": _baseline,
+    "rerun": _rerun,
+    "replay": _replay,
+    "dashboard": _dashboard,
+    "timeline": _timeline,
+    "list": _list,
+    "doctor": _doctor,
+}
+"""First word -> command. `run` may be left out."""

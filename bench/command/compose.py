@@ -1,0 +1,149 @@
+"""From a command line to composed configurations, one for each point of a sweep. The only module that starts Hydra.
+
+Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words (`bench.command.hydra_errors`), and so
+does a sweep that has no run in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir, version
+from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from bench.base.places import CONF
+from bench.base.usage import UsageError
+from bench.command import sweep
+from bench.command.hydra_errors import beyond, complain, nameless, names_several
+from bench.command.overrides import in_our_words, readable
+from bench.runner.config import register
+from ddp.runtime.scratch import scratch
+from ddp.suggest import unknown
+
+
+def compose(
+    arguments: list[str],
+    verbs: tuple[str, ...],
+    job: Callable[[DictConfig], None],
+    leave_out: Callable[[str], None],
+    ahead: bool = True,
+) -> None:
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, or `leave_out` with a line on it
+    where it is a point of a sweep that is no run (`bench.command.sweep`). Raises UsageError, also for a sweep without a run.
+
+    `ahead`: all points are composed before the first job as well, so that a bad one is refused before anything is trained.
+    It takes as long again (0.1 s a point): leave it out where jobs train nothing, or where all is known to compose.
+    """
+    register()
+    version.setbase("1.3")
+    parser = get_args_parser()
+    arguments = [in_our_words(word) for word in arguments]
+    asked = _read_flags(parser, arguments)
+    asked.overrides = [readable(word) for word in asked.overrides]
+    words, jobs, others = tuple(asked.overrides), 0, 0
+
+    def point(composed: DictConfig) -> None:
+        nonlocal jobs, others
+        hydra = HydraConfig.get()
+        swept = hydra.mode is RunMode.MULTIRUN
+        why = sweep.left_out(composed, words, hydra.sweeper.params or {}) if swept else None
+        if why is None:
+            jobs += 1
+            job(composed)
+        else:
+            others += 1
+            leave_out(f"{' '.join(hydra.overrides.task)}: left out: {why}")
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra is to raise, not to print and exit
+    with scratch() as folder:
+        OmegaConf.register_new_resolver("hydra_scratch", lambda: str(folder), replace=True)
+        try:
+            for word in arguments:
+                if word.startswith("="):
+                    raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
+            for word in words:
+                if problem := beyond(word) or nameless(word):
+                    raise UsageError(problem)
+            with _as_they_come(not ahead):
+                _run_hydra(asked, parser, point, str(CONF), "config")
+            if not jobs and not (asked.cfg or asked.info or asked.shell_completion):
+                raise UsageError("nothing to run: all of the sweep is left out" if others else _emptiness(words))
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UsageError(complain(_beneath(error, words), verbs)) from error
+
+
+@contextmanager
+def _as_they_come(so: bool) -> Iterator[None]:
+    """If `so`, Hydra's sweeper composes a point right before its job only. It has no setting for that."""
+    kept = Sweeper.validate_batch_is_legal
+    try:
+        if so:
+            Sweeper.validate_batch_is_legal = lambda self, batch: None  # type: ignore[method-assign]
+        yield
+    finally:
+        Sweeper.validate_batch_is_legal = kept  # type: ignore[method-assign]
+
+
+@contextmanager
+def composing(conf: Path = CONF) -> Iterator[Callable[[list[str]], DictConfig]]:
+    """What composes the overrides that it is given, with Hydra's own settings, and runs nothing. Raises UsageError."""
+    register()
+    try:
+        with initialize_config_dir(str(conf.resolve()), version_base="1.3"):
+            yield lambda words: hydra_compose("config", overrides=words, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(complain(error)) from error
+
+
+def _emptiness(words: tuple[str, ...]) -> str:
+    """Which part of a sweep without a point has no values."""
+    chosen = [word for word in words if word.startswith("experiment=")]
+    with composing() as composed:
+        params = composed(chosen).hydra.sweeper.params or {}
+        found = sweep.empty(words, params, GlobalHydra.instance().config_loader())
+    return f"nothing to run: no values in {', '.join(found)}" if found else "nothing to run: the sweep is empty"
+
+
+def _beneath(error: Exception, words: tuple[str, ...]) -> Exception:
+    """What keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not compose
+    for a single run, an experiment with a mistake too."""
+    if not names_several(error):
+        return error
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        try:
+            hydra.compose_config("config", list(words), RunMode.MULTIRUN, validate_sweep_overrides=False)
+        except (HydraException, OmegaConfBaseException) as deeper:
+            return deeper
+    return error
+
+
+def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
+    def refuse(message: str) -> None:
+        raise UsageError(f"{message} (see --help)")
+
+    parser.error = refuse  # type: ignore[method-assign, assignment]
+    asked, strange = parser.parse_known_intermixed_args(arguments)
+    if strange:
+        raise UsageError(unknown("option", strange[0].partition("=")[0], parser._option_string_actions))
+    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
+    if len(modes) > 1:
+        raise UsageError(f"only one of --{', --'.join(modes)} at a time")
+    if asked.multirun and not asked.overrides:
+        raise UsageError("-m alone varies nothing: say what to vary, as in -m mode=solo,nccl_cadence seed=0,1,2")
+    if asked.resolve and not (asked.cfg or asked.help):
+        raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
+    return asked

@@ -1,0 +1,136 @@
+"""`doctor`: what this machine can run, and why not the rest. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from importlib.metadata import version
+from multiprocessing.shared_memory import SharedMemory
+
+import psutil
+from tabulate import tabulate
+
+from bench.base import environment
+from bench.command.listing import presets
+from ddp.registered import Unusable, imported
+from ddp.runtime.engines import ENGINES, facts
+
+WORLD_SIZES = (1, 2, 4)
+Check = tuple[str, str | None, str]
+"""What was looked at; why it is not there (None: it is); what was found."""
+
+
+def examine() -> None:
+    """Print the findings."""
+    gloo, memory = _gloo(), _memory()
+    checks = (*_basics(), gloo, memory, *_data())
+    print(
+        tabulate(
+            [(name, "no" if problem else "yes", problem or found) for name, problem, found in checks], tablefmt="plain"
+        )
+    )
+    print("\nmodes by world size:")
+    rows = _modes({"nccl": gloo[1], "cpu": memory[1]} | _engines(gloo[1]))
+    print(tabulate(rows, headers=("", *map(str, WORLD_SIZES)), tablefmt="plain", disable_numparse=True))
+
+
+def _basics() -> list[Check]:
+    fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    found = environment.describe()
+    memory = f"{psutil.virtual_memory().available / 2**30:.1f} of {found['memory_bytes'] / 2**30:.1f} GiB free"
+    return [
+        ("python", None if fits else "3.11 to 3.13 is needed", platform.python_version()),
+        ("torch", None, version("torch")),
+        ("cores", None, f"{found['cores']} of {found['cpu']}, load {found['load_1min']:.1f} in the last minute"),
+        ("memory", None, memory),
+        _gpus(),
+    ]
+
+
+def _gpus() -> Check:
+    import torch
+
+    count = torch.cuda.device_count()
+    if not count:
+        seen = environment.gpus()
+        why = (
+            f"the driver shows {', '.join(seen)}, but this torch cannot use them"
+            if seen
+            else "none; ranks train on the CPU"
+        )
+        return ("gpus, nccl", why, "")
+    names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
+    return ("gpus, nccl", None if torch.distributed.is_nccl_available() else "torch without NCCL", names)
+
+
+def _gloo() -> Check:
+    import torch.distributed as dist
+
+    name = "gloo"
+    if not (dist.is_available() and dist.is_gloo_available()):
+        return (name, "this torch is built without it", "")
+    try:
+        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        return (name, f"no loopback interface that it can use: {str(error).splitlines()[0]}", "")
+    return (name, None, "works on this host")
+
+
+def _memory() -> Check:
+    try:
+        block = SharedMemory(create=True, size=1 << 20)
+    except OSError as error:
+        return ("shared memory", f"cannot be had: {error}", "")
+    block.close()
+    block.unlink()
+    return ("shared memory", None, f"{psutil.disk_usage('/dev/shm').free / 2**30:.1f} GiB free")
+
+
+def _data() -> list[Check]:
+    from models.data import DATA, data_set
+
+    checks: list[Check] = []
+    for name in (name for name, entry in DATA.items() if "path" not in entry.options):  # the others are users' own
+        try:
+            train, test = data_set(name).load()
+            checks.append((f"data {name}", None, f"{len(train)} samples to train on, {len(test)} to test on"))
+        except Unusable as error:
+            checks.append((f"data {name}", str(error), ""))
+        except ValueError as error:
+            checks.append((f"data {name}", f"not there yet ({error}); a run that needs it downloads it", ""))
+    return checks
+
+
+def _engines(gloo: str | None) -> dict[str, str | None]:
+    """Why an engine that is a mode by itself does not work here; those of PyTorch need what it was built with."""
+    found: dict[str, str | None] = {}
+    for name, module in ENGINES.items():
+        if not facts(name).made_of and not facts(name).one_rank:
+            try:
+                imported("engine", name, module)
+            except Unusable as error:
+                found[name] = (
+                    f"this torch lacks it ({error})" if isinstance(error.__cause__, ImportError) else str(error)
+                )
+            else:
+                found[name] = gloo if facts(name).peer else None
+    return found
+
+
+def _modes(problems: dict[str, str | None]) -> list[list[str]]:
+    """Mode x world size; `problems` says for a backend, or an engine that is a mode, why it does not work here."""
+    cores = environment.cores()
+    rows = []
+    for mode in presets("mode"):
+        problem = problems[mode] if mode in problems else problems.get(mode.partition("_")[0])
+        row = [f"  {mode}"]
+        for size in WORLD_SIZES:
+            if facts(mode).one_rank and size > 1:
+                row.append("no: has one rank")
+            elif problem:
+                row.append(f"no: {problem}")
+            else:
+                row.append("yes" if size <= cores else f"oversubscribed: {cores} cores")
+        rows.append(row)
+    return rows

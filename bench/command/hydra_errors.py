@@ -1,0 +1,151 @@
+"""Turns what Hydra and omegaconf say about a command line into one line that names the mistake and the remedy."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from bench.command.overrides import PATHS, in_shell, reads
+from bench.runner.config import Choice, Config
+from ddp.core.policies import POLICIES
+from ddp.suggest import nearest, unknown
+
+PRESETS = ("mode", "experiment")
+"""Groups that are no key of the configuration."""
+
+
+def known_keys() -> set[str]:
+    """Every key that some configuration has, and the groups."""
+    settings = {f"policy.{key}" for policy in POLICIES.values() for key in inspect.signature(policy).parameters}
+    return {*_keys(Config), *settings, *PRESETS}
+
+
+def _keys(cls: type[Any], prefix: str = "") -> Iterator[str]:
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        inner = hints[field.name]
+        chosen = isinstance(inner, type) and issubclass(inner, Choice)
+        if is_dataclass(inner):
+            assert isinstance(inner, type)
+            yield from (key for key in _keys(inner, f"{prefix}{field.name}.") if not (chosen and key.endswith(".name")))
+        if chosen or not is_dataclass(inner):
+            yield f"{prefix}{field.name}"
+
+
+def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
+    """One line for an exception of Hydra or omegaconf. `verbs` are words that may stand where `key=value` does."""
+    match error:
+        case OverrideParseException():
+            return _unreadable(error, verbs)
+        case MissingConfigException(missing_cfg_file=str(missing), options=[*options]) if options:
+            group, _, name = missing.rpartition("/")
+            return unknown(group, name, options)
+        case MissingMandatoryValue():
+            return f"{error.full_key} is missing: choose one, as in {error.full_key}=..."
+        case OmegaConfBaseException(full_key=str(key)) if "not in" in str(error):
+            return _unknown_key(key)
+    return _composition(error) if isinstance(error, HydraException) else _first_line(error)
+
+
+def names_several(error: Exception) -> bool:
+    """Whether Hydra minds that a single run was given several values."""
+    return re.search(_SEVERAL, str(error)) is not None
+
+
+def beyond(word: str) -> str | None:
+    """What is wrong with an override of a key beneath one that has none beneath it; None if that is not so. Numbers may be
+    places in a list."""
+    key, _, value = word.partition("=")
+    keys = known_keys()
+    said = key.lstrip("+~")
+    above = [part for part in keys if said.startswith(f"{part}.")]
+    last = said.rpartition(".")[2]
+    if said in keys or not above or last.isdecimal() or any(other.startswith(f"{above[0]}.") for other in keys):
+        return None
+    name = above[0]
+    called = f"{'an' if name[0] in 'aeiou' else 'a'} {name}" if name in _BY_NAME else name
+    meant = sorted(other for other in keys if other.rpartition(".")[2] == last)
+    remedy = f"use {meant[0]}{value and f'={value}'}" if meant else f"{name}=... is all that can be said"
+    return f"{word}: {called} has no settings of its own; {remedy}"
+
+
+def nameless(word: str) -> str | None:
+    """What is wrong with an override of a group that is no name of a member, nor a list of names; None if that is not so."""
+    key, _, _ = word.partition("=")
+    if key not in GROUPS:
+        return None
+    said = OverridesParser.create().parse_override(word).value()
+    names = said.list if isinstance(said, ChoiceSweep) else said if isinstance(said, list) else [said]
+    if not any(name is None or isinstance(name, int | float) for name in names):
+        return None
+    return f"{word}: what to choose has a name; leave {key} out, or see python -m bench list"
+
+
+GROUPS = ("model", "engine", "policy", "backend", *PRESETS)
+_BY_NAME = ("recipe", "engine", "backend", *PRESETS)
+"""Keys that choose something by its name."""
+_SEVERAL = r"Ambiguous value for argument '(.+)'|Sweep parameters '(.+)' requires"
+_EXPLAINED = (
+    (r"Could not append to config. An item is already at '(.+)'", "{} exists already: write it without the +"),
+    (r"Multiple values for (.+)\. To override", "{} is chosen already: write it without the +"),
+)
+"""Hydra's words -> ours."""
+
+
+def _composition(error: HydraException) -> str:
+    text = str(error)
+    if found := re.search(_SEVERAL, text):
+        return f"{found[1] or found[2]} names several values: add -m to run one after the other{_or_one(found[1])}"
+    for pattern, ours in _EXPLAINED:
+        if found := re.search(pattern, text):
+            return ours.format(found[1])
+    if found := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
+        return _unknown_key(found[1])
+    if found := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
+        return f"{found[1]}: {found[2]}"
+    if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
+        return f"{found[1]}: {_first_line(error.__cause__)}"
+    return _first_line(error)
+
+
+def _or_one(word: str | None) -> str:
+    """What to write where a path has a comma in it."""
+    key, _, value = (word or "").partition("=")
+    return f", or write {in_shell(key, value)} for one path" if key in PATHS else ""
+
+
+def _unknown_key(key: str) -> str:
+    keys = known_keys()
+    if key in keys:
+        return f"{key} is no setting of the chosen {key.partition('.')[0]}; see --cfg job for those there are"
+    return (
+        f"unknown key {key!r}; did you mean {nearest(key, keys)!r}?"
+        if nearest(key, keys)
+        else (f"unknown key {key!r}; see --cfg job for those there are")
+    )
+
+
+def _unreadable(error: OverrideParseException, verbs: tuple[str, ...]) -> str:
+    said = str(error.override)
+    if "=" in said:
+        key, _, value = said.partition("=")
+        if set(value) & set("[](){}'\" "):
+            remedy = "close its brackets and quotes, and quote it for the shell"
+        else:
+            remedy = f"write {in_shell(key, value)}" if reads(key, value) else "see --cfg job for the keys there are"
+        return f"cannot read {said!r}: {remedy}"
+    best = nearest(said, [*verbs, *known_keys()])
+    hint = f"did you mean {best if best in verbs else f'{best}=...'}?" if best else "see --help"
+    return f"{said!r} is neither a command nor key=value; {hint}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,125 @@
+"""`list`: what can be chosen, with a line on each. Imports torch only for recipes, which live beside it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.base.figures import plural
+from bench.base.places import CONF
+from bench.loggers import LOGGERS
+from ddp.core.policies import POLICIES
+from ddp.registered import Unusable, blamed, origin
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from ddp.suggest import unknown
+from models import MODELS, load
+from models.data import DATA
+
+_ENDS = (".", "!", "?")
+
+
+def presets(group: str) -> dict[str, str]:
+    """Names and comments of the presets in `conf/<group>`."""
+    files = sorted((CONF / group).glob("*.yaml"))
+    return {file.stem: _comment(file.read_text(encoding="utf-8")) for file in files}
+
+
+def _comment(text: str) -> str:
+    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
+    return _sentences("\n".join(lines))
+
+
+def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
+    """First line of each module's docstring, read without importing it; of one that is broken, what is wrong."""
+    found: dict[str, str] = {}
+    for name, module in registry.items():
+        try:
+            with blamed(kind, name, module):
+                found[name] = _summary(_docstring(module), name)
+        except Unusable as error:
+            found[name] = _broken(error)
+    return found
+
+
+def _docstring(module: str) -> str:
+    file = origin(module)
+    if file is None:
+        raise ModuleNotFoundError(name=module)
+    return ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or ""
+
+
+def _broken(error: Unusable) -> str:
+    return f"cannot be used: {error}"
+
+
+def _policies() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, policy in POLICIES.items():
+        settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
+        about = _summary(inspect.getdoc(inspect.getmodule(policy)) or "", name)
+        found[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
+    return found
+
+
+def _summary(text: str, name: str) -> str:
+    """Without the name that many a docstring begins with."""
+    return _sentences(text.strip().removeprefix(f"`{name}`: "))
+
+
+def _sentences(text: str) -> str:
+    """Return what the first line of a text says, to the end of the sentence that it ends in, on one line."""
+    first, _, rest = text.partition("\n\n")[0].partition("\n")
+    if first.endswith(_ENDS) or not rest:
+        return first
+    end = re.search(r"[.!?](?=\s|$)", rest)
+    return f"{first} {' '.join(rest[: end.end() if end else None].split())}"
+
+
+def _recipes() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for model in MODELS:
+        try:
+            setup = load(model)
+        except Unusable as error:
+            found[model] = _broken(error)
+            continue
+        for name, recipe in setup.recipes.items():
+            found[f"{model}: {name}"] = (
+                f"{recipe.data}, {plural(recipe.epochs, 'epoch')} of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
+                f"{setup.metric} {recipe.target:g} expected"
+            )
+    return found
+
+
+GROUPS: dict[str, Callable[[], dict[str, str]]] = {
+    "models": lambda: _summaries("model", MODELS),
+    "modes": lambda: presets("mode"),
+    "policies": _policies,
+    "backends": lambda: _summaries("backend", BACKENDS),
+    "engines": lambda: _summaries("engine", ENGINES),
+    "loggers": lambda: _summaries("logger", LOGGERS),
+    "experiments": lambda: presets("experiment"),
+    "data": lambda: _summaries("data set", {name: entry.module for name, entry in DATA.items()}),
+    "recipes": _recipes,
+}
+"""What can be listed -> its names and what they are."""
+HEAVY = ("recipes",)
+"""Left out unless asked for by name: they import torch."""
+
+
+def show(group: str | None) -> None:
+    """Print one group, or all that are at hand. Raises ValueError for an unknown one."""
+    if group is not None and group not in GROUPS:
+        raise ValueError(unknown("group", group, GROUPS))
+    for name in [group] if group else [name for name in GROUPS if name not in HEAVY]:
+        print(f"{name}:")
+        print(tabulate([(f"  {member}", about) for member, about in GROUPS[name]().items()], tablefmt="plain"))
+        print()
+    if group is None:
+        print(f"Also: {', '.join(f'python -m bench list {name}' for name in HEAVY)}")

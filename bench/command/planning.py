@@ -1,0 +1,138 @@
+"""The verb `plan`: which cells a command line means and what they will cost; nothing is trained. Said before experiments."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from tabulate import tabulate
+
+from bench.base import environment
+from bench.base.exitcodes import Exit
+from bench.base.figures import plural
+from bench.base.usage import UsageError
+from bench.command.compose import compose
+from bench.results.runfolder import find_runs, finished
+from bench.results.schema import Metrics
+from bench.runner.config import typed
+from bench.runner.config_checks import Machine
+from bench.runner.estimate import Estimate, estimate
+from bench.runner.plan import plan
+from bench.runner.spec import RunSpec
+from models import MODELS
+
+RUNS = Path("runs")
+
+
+@dataclass
+class PlannedRuns:
+    """The runs of a command line."""
+
+    specs: list[RunSpec] = field(default_factory=list)
+    done: list[bool] = field(default_factory=list)
+    """By run: whether it is there already, and a sweep skips it."""
+    impossible: list[str] = field(default_factory=list)
+    """What cannot be, a line each."""
+    left_out: list[str] = field(default_factory=list)
+    """Points of a sweep that are no runs, or none of their own, a line each."""
+
+    def job(self, composed: DictConfig) -> None:
+        """Note one run; Hydra calls this."""
+        import torch
+
+        import models
+        from models.data import DATA
+
+        try:
+            config = typed(composed)
+            if config.model.name not in MODELS:
+                raise ValueError(f"no model {config.model.name}")
+            if config.resume is not None:
+                raise ValueError(
+                    f"resume={config.resume}: a run that is gone on with is as it was begun; leave out plan"
+                )
+            said = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
+            machine = Machine(environment.cores(), torch.cuda.device_count())
+            spec = plan(config, models.load(config.model.name), DATA, machine, said).spec
+            done = not config.force and finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
+        except (ValueError, OmegaConfBaseException) as error:
+            self.impossible.append(str(error).splitlines()[0])
+            return
+        if spec in self.specs:
+            self.left_out.append(f"{spec.model} {spec.mode} {spec.run_id}: asked for more than once, trained once")
+            return
+        self.specs.append(spec)
+        self.done.append(done)
+
+
+def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
+    """Print the plan of a command line. Raises UsageError."""
+    planned = PlannedRuns()
+    compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+    for line in table(planned, _history(planned)):
+        print(line)
+    return Exit.USAGE if planned.impossible else Exit.OK
+
+
+def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
+    """One line on a sweep that is about to start, silent on one that cannot; whether every point of it composes."""
+    planned = PlannedRuns()
+    try:
+        compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+    except UsageError:
+        return False
+    if len(planned.specs) > 1:
+        console.print(total(planned, _history(planned)), markup=False, soft_wrap=True)
+    return True
+
+
+def _history(planned: PlannedRuns) -> list[Metrics]:
+    roots = {Path(spec.output).resolve() for spec in planned.specs} | {RUNS.resolve()}
+    outer = [root for root in sorted(roots) if root.is_dir() and not roots.intersection(root.parents)]
+    return [run.metrics for root in outer for run in find_runs(root)[0]]
+
+
+def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
+    """A row for each cell: its seeds, how many are there, what the others will take."""
+    cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
+    for index, spec in enumerate(planned.specs):
+        cells[spec.model, spec.mode, spec.world_size, spec.config_hash].append(index)
+    rows = []
+    for (model, mode, ranks, key), indices in cells.items():
+        each = estimate(planned.specs[indices[0]], history)
+        left = [index for index in indices if not planned.done[index]]
+        cost = f"{len(left)} x {each.seconds:.0f} s" if left else "-"
+        rows.append(
+            [model, mode, str(ranks), key[:8], str(len(indices)), str(len(indices) - len(left)), cost, each.source]
+        )
+    headers = ["model", "mode", "ranks", "cell", "seeds", "finished", "estimate", "from"]
+    align = ("left", "left", "right", "left", "right", "right", "right", "left")
+    lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
+    lines += planned.left_out
+    lines += [f"cannot be: {text}" for text in planned.impossible]
+    return [*lines, total(planned, history)]
+
+
+def total(planned: PlannedRuns, history: Sequence[Metrics]) -> str:
+    """How many runs of how many cells, and how long they will take."""
+    left = [spec for spec, done in zip(planned.specs, planned.done, strict=True) if not done]
+    known: dict[str, Estimate] = {}
+    for spec in left:
+        if spec.config_hash not in known:
+            known[spec.config_hash] = estimate(spec, history)
+    seconds = sum(known[spec.config_hash].seconds for spec in left)
+    cells = plural(len({spec.config_hash for spec in planned.specs}), "cell")
+    counts = f"{sum(planned.done)} finished, {len(left)} to train"
+    return f"planned: {plural(len(planned.specs), 'run')} of {cells}, {counts}: about {_time(seconds)}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,100 @@
+"""The verbs `rerun` and `replay`: is a recorded run what its configuration makes, and what the core decides?
+
+`rerun` trains the same cell and seed once more, elsewhere, and compares bits. `replay` feeds the recorded events to the
+core's coordinator and demands the recorded commands. Neither writes into the run folder.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.base.exitcodes import STATUS, Exit
+from bench.base.figures import plural
+from bench.base.usage import UsageError, usage
+from bench.results.runfolder import CONFIG, Run, find_runs, read_object
+from bench.validate.checks.determinism import promised, unlike
+
+if TYPE_CHECKING:
+    from bench.results.schema import Metrics
+
+
+def rerun(folder: Path) -> Exit:
+    """Train it again; print what came out. Exit code 1 if bits differ that the mode promises, 3 if it promises none."""
+    from rich.console import Console
+
+    from bench.base import environment
+    from bench.runner.launch import launch
+    from bench.runner.resume import configured_again
+    from bench.runner.run import make_plan
+
+    with usage():
+        run = one(folder)
+        config = configured_again(read_object(folder / CONFIG), folder)
+    with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
+        plan = make_plan(replace(config, output=elsewhere))
+        if plan.spec.run_id != run.metrics.run_id:
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id})")
+        outcome = launch(plan, Console(highlight=False))
+    if outcome.metrics.status != run.metrics.status:
+        print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {outcome.metrics.status} now")
+        return max(STATUS[outcome.metrics.status], Exit.REGRESSION)
+    code = told(folder, run.metrics, outcome.metrics)
+    if code is not Exit.OK:
+        for line in _surroundings(run.metrics, environment.describe(), environment.source()):
+            print(f"  {line}")
+    return code
+
+
+def told(folder: Path, before: Metrics, after: Metrics) -> Exit:
+    """Print how two runs of one cell and seed compare; the exit code."""
+    found = unlike(before, after)
+    if not found:
+        digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
+        print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
+        return Exit.OK
+    print(f"DIFFERENT  {folder}: {len(found)} of the digest, losses and evaluations differ; {found[0]}")
+    if promised(before):
+        return Exit.REGRESSION
+    print(f"  mode {before.mode} does not promise equal bits: its schedule follows the speeds of the ranks")
+    return Exit.INCONCLUSIVE
+
+
+def _surroundings(before: Metrics, env: dict[str, object], git: dict[str, object]) -> list[str]:
+    """What is not as it was, of machine, versions and source."""
+    was, now = {**before.env, **before.git}, {**env, **git}
+    volatile = ("load_1min", "memory_bytes")
+    return [
+        f"{key}: {was.get(key)} then, {now[key]} now" for key in now if key not in volatile and was.get(key) != now[key]
+    ]
+
+
+def one(folder: Path) -> Run:
+    """The run in a folder that is one. Raises ValueError."""
+    runs, problems = find_runs(folder)
+    if len(runs) != 1 or runs[0].path != folder:
+        raise ValueError(problems[0] if problems else f"{folder} is not a run folder, runs/<model>/<mode>/<run_id>")
+    return runs[0]
+
+
+def replay(folder: Path) -> Exit:
+    """Replay the records of a run; print the first deviation. Exit code 1 if there is one, 4 if nothing can be replayed."""
+    from bench.base import environment
+    from bench.results.replay import Unfit, deviation
+
+    with usage():
+        run = one(folder)
+        try:
+            checked, found = deviation(run)
+        except Unfit as error:
+            print(f"REFUSED    {folder}: {error}")
+            return Exit.REFUSED
+    if found is None:
+        print(f"EQUAL      {folder}: the core gives the {checked} recorded commands for the recorded events")
+        return Exit.OK
+    print(f"DIFFERENT  {folder}: {found}")
+    for line in _surroundings(run.metrics, {}, environment.source()):
+        print(f"  {line}: another core may decide otherwise")
+    return Exit.REGRESSION

@@ -1,0 +1,210 @@
+"""What is printed when a run or a sweep is over: quality, speed, where the time went, the verdict, where the report lies.
+
+Imports the judges when they are needed: they bring pandas and matplotlib, and a run should begin at once.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from tabulate import tabulate
+
+from bench.base import figures
+from bench.base.exitcodes import Exit
+from bench.results.analysis.faults import notes, raised
+from bench.results.runfolder import going_on
+from bench.results.schema import Metrics, RankTime, Steady
+
+if TYPE_CHECKING:
+    from bench.results.cells import CellOutcome as Runs
+    from bench.validate import Verdict
+
+PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What became of one cell of a command."""
+
+    title: str
+    code: Exit
+    folder: Path | None = None
+    metrics: Metrics | None = None
+    note: str = ""
+    """Why there is nothing new to see."""
+
+
+def show_run(console: Console, cell: CellOutcome) -> None:
+    """The result of one run, a line for each question."""
+    m = cell.metrics
+    assert m is not None
+    console.print()
+    for line in raised(m.faults):  # before all figures: they are of a program with an error
+        _line(console, "error", line)
+    _line(console, m.final.eval_metric, f"{figures.metric(m.final.eval)}  ({_best(m)}{_target(m)})")
+    _line(console, "speed", _speed(m))
+    if m.throughput.steady is not None and m.world_size > 1:
+        _line(console, "steady", _steady(m.throughput.steady))
+    t = m.time_s
+    parts = f"startup {t.startup:.1f}, train {t.train:.1f}, eval {t.eval:.1f}, shutdown {t.shutdown:.1f}"
+    _line(console, "time", f"{t.total:.1f} s: {parts}")
+    lost = {fault.rank for fault in m.faults}
+    for rank, spent in enumerate(m.breakdown):
+        _line(console, f"rank {rank}", f"{'lost:  ' if rank in lost else ''}{_breakdown(spent)}")
+    for fault in m.faults:
+        who = "" if fault.rank is None else f"rank {fault.rank}, "
+        _line(console, "fault", f"{who}{fault.seconds:.1f} s after launch: {fault.text}; {fault.action}".rstrip("; "))
+    for warning in m.warnings:
+        if warning not in notes(m.faults):  # told above
+            _line(console, "note", warning)
+    _line(console, "results", str(cell.folder))
+    if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
+        _line(console, "go on", more)
+
+
+def show_sweep(console: Console, cells: list[CellOutcome]) -> None:
+    """A row for each cell."""
+    rows = []
+    for cell in cells:
+        m = cell.metrics
+        if m is None:
+            rows.append([cell.title, "-", "-", "not run"])
+            continue
+        rows.append(
+            [
+                f"{m.model} {m.mode}",
+                str(m.world_size),
+                str(m.seed),
+                cell.note or (f"{m.status}, a rank raised" if raised(m.faults) else m.status),
+                figures.metric(m.final.eval),
+                _number(m.throughput.samples_per_s, ",.0f"),
+                _number(m.throughput.efficiency, ".2f"),
+                _number(m.throughput.steady_efficiency, ".3f"),
+                f"{m.time_s.total:.1f}",
+            ]
+        )
+    headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "steady", "seconds"]
+    table = tabulate(
+        rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", *["right"] * 5)
+    )
+    console.print()
+    console.print(table, markup=False, soft_wrap=True)
+    for warning in dict.fromkeys(note for cell in cells if cell.metrics for note in cell.metrics.warnings):
+        _line(console, "note", warning)
+
+
+def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
+    """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`; the exit code as far as
+    it concerns who trained.
+
+    A regression that is proved, and a run that failed, do. To have too few seeds for a verdict, nothing to compare with, or
+    something to look at, does not: a run is no claim. `bench validate` has exit codes for these. Seeds of a cell that
+    finished earlier count with its own; whatever else lies there concerns nobody here.
+    """
+    from bench.results.cells import cells
+    from bench.results.runfolder import find_runs
+    from bench.validate import judge_cells
+
+    try:
+        runs, unread = find_runs(root)
+        mine, others = _apart(cells(runs), own)
+        judgement = judge_cells(mine, [], baselines)
+        beside = judge_cells(others, [(root.name, text) for text in unread], baselines)
+    except ValueError as error:
+        _line(console, "verdict", f"none: {error}")
+        return Exit.REFUSED
+    verdicts = judgement.verdicts
+    counts = Counter(verdict.name for verdict in verdicts)
+    errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
+    told_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
+    _line(console, "verdict", told_first + (", ".join(f"{count} {name}" for name, count in counts.items()) or "none"))
+    told = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
+    for verdict, cell in told.items():  # what is said of many cells is said once
+        count = sum(replace(other, cell="") == verdict for other in verdicts)
+        text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
+        console.print(f"  {text}", markup=False, soft_wrap=True)
+    if line := _beside([one for one in beside.verdicts if one not in verdicts]):
+        _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
+    return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
+
+
+def _apart(found: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], list[Runs]]:
+    """The cells with runs in `own`, and with them what finished of them earlier; and all the rest."""
+    folders = {folder.resolve() for folder in own}
+    mine: list[Runs] = []
+    others: list[Runs] = []
+    for cell in found:
+        ours = {run.path for run in cell.runs if run.path.resolve() in folders}
+        kept = {run.path for run in cell.runs if ours and (run.path in ours or run.metrics.status == "ok")}
+        for place, wanted in ((mine, True), (others, False)):
+            runs = tuple(run for run in cell.runs if (run.path in kept) is wanted)
+            place += [replace(cell, runs=runs)] if runs else []
+    return mine, others
+
+
+def _beside(verdicts: Sequence[Verdict]) -> str:
+    """What is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
+    wrong = [one for one in verdicts if one.exit_code and one.name not in ("INCONCLUSIVE", "NO_BASELINE")]
+    counts = Counter(one.name for one in wrong)
+    places = len({one.cell for one in wrong})
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{told} in {figures.plural(places, 'place')}" if wrong else ""
+
+
+def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:
+    """Write the report and say where it is."""
+    from bench.report import write_report
+
+    try:
+        _line(console, "report", str(write_report(root, out, baseline=baseline)))
+    except (ValueError, OSError) as error:
+        _line(console, "report", f"not written: {error}")
+
+
+def _line(console: Console, label: str, text: str) -> None:
+    console.print(f"{label:<9} {text}", markup=False, soft_wrap=True)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _best(m: Metrics) -> str:
+    if m.final.best is None or m.final.best_epoch is None or m.final.best == m.final.eval:
+        return ""
+    return f"best {figures.metric(m.final.best)} in epoch {m.final.best_epoch + 1}, "  # as progress counts them
+
+
+def _target(m: Metrics) -> str:
+    if m.target.reached and m.target.seconds is not None:
+        return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
+    return f"target {m.target.value:g} not reached"
+
+
+def _speed(m: Metrics) -> str:
+    if m.throughput.samples_per_s is None:
+        return "-"
+    ranks = "" if m.world_size == 1 else f" ({' + '.join(f'{speed:,.0f}' for speed in m.throughput.per_rank)})"
+    efficiency = m.throughput.efficiency
+    bound = "" if efficiency is None else f", {efficiency:.0%} of what the ranks could do without waiting and averaging"
+    return f"{m.throughput.samples_per_s:,.0f} samples/s{ranks}{bound}"
+
+
+def _steady(steady: Steady) -> str:
+    """Speed without the beginning, the end and evaluation."""
+    apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
+    return (
+        f"{steady.samples_per_s:,.0f} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "
+        f"alone ({steady.bound:,.0f}); waiting or communicating {apart}"
+    )
+
+
+def _breakdown(spent: RankTime) -> str:
+    shares = [(name, getattr(spent, name)) for name in PARTS]
+    return "  ".join(f"{name} {share:.0%}" for name, share in shares if share >= 0.005)

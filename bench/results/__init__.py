@@ -1,0 +1,1 @@
+"""Run folders as they are read: schema, records, analysis, cells. Imports no torch and starts nothing."""

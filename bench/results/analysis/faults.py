@@ -1,0 +1,131 @@
+"""What went wrong and what was done about it: one line for each lost rank, and for each break that cost no rank.
+
+A collective breaks on every rank that is in it. Where it broke because a rank was lost, that is part of the loss.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bench.results.analysis.stream import RunRecords, Trouble
+from bench.results.schema import FaultRow
+from ddp.core.commands import Abort, Drop, Join
+from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.rounds import IN_STEP
+from ddp.core.spans import measure
+
+_SILENT = re.compile(r"silent for [\d.]+ s")
+_OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
+
+
+def faults(stream: RunRecords, zero: float, world_size: int) -> list[FaultRow]:
+    """In the order in which they were noticed; `zero`, seconds on the clock of the records, is when time begins."""
+    found = _Faults(zero, world_size)
+    for at, record in stream.trouble:
+        found.add(at, record)
+    found.end_break()
+    again = _again(stream, found.dropped)
+    return [row.model_copy(update={"action": row.action + again.get(row.rank, "")}) for row in found.rows]
+
+
+def notes(rows: list[FaultRow]) -> list[str]:
+    """Warnings: what a reader of the figures of such a run must know."""
+    return [
+        f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
+        for row in rows
+        if row.action.startswith(_WENT_ON)
+    ]
+
+
+def raised(rows: list[FaultRow]) -> list[str]:
+    """What a program did wrong, and was let off: one line for each rank that raised and that the run went on without."""
+    return [
+        f"rank {row.rank} raised {row.text}, and the run went on without it"
+        for row in rows
+        if row.kind == "failed" and row.action.startswith(_WENT_ON)
+    ]
+
+
+_WENT_ON = "went on with"
+
+
+class _Faults:
+    """Folds records into rows."""
+
+    def __init__(self, zero: float, world_size: int) -> None:
+        self._zero = zero
+        self._live = list(range(world_size))
+        self._said: dict[int, tuple[float, Failed | Lost]] = {}
+        """Last words of ranks, until it is clear what comes of them."""
+        self._broken: list[AverageFailed] = []
+        """Of the collective that broke last, until a new group is formed."""
+        self._cost_a_rank = False
+        self.rows: list[FaultRow] = []
+        self.dropped: set[int] = set()
+
+    def add(self, at: float, record: Trouble) -> None:
+        match record:
+            case Failed() | Lost():
+                self._said.setdefault(record.rank, (at, record))
+                # Whether the run goes on without it, the next command says; if there is none, this row stands.
+                self._row(at, record.rank, _kind(record), _text(record))
+            case AverageFailed():
+                self._broken.append(record)
+            case Drop():
+                self._live.remove(record.rank)
+                self.dropped.add(record.rank)
+                self._cost_a_rank = True
+                self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
+            case Abort():
+                if found := _OF_RANK.fullmatch(record.reason):
+                    self._settle(at, int(found[1]), found[2], "ended the run")
+            case Join():
+                self.end_break()
+
+    def _settle(self, at: float, rank: int, reason: str, action: str) -> None:
+        """Enter what was done about a rank, which may not have said anything itself."""
+        if rank not in self._said:
+            self._row(at, rank, "silent" if _SILENT.match(reason) else "dropped", reason)
+        index = next(i for i, row in enumerate(self.rows) if row.rank == rank)
+        self.rows[index] = self.rows[index].model_copy(update={"action": action})
+
+    def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
+        row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
+        self.rows.append(FaultRow.model_validate(row))
+
+    def end_break(self) -> None:
+        """A new group is formed, or the run is over: a break that cost no rank is a row of its own."""
+        broken, self._broken = self._broken, []
+        cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
+        if not broken or cost_a_rank:
+            return
+        first = broken[0]
+        what = "an exchange of gradients" if first.round == IN_STEP else f"round {first.round}"
+        on = _ranks(sorted({event.rank for event in broken}))
+        self._row(first.at, None, "average_failed", f"{what} broke on {on}: {first.error}", "was done again")
+
+
+def _kind(event: Failed | Lost) -> str:
+    return "failed" if isinstance(event, Failed) else "lost"
+
+
+def _text(event: Failed | Lost) -> str:
+    return event.error if isinstance(event, Failed) else event.reason
+
+
+def _ranks(ranks: list[int]) -> str:
+    """`rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
+    *most, last = map(str, ranks)
+    return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
+
+
+def _again(stream: RunRecords, dropped: set[int]) -> dict[int | None, str]:
+    """By lost rank, how much of what it trained others had to train again; nothing of one of which all was kept."""
+    lost = dict.fromkeys(dropped, 0)
+    for event in stream.progress if lost else ():
+        if event.rank in lost:
+            lost[event.rank] += event.samples
+    for merged in stream.merged if lost else ():
+        if merged.rank in lost:
+            lost[merged.rank] -= measure(merged.spans)
+    return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}

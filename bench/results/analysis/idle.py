@@ -1,0 +1,136 @@
+"""Idle gaps: the stretches in which a rank does nothing, each with its nearest cause. Pure arithmetic of slices.
+
+A rank is busy while it computes, makes batches, copies, evaluates, writes checkpoints or is on the wire; a gap is a longest
+stretch between ready and its end in which it is none of these. So the gaps of a rank add up to what `breakdown` calls
+`wait` and `other`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.results.analysis.breakdown import CATEGORY, wall_end
+from bench.results.analysis.stream import RunRecords
+from ddp.core.commands import Drop
+from ddp.core.events import AverageFailed, Failed, Lost
+
+LEAST_S = 1e-3
+"""Shorter gaps are added up, not listed, seconds."""
+_NEXT = {
+    "exchange": "orders: average",
+    "copy": "orders: average",
+    "join": "orders: new group",
+    "evaluate": "orders: evaluation",
+    "checkpoint": "orders: checkpoint",
+}
+"""What follows a wait for orders -> its cause; everything else is work."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A stretch in which a rank does nothing, in seconds on the clock of the records."""
+
+    rank: int
+    start: float
+    stop: float
+    cause: str
+    """`late rank` (it stood in a collective), `orders: ...` (for what came then), `fault`, or of its own: `startup`, `end`,
+    `bookkeeping`."""
+    by: int | None
+    """The rank that was waited for, or went wrong."""
+    during: str
+    """What the late rank did meanwhile; empty: nobody was waited for."""
+
+    @property
+    def seconds(self) -> float:
+        return self.stop - self.start
+
+
+def gaps(stream: RunRecords) -> list[Gap]:
+    """All gaps of all ranks that became ready, by rank and time."""
+    ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
+    late = _last_arrivals(stream)
+    troubles = sorted(
+        (at, record.rank) for at, record in stream.trouble if isinstance(record, Failed | Lost | AverageFailed | Drop)
+    )
+    return [gap for rank in ranks.values() for gap in rank.gaps(ranks, late, troubles)]
+
+
+def _last_arrivals(stream: RunRecords) -> dict[int, int]:
+    """Number of a collective -> the rank that came last."""
+    s = stream.slices
+    mine = np.flatnonzero(s.kind == "exchange")
+    mine = mine[np.argsort(s.start[mine], kind="stable")]
+    return dict(zip(s.seq[mine].tolist(), s.rank[mine].tolist(), strict=True))
+
+
+class _RankSlices:
+    """The slices of one rank in the order of time."""
+
+    def __init__(self, stream: RunRecords, rank: int) -> None:
+        self.rank = rank
+        s, wire = stream.slices, stream.slices.wire_start
+        mine = s.places(rank)
+        self.begin, self.end = stream.ready[rank].at, wall_end(stream, rank)
+        self.start, self.wire, self.stop = s.start[mine], wire[mine], s.stop[mine]
+        self.kind, self.seq = s.kind[mine], s.seq[mine]
+        # Looked at one by one, for which lists are faster than arrays.
+        self._starts, self._stops, self._kinds = self.start.tolist(), self.stop.tolist(), self.kind.tolist()
+
+    def gaps(
+        self, ranks: dict[int, _RankSlices], late: dict[int, int], troubles: list[tuple[float, int]]
+    ) -> Iterator[Gap]:
+        """In the order of time."""
+        busy = np.flatnonzero((self.kind != "wait") & (self.stop > self.begin) & (self.wire < self.end))
+        begins = np.append(self.wire[busy], self.end).clip(self.begin, self.end)
+        ends = np.maximum.accumulate(np.insert(self.stop[busy], 0, self.begin).clip(self.begin, self.end))
+        waits = np.flatnonzero(self.kind == "wait")
+        waited = np.concatenate([[0.0], np.cumsum(self.stop[waits] - self.start[waits])])
+        found = np.flatnonzero(begins > ends)
+        starts, stops = ends[found], begins[found]
+        held = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
+        followed = np.append(busy, -1)[found]
+        columns = (array.tolist() for array in (found, starts, stops, held, followed))
+        for index, start, stop, orders, follows in zip(*columns, strict=True):
+            after = None if follows < 0 else follows
+            yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
+
+    def _cause(
+        self, start: float, stop: float, after: int | None, orders: float, index: int, others: Any
+    ) -> tuple[str, int | None, str]:
+        ranks, late, troubles = others
+        first = bisect_left(troubles, (start, -1))
+        if first < len(troubles) and troubles[first][0] <= stop:
+            return "fault", troubles[first][1], ""
+        met = 0.0 if after is None else float(self.wire[after] - max(self._starts[after], start))
+        own = stop - start - met - orders
+        if after is not None and met >= max(orders, own) and self._kinds[after] == "exchange":
+            by = late[int(self.seq[after])]
+            return "late rank", by, ranks[by].doing(stop - met / 2) if by in ranks else "other"
+        if orders >= own:
+            return ("orders: end" if after is None else _NEXT.get(self._kinds[after], "orders: work")), None, ""
+        return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
+
+    def doing(self, at: float) -> str:
+        """Category of the slice that holds this moment."""
+        index = bisect_right(self._starts, at) - 1
+        return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
+
+
+def by_cause(found: list[Gap]) -> list[dict[str, Any]]:
+    """Per rank and cause: how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
+    sums: dict[tuple[int, str, int | None], list[float]] = {}
+    for gap in found:
+        short = gap.seconds < LEAST_S
+        key = (gap.rank, "short", None) if short else (gap.rank, gap.cause, gap.by)
+        sums.setdefault(key, []).append(gap.seconds)
+    rows = [
+        {"rank": rank, "cause": cause, "by": by, "count": len(each), "seconds": sum(each), "longest_s": max(each)}
+        for (rank, cause, by), each in sums.items()
+    ]
+    return sorted(rows, key=lambda row: (row["rank"], -row["seconds"]))

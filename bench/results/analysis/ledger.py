@@ -1,0 +1,57 @@
+"""The proof of law 1: which samples of which epoch are in the model, by rank. Pure arithmetic of recorded spans."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from bench.results.analysis.stream import RunRecords
+from bench.results.schema import LedgerRow, LedgerTotals
+from ddp.core.events import Merged
+from ddp.core.spans import Span, measure
+
+
+def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
+    """The ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
+    samples = next((event.samples for event in stream.ready.values()), None)
+    rows = _merged(stream, world_size) if world_size > 1 else _counted(stream, samples or 0)
+    whole = [row.epoch for row in rows if row.samples == samples and not row.repeated]
+    return LedgerTotals(
+        source="merged" if world_size > 1 else "counted",
+        samples=samples,
+        epochs=rows,
+        exactly_once=whole == [row.epoch for row in rows] == list(range(planned)),
+    )
+
+
+def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
+    rows = []
+    merged: dict[int, list[Merged]] = defaultdict(list)
+    for event in (event for part in stream.parts_in_turn for event in part.merged):
+        merged[event.epoch].append(event)
+    for epoch, lines in sorted(merged.items()):
+        by_rank = [0] * world_size
+        for line in lines:
+            by_rank[line.rank] += measure(line.spans)
+        covered = _covered([span for line in lines for span in line.spans])
+        rows.append(LedgerRow(epoch=epoch, samples=covered, repeated=sum(by_rank) - covered, by_rank=by_rank))
+    return rows
+
+
+def _covered(spans: list[Span]) -> int:
+    """Positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described, too."""
+    covered, end = 0, 0
+    for start, stop in sorted(spans):
+        covered += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    return covered
+
+
+def _counted(stream: RunRecords, samples: int) -> list[LedgerRow]:
+    rows = []
+    counts: dict[int, int] = defaultdict(int)
+    for event in (event for part in stream.parts_in_turn for event in part.progress):
+        counts[event.epoch] += event.samples
+    for epoch, trained in sorted(counts.items()):
+        once = min(trained, samples)
+        rows.append(LedgerRow(epoch=epoch, samples=once, repeated=trained - once, by_rank=[trained]))
+    return rows

@@ -1,0 +1,125 @@
+"""Speed at steady state against what the ranks would do alone, both over the same stretch of the same run.
+
+`bench.results.schema.Steady` says what is meant; this is how: each rank is measured from report to report, which come at the end of
+a step, so that whole steps are held against exactly their time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.results.analysis.breakdown import CATEGORIES, categories, within
+from bench.results.analysis.stream import Places, RunRecords, Slices
+from bench.results.schema import Steady
+from ddp.core.events import Progress
+
+ROUNDS = 5
+"""Rounds after which the controller has settled."""
+LEAST_STEPS = 20
+"""Fewest steps of a rank that make a stretch."""
+LEAST_ROUNDS = 3
+"""Fewest rounds of one, where replicas meet in rounds."""
+WORK = ("data", "compute")
+STOPPED = ("eval", "checkpoint")
+Reports = dict[int, list[Progress]]
+"""Rank -> its reports, in the order of their times."""
+
+
+@dataclass(frozen=True)
+class _RankStretch:
+    """One rank in its stretch."""
+
+    samples: int
+    seconds: float
+    """Less evaluation and checkpoints."""
+    busy: float
+    apart: float
+    """Waiting, on the wire, copying snapshots."""
+
+
+def steady(stream: RunRecords, world_size: int) -> Steady | None:
+    """None where the run has no such stretch, or it is too short."""
+    live = [rank for rank in range(world_size) if rank not in stream.drops]
+    reported: Reports = defaultdict(list)
+    for event in stream.progress:
+        reported[event.rank].append(event)
+    stretch = _stretch(stream, reported, live)
+    if stretch is None:
+        return None
+    category = categories(stream.slices)
+    ranks = {rank: _measure(reported[rank], stream.slices, category, rank, *stretch) for rank in live}
+    known = [rank for rank in ranks.values() if rank is not None]
+    if len(known) < len(live):
+        return None
+    rate = sum(rank.samples / rank.seconds for rank in known)
+    bound = sum(rank.samples / rank.busy for rank in known)
+    return Steady(
+        seconds=sum(rank.seconds for rank in known) / len(known),
+        samples_per_s=rate,
+        bound=bound,
+        efficiency=rate / bound,
+        waiting_or_communicating=[
+            rank.apart / rank.seconds if (rank := ranks.get(number)) is not None else None
+            for number in range(world_size)
+        ],
+    )
+
+
+def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[float, float] | None:
+    """(begin, end) in seconds on the clock of the records."""
+    reports = [event for rank in live for event in reported[rank]]
+    if not reports:
+        return None
+    settled = max(stream.drops.values(), default=0.0)
+    first = min(event.epoch for event in reports)
+    begin = max(event.at for event in reports if event.epoch == first)
+    end = min(max((event.at for event in reported[rank]), default=0.0) for rank in live)
+    if stream.closed:
+        rounds = [event.at for event in stream.closed if event.at > settled]
+        if len(rounds) < ROUNDS:
+            return None
+        begin = max(begin, rounds[ROUNDS - 1])
+        inside = [at for at in rounds if begin <= at <= end]
+        return (begin, inside[-1]) if len(inside) > LEAST_ROUNDS else None
+    # Inside steps nothing has to settle; after a loss, the first report of a rank still covers it.
+    for rank in live if stream.drops else ():
+        begin = max(begin, min((event.at for event in reported[rank] if event.at > settled), default=end))
+    return (begin, end) if begin < end else None
+
+
+def _measure(
+    reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
+) -> _RankStretch | None:
+    """Between the rank's last reports before `begin` and `end`; None if that is too short."""
+    reports = [event for event in reported if event.at <= end]
+    first = max((event.at for event in reports if event.at <= begin), default=begin)
+    inside = [event for event in reports if event.at > first]
+    if sum(event.steps for event in inside) < LEAST_STEPS:
+        return None
+    last = inside[-1].at
+    times = _times(slices, category, rank, first, last)
+    seconds = last - first - sum(times[name] for name in STOPPED)
+    samples = sum(event.samples for event in inside)
+    busy = times["busy"]
+    apart = times["comm"] + times["wait"]
+    return _RankStretch(samples, seconds, busy, apart) if samples and busy > 0 and seconds > 0 else None
+
+
+def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:
+    """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank does alone.
+
+    A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
+    its own.
+    """
+    mine = slices.places(rank)
+    mine = mine[(slices.stop[mine] > begin) & (slices.start[mine] < end)]
+    start, stop, category = slices.start[mine].clip(begin, end), slices.stop[mine].clip(begin, end), category[mine]
+    times = {name: float((stop - start)[within(category, (name,))].sum()) for name in CATEGORIES}
+    work = within(category, WORK)
+    own = work | within(category, STOPPED)
+    between = np.maximum(start[1:] - stop[:-1], 0.0)[own[1:] & own[:-1]]
+    times["busy"] = float((stop - start)[work].sum() + between.sum())
+    return times

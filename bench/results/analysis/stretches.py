@@ -1,0 +1,39 @@
+"""Arithmetic of stretches of time: sets of intervals as begins and ends. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.results.analysis.stream import Floats
+
+Stretches = tuple[Floats, Floats]
+"""Begins and ends, seconds."""
+
+
+def union(starts: Floats, stops: Floats) -> Stretches:
+    """The same time without overlaps, ascending; empty stretches are left out."""
+    real = stops > starts
+    starts, stops = starts[real], stops[real]
+    order = np.argsort(starts, kind="stable")
+    starts, reached = starts[order], np.maximum.accumulate(stops[order])
+    first = np.flatnonzero(np.append(True, starts[1:] > reached[:-1])) if starts.size else np.zeros(0, np.int64)
+    return starts[first], reached[np.append(first[1:] - 1, starts.size - 1)] if starts.size else reached
+
+
+def seconds(stretches: Stretches) -> float:
+    """How long they are together, if they do not overlap."""
+    return float((stretches[1] - stretches[0]).sum())
+
+
+def common(one: Stretches, other: Stretches) -> float:
+    """Seconds that lie in both; neither overlaps itself."""
+    if not one[0].size or not other[0].size:
+        return 0.0
+    times = np.stack(one, axis=1).ravel()
+    so_far = np.repeat(np.concatenate([[0.0], np.cumsum(one[1] - one[0])]), 2)[1:-1]
+    return float((np.interp(other[1], times, so_far) - np.interp(other[0], times, so_far)).sum())
+
+
+def clipped(starts: Floats, stops: Floats, begin: float, end: float) -> Stretches:
+    """What of them lies between `begin` and `end`, without overlaps."""
+    return union(np.clip(starts, begin, end), np.clip(stops, begin, end))

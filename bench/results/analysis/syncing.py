@@ -1,0 +1,91 @@
+"""What bringing replicas together cost, and the schedule that the policy arrived at."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bench.results.analysis.stream import Floats, RunRecords, Slices
+from bench.results.schema import Elche, GuardRow, PlanRow, SyncTotals, WindowRow
+
+
+def sync(stream: RunRecords) -> SyncTotals:
+    """Rounds of averaging where there were any, else collectives inside the steps."""
+    if stream.closed:
+        cost = np.array([event.sync_s for event in stream.closed])
+        if not stream.averaged and (payload := collectives(stream.slices)[1]):
+            # What met were gradients of a whole window, and the replicas never came apart.
+            return _sync("gradients", cost, payload, None)
+        apart = [value for event in stream.closed for value in event.divergence]
+        payload = sum(event.bytes for event in stream.averaged)
+        return _sync("parameters", cost, payload, float(np.median(apart)) if apart else None)
+    cost, payload = collectives(stream.slices)
+    return _sync("gradients" if cost.size else "none", cost, payload, None)
+
+
+def collectives(slices: Slices) -> tuple[Floats, int]:
+    """Seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
+    exchange = slices.kind == "exchange"
+    if not exchange.any():
+        return np.zeros(0), 0
+    _, group = np.unique(slices.seq[exchange], return_inverse=True)
+    last_stop = np.full(int(group.max()) + 1, -np.inf)
+    np.maximum.at(last_stop, group, slices.stop[exchange])
+    begin = np.full(last_stop.size, -np.inf)
+    np.maximum.at(begin, group, slices.start[exchange])
+    return np.maximum(last_stop - begin, 0.0), int(slices.bytes[exchange].sum())
+
+
+def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> SyncTotals:
+    p50, p95 = (float(v) * 1e3 for v in np.percentile(cost, [50, 95])) if cost.size else (None, None)
+    return SyncTotals.model_validate(
+        {"kind": kind, "count": cost.size, "bytes": payload, "ms_p50": p50, "ms_p95": p95, "divergence_p50": divergence}
+    )
+
+
+def elche(stream: RunRecords) -> Elche | None:
+    """The schedule and its history; None if nobody planned, or the plan was to average inside every step."""
+    plans = [(at, plan) for at, plan in stream.plans if not plan.in_step]
+    if not plans:
+        return None
+    return Elche(
+        anchor=plans[-1][1].anchor,
+        counts=list(plans[-1][1].counts),
+        plans=[
+            PlanRow(
+                seconds=at - stream.zero,
+                anchor=plan.anchor,
+                counts=list(plan.counts),
+                phase=plan.phase,
+                reason=plan.reason,
+            )
+            for (at, plan), (_, before) in zip(plans, [(0.0, None), *plans], strict=False)
+            if before is None or (plan.anchor, plan.counts, plan.phase) != (before.anchor, before.counts, before.phase)
+        ],
+        windows=[
+            WindowRow(
+                seconds=window.at - stream.zero,
+                round=window.round,
+                steps=list(window.steps),
+                ms_per_batch=[
+                    1e3 * busy / steps if steps else None
+                    for busy, steps in zip(window.busy_s, window.steps, strict=True)
+                ],
+            )
+            for window in stream.closed
+        ],
+        guard=[
+            GuardRow.model_validate(
+                {
+                    "seconds": said.at - stream.zero,
+                    "round": said.round,
+                    "guard": said.guard,
+                    "verdict": said.verdict,
+                    "divergence": said.divergence,
+                    "value": said.value,
+                    "limit": said.limit,
+                    "factor": said.factor,
+                }
+            )
+            for said in stream.verdicts
+        ],
+    )

@@ -1,0 +1,109 @@
+"""What the slices say beyond the breakdown: steps, stragglers, hidden communication, idle time by cause. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bench.results.analysis.breakdown import categories, wall_end, within
+from bench.results.analysis.idle import by_cause, gaps
+from bench.results.analysis.steps import steps, worked
+from bench.results.analysis.stream import RunRecords
+from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union
+from bench.results.analysis.volume import volume
+from bench.results.schema import Metrics
+from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
+
+WORK = ("data", "compute")
+
+
+def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
+    """Of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
+    size = metrics.world_size
+    ranks = range(size) if len(stream.ready) == size else range(0)
+    return TimelineTotals(
+        steps=step_times(stream, len(ranks)),
+        straggler_index=straggler_index(stream) if ranks else None,
+        overlap=None if stream.hidden else [overlap(stream, rank) for rank in ranks],
+        arrivals=arrivals(stream, len(ranks)),
+        idle=[IdleTime.model_validate(row) for row in by_cause(gaps(stream))],
+        volume=volume(metrics, config),
+    )
+
+
+def straggler_index(stream: RunRecords) -> float | None:
+    """How much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not seen."""
+    medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
+    typical = float(np.median(medians)) if medians else 0.0
+    return max(medians) / typical if typical > 0 else None
+
+
+def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
+    """By rank; None for one that trained nothing."""
+    taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices).items()}
+    rows: list[StepTime | None] = []
+    for rank in range(world_size):
+        if rank not in taken:
+            rows.append(None)
+            continue
+        p50, p95, p99 = (float(value) for value in np.percentile(taken[rank], [50, 95, 99]))
+        rows.append(StepTime(count=taken[rank].size, p50_ms=p50, p95_ms=p95, p99_ms=p99))
+    return rows
+
+
+def overlap(stream: RunRecords, rank: int) -> Overlap:
+    """Communication of a rank that became ready, and what of it lies behind its training."""
+    begin, end = stream.ready[rank].at, wall_end(stream, rank)
+    own = _of(stream, rank, ("comm",), begin, end)
+    meanwhile = (
+        np.array([event.at - event.seconds for event in stream.reduced], np.float64),
+        np.array([event.at for event in stream.reduced], np.float64),
+    )
+    both = (np.concatenate(pair) for pair in zip(own, clipped(*meanwhile, begin, end), strict=True))
+    comm = union(*both)
+    hidden = common(_of(stream, rank, WORK, begin, end), comm)
+    whole = seconds(comm)
+    return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)
+
+
+def _of(stream: RunRecords, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
+    """When the rank did these; of an exchange, its time on the wire."""
+    s = stream.slices
+    mine = s.places(rank)
+    mine = mine[within(categories(s)[mine], names)]
+    return clipped(s.wire_start[mine], s.stop[mine], begin, end)
+
+
+def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
+    """By rank: at collectives; where there are none, at the rounds that snapshots were laid down for."""
+    s = stream.slices
+    here = s.kind == "exchange"
+    number, rank, at = s.seq[here], s.rank[here], s.start[here]
+    if not here.any():
+        number = np.array([event.round for event in stream.snapshots], np.int64)
+        rank = np.array([event.rank for event in stream.snapshots], np.int64)
+        at = np.array([event.at for event in stream.snapshots], np.float64)
+    order = np.lexsort((at, number))
+    number, rank, at = number[order], rank[order], at[order]
+    first = np.flatnonzero(np.diff(number, prepend=number[0] - 1)) if number.size else np.zeros(0, np.int64)
+    sizes = np.diff(np.append(first, number.size))
+    shared = np.repeat(sizes > 1, sizes)
+    late = at - np.repeat(at[first], sizes)
+    last = np.zeros(number.size, bool)
+    last[first + sizes - 1] = True
+    chosen = np.flatnonzero(shared)
+    chosen = chosen[np.argsort(rank[chosen], kind="stable")]
+    of = np.split(chosen, np.searchsorted(rank[chosen], np.arange(world_size + 1)))[1:-1]
+    return [_arrivals(late[mine], last[mine]) for mine in of]
+
+
+def _arrivals(late: np.ndarray[Any, np.dtype[np.float64]], last: np.ndarray[Any, np.dtype[np.bool_]]) -> Arrivals:
+    count, behind = late.size, int(last.sum())
+    return Arrivals(
+        reductions=count,
+        last=behind,
+        last_share=behind / count if count else None,
+        late_ms=1e3 * float(late.mean()) if count else None,
+    )

@@ -1,0 +1,54 @@
+"""The formula of what ranks send: the one that results are described with and judged by.
+
+Payload = meetings x ranks x parameters x bytes of an element. Replicas that meet in every step meet once for each global
+batch, ceil(samples / (batch x ranks)) times an epoch; others as often as rounds are recorded. Gradients travel in 4 bytes an
+element, parameters in those of `averaging.wire` (the `cpu` backend: a snapshot there and an update back, 4 bytes each). What
+the formula leaves out: buffers, and a few bytes of bookkeeping a message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bench.results.schema import Metrics
+from bench.results.schema_speed import Volume
+
+WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
+    """Of a run with its resolved configuration."""
+    expected = formula(m, config)
+    return Volume(
+        bytes=m.sync.bytes,
+        per_step=m.sync.bytes / m.steps if m.steps else None,
+        expected=expected,
+        ratio=m.sync.bytes / expected if expected else None,
+    )
+
+
+def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
+    """Bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
+    meetings = _meetings(m)
+    whole = m.status == "ok" and not m.resumed and not m.faults
+    if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
+        return None
+    width = 4
+    if m.sync.kind == "parameters" and m.backend != "cpu":
+        averaging = config.get("averaging")
+        wire = averaging.get("wire", "float64") if isinstance(averaging, dict) else "float64"
+        if wire not in WIRE_BYTES:
+            return None
+        width = WIRE_BYTES[wire]
+    elif m.sync.kind == "parameters":
+        width = 8
+    return meetings * m.world_size * m.parameters * width
+
+
+def _meetings(m: Metrics) -> int:
+    every_step = m.policy == "sync" or m.engine.startswith("zero")
+    if every_step and m.ledger is not None and m.ledger.samples:
+        return m.epochs_planned * math.ceil(m.ledger.samples / (m.batch_size * m.world_size))
+    return m.sync.count

@@ -1,0 +1,185 @@
+"""From the records of a run to its result: `analyze`. Pure: no clock, no files. `bench.results.analysis` has the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bench.results.analysis import faults
+from bench.results.analysis.breakdown import breakdown, seconds_in, walls
+from bench.results.analysis.ledger import ledger
+from bench.results.analysis.stream import RunRecords, sort
+from bench.results.analysis.syncing import elche, sync
+from bench.results.analysis.timeline import timeline
+from bench.results.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
+from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
+from bench.runner.spec import RunSpec
+from ddp.runtime.codec import Record
+
+
+def analyze(
+    spec: RunSpec,
+    records: Sequence[Record],
+    *,
+    status: str,
+    launched: float,
+    ended: float,
+    env: dict[str, Any],
+    git: dict[str, Any],
+    warnings: Sequence[str] = (),
+    error: str | None = None,
+    restarts: int = 0,
+) -> Metrics:
+    """The result of a run of `spec`, from its records in the order of their times.
+
+    `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` on a loss that is not finite has
+    diverged. Raises AssertionError if the slices of a rank overlap grossly.
+    """
+    stream, finite = sort(records, launched), Finite()
+    rows = epochs(stream, spec.world_size, finite)
+    if status == "ok" and rows and rows[-1].train_loss is None:
+        status, error = "diverged", error or "the training loss stopped being finite"
+    found = [row for part in stream.parts_in_turn for row in faults.faults(part, stream.zero, spec.world_size)]
+    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
+    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
+    metrics = Metrics.model_validate(
+        _identity(spec, stream)
+        | said
+        | _measured(spec, stream, launched, ended)
+        | {
+            "restarts": restarts,
+            "faults": found,
+            "ledger": ledger(stream, spec.world_size, spec.epochs),
+            "epochs": rows,
+            "final": _final(spec, rows),
+            "target": target(rows, spec.target, spec.higher_is_better),
+            "nonfinite": finite.lost,
+        }
+    )
+    return metrics.model_copy(update={"timeline": timeline(stream, metrics, spec.config)})
+
+
+def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
+    """Where the time went, what it cost."""
+    wall, trained = walls(stream, spec.world_size), train_seconds(stream)
+    ranks = breakdown(stream, wall)
+    return {
+        "time_s": _time(stream, launched, ended, trained, wall, seconds_in(ranks, wall, "checkpoint")),
+        "throughput": throughput(stream, spec.world_size, trained),
+        "breakdown": ranks,
+        "sync": sync(stream),
+        "elche": elche(stream),
+        "memory": _memory(spec.world_size, stream),
+    }
+
+
+def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
+    """What was run, and how much of it."""
+    ready = [stream.ready[rank] for rank in sorted(stream.ready)]
+    digests = {event.digest for event in stream.finished.values()}
+    return {
+        **{name: getattr(spec, name) for name in _SAME_NAME},
+        "schema_version": SCHEMA_VERSION,
+        "transport": ready[0].transport if ready else None,
+        "loader": [event.loader for event in ready if event.loader],
+        "devices": [event.device for event in ready],
+        "emulated_speeds": list(spec.speeds),
+        "scripted_faults": [str(fault) for fault in spec.faults],
+        "epochs_planned": spec.epochs,
+        "parameters": ready[0].parameters if ready else None,
+        "steps": sum(event.steps for part in stream.parts_in_turn for event in part.progress),
+        "samples": sum(event.samples for part in stream.parts_in_turn for event in part.progress),
+        "resumed": _resumed(stream),
+        "params_sha256": digests.pop() if len(digests) == 1 else None,
+    }
+
+
+_SAME_NAME = (
+    *("run_id", "model", "data", "recipe", "mode", "engine", "policy", "backend", "world_size", "seed"),
+    *("depth", "batch_size", "lr", "lr_scale", "config_hash"),
+)
+"""Fields that the result takes from the `RunSpec` as they are."""
+
+
+HIDDEN = "collectives lie inside forward, backward and optimizer: compute holds them, and no efficiency is known"
+
+
+def _notes(stream: RunRecords) -> list[str]:
+    notes = []
+    if len({event.digest for event in stream.finished.values()}) > 1:
+        notes.append("the ranks ended with different parameters")
+    for note in dict.fromkeys(event.note for event in stream.ready.values() if event.note):
+        ranks = ", ".join(str(rank) for rank, event in sorted(stream.ready.items()) if event.note == note)
+        notes.append(f"rank {ranks}: {note}")
+    if stream.resumed is not None:
+        notes.append(
+            f"the run went on from {stream.resumed.source} at {stream.resumed.samples} samples: times, throughput, "
+            "breakdown and sync are of the rest alone"
+        )
+    if stream.hidden:
+        notes.append(HIDDEN)
+    whole = [
+        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.published[-1:]
+    ]
+    kept = whole[0] if whole else "no other was"
+    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
+    return notes
+
+
+def _restarted(restarts: int, stream: RunRecords) -> list[str]:
+    """That torchrun's last start of the processes was not the first."""
+    if not restarts:
+        return []
+    anew = "" if stream.resumed is not None else ", and the run began anew: no checkpoint of before was found"
+    return [f"torchrun started its processes again {'once' if restarts == 1 else f'{restarts} times'}{anew}"]
+
+
+def _resumed(stream: RunRecords) -> ResumedFrom | None:
+    if stream.resumed is None or stream.earlier is None:
+        return None
+    return ResumedFrom(
+        source=stream.resumed.source,
+        checkpoint=stream.resumed.index,
+        epochs=stream.resumed.epochs,
+        samples=stream.resumed.samples,
+        seconds=seconds_at(stream.earlier, stream.resumed.at),
+        times=len(stream.parts_in_turn) - 1,
+    )
+
+
+def _final(spec: RunSpec, rows: list[Epoch]) -> Final:
+    evaluated = [(row.eval, row.epoch) for row in rows if row.eval is not None]
+    sign = 1 if spec.higher_is_better else -1
+    best, epoch = max(evaluated, key=lambda row: (sign * row[0], -row[1]), default=(None, None))
+    return Final(
+        train_loss=rows[-1].train_loss if rows else None,
+        eval=evaluated[-1][0] if evaluated else None,
+        best=best,
+        best_epoch=epoch,
+        eval_metric=spec.metric,
+        higher_is_better=spec.higher_is_better,
+    )
+
+
+def _time(
+    stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float
+) -> Time:
+    startup = (ended if stream.begun is None else stream.begun) - launched
+    evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
+    return Time(
+        total=ended - launched,
+        startup=startup,
+        train=trained,
+        eval=evaluating,
+        checkpoint=checkpoint,
+        rank_wall=wall,
+        shutdown=max(ended - launched - startup - trained - evaluating, 0.0),
+    )
+
+
+def _memory(world_size: int, stream: RunRecords) -> PeakMemory:
+    last = [stream.finished.get(rank) for rank in range(world_size)]
+    return PeakMemory(
+        peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
+        peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
+    )

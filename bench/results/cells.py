@@ -1,0 +1,218 @@
+"""Runs grouped into cells (the seeds of one configuration), and cells into workloads. What report and validation share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from bench.base.figures import plural
+from bench.results.runfolder import Run
+from bench.results.schema import Metrics
+
+LARGEST = 1e100
+"""Of what counts as measured: the squares of larger numbers overflow, so they have no mean nor deviation."""
+
+
+def measured(values: Iterable[float | None]) -> list[float]:
+    """The values that are there and can be reckoned with."""
+    return [value for value in values if value is not None and math.isfinite(value) and abs(value) <= LARGEST]
+
+
+class Workload(NamedTuple):
+    """What is trained, whatever trains it. Results compare only where all of it is equal."""
+
+    model: str
+    data: str
+    recipe: str
+    epochs: int
+    batch_size: int
+    lr: float
+    depth: int | None = None
+    """Layers with weights; None: the model's own number."""
+    metric: str = ""
+    """What is evaluated."""
+    max_grad_norm: float | None = None
+    """Most that a step's gradients may be; None: no limit."""
+
+    @staticmethod
+    def of(run: Run) -> Workload:
+        """The workload of a run."""
+        m, limit = run.metrics, norm_limit(run.config)
+        return Workload(
+            m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, limit
+        )
+
+    @property
+    def detail(self) -> str:
+        """What tells workloads of one model apart."""
+        depth = f"depth {self.depth}, " if self.depth else ""
+        return f"{depth}{self.data}, {self.recipe}, {self.course}"
+
+    @property
+    def course(self) -> str:
+        """How long it is trained, and how."""
+        limit = "" if self.max_grad_norm is None else f", gradients up to {self.max_grad_norm:g}"
+        return f"{plural(self.epochs, 'epoch')}, batch {self.batch_size}, lr {self.lr:g}{limit}"
+
+    @property
+    def title(self) -> str:
+        """For headings."""
+        depth = f" of depth {self.depth}" if self.depth else ""
+        return f"{self.model}{depth} on {self.data}, recipe {self.recipe}"
+
+
+def norm_limit(config: Mapping[str, Any]) -> float | None:
+    """`train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
+    train = config.get("train")
+    said = train.get("max_grad_norm") if isinstance(train, dict) else None
+    return float(said) if isinstance(said, int | float) and abs(said) <= LARGEST else None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Values over the seeds of a cell: mean and standard deviation (ddof 1; None below two values)."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+
+    @staticmethod
+    def of(values: Sequence[float | None]) -> Sample:
+        """Of the values that are there, and `measured`."""
+        known = measured(values)
+        return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one configuration, by seed."""
+
+    label: str
+    """Mode, world size, emulated speeds and scripted faults; unique within its workload."""
+    workload: Workload
+    runs: tuple[Run, ...]
+    name: str
+    """Model and label, and what else tells it from every other cell."""
+
+    @property
+    def about(self) -> Metrics:
+        """Any run's metrics, for what all have in common."""
+        return self.runs[0].metrics
+
+    @property
+    def ok(self) -> list[Metrics]:
+        """Metrics of all runs that finished, of a seed that was run again each."""
+        return [run.metrics for run in self.runs if run.metrics.status == "ok"]
+
+    @property
+    def counted(self) -> list[Run]:
+        """The run of every seed that stands for it, in their order: a seed is one value, however often it was trained. The
+        first that finished; else the first that failed or diverged; else one that somebody interrupted."""
+        ordered = sorted(self.runs, key=lambda run: ("ok", "failed", "killed").index(_kind(run)))
+        found: dict[int, Run] = {}
+        for run in ordered:
+            found.setdefault(run.metrics.seed, run)
+        return [found[seed] for seed in sorted(found)]
+
+    @property
+    def one_each(self) -> list[Metrics]:
+        """Metrics of those of `counted` that finished. What is said of a cell's figures is said of these."""
+        return [run.metrics for run in self.counted if run.metrics.status == "ok"]
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether it is the reference: one rank, no engine around it."""
+        return self.about.engine == "solo"
+
+    @property
+    def bereft(self) -> list[Metrics]:
+        """Metrics of the runs that finished without a rank that they had lost."""
+        return [m for m in self.ok if any(fault.rank is not None for fault in m.faults)]
+
+    @property
+    def marked(self) -> str:
+        """The label, with a dagger where a finished run lost a rank: its figures are those of a cohort that shrank."""
+        return f"{self.label} †" if self.bereft else self.label
+
+    @property
+    def status(self) -> str:
+        """For instance `3 ok, 1 failed`."""
+        counts = Counter(run.metrics.status for run in self.runs)
+        return ", ".join(
+            f"{counts[status]} {status}" for status in ("ok", "diverged", "failed", "killed") if counts[status]
+        )
+
+    def sample(self, value: Callable[[Metrics], float | None]) -> Sample:
+        """`value` over the seeds that finished."""
+        return Sample.of([value(metrics) for metrics in self.one_each])
+
+    @property
+    def eval(self) -> Sample:
+        """Final evaluation metric."""
+        return self.sample(lambda m: m.final.eval)
+
+    @property
+    def speed(self) -> Sample:
+        """Samples per second."""
+        return self.sample(lambda m: m.throughput.samples_per_s)
+
+
+def cells(runs: Sequence[Run]) -> list[Cell]:
+    """The cells of `runs`: by workload, solo first, then by mode and world size."""
+    groups: dict[tuple[Workload, str, int, str], list[Run]] = defaultdict(list)
+    for run in runs:
+        m = run.metrics
+        groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
+    labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
+    workloads = Counter(workload.model for workload in {key[0] for key in groups})
+    details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
+    found = []
+    for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0])):
+        label = _label(group[0].metrics)
+        unique = labels[key[0], label] == 1
+        ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
+        label = label if unique else f"{label} #{key[3][:6]}"
+        model, told = key[0].model, key[0].detail
+        told += f", {key[0].metric}" if details[model, told] > 1 else ""
+        detail = f" ({told})" if workloads[model] > 1 else ""
+        found.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
+    return found
+
+
+def _kind(run: Run) -> str:
+    """`ok`; `failed`, by the run's own doing; or `killed`."""
+    status = run.metrics.status
+    return status if status in ("ok", "killed") else "failed"
+
+
+def _label(m: Metrics) -> str:
+    if m.engine == "solo" and not m.emulated_speeds:
+        return m.mode
+    speeds = " at speeds " + "/".join(f"{speed:g}" for speed in m.emulated_speeds) if m.emulated_speeds else ""
+    script = f" with {', '.join(m.scripted_faults)}" if m.scripted_faults else ""
+    return f"{m.mode} ×{m.world_size}{speeds}{script}"
+
+
+def _order(run: Run) -> tuple[object, ...]:
+    m, workload = run.metrics, Workload.of(run)
+    distorted = (bool(m.emulated_speeds), m.scripted_faults)
+    workload = workload._replace(depth=m.depth or 0, max_grad_norm=workload.max_grad_norm or 0.0)
+    return (*workload, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
+
+
+def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:
+    """Cells by workload, in the order given."""
+    groups: dict[Workload, list[Cell]] = defaultdict(list)
+    for cell in found:
+        groups[cell.workload].append(cell)
+    return dict(groups)
+
+
+def solo_of(found: Sequence[Cell]) -> Cell | None:
+    """The reference among the cells of one workload: solo, at full speed, with a finished run; None if there is none."""
+    candidates = [cell for cell in found if cell.is_solo and cell.ok]
+    return min(candidates, key=lambda cell: bool(cell.about.emulated_speeds), default=None)

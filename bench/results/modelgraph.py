@@ -1,0 +1,116 @@
+"""The graph of a model as plain data: its layers in the order in which a sample goes through them, and who feeds whom.
+
+One sample of zeros goes through a copy of the model on the CPU (some ten milliseconds; torch's `meta` device would import
+for seconds). Where tensors went between layers is followed through every function in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bench.runner.plan import RunPlan
+from models.data import data_set
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Json = dict[str, Any]
+
+
+def described(plan: RunPlan) -> Json | None:
+    """The graph of the model that `plan` trains; None of one that cannot be followed: a picture is not worth a run."""
+    import torch
+
+    try:
+        data = data_set(plan.recipe.data, plan.spec.config["data"]["dir"], plan.recipe.data_options)
+        with torch.random.fork_rng(devices=[]):
+            model = plan.job.task().model().eval()
+            sample = torch.zeros(1, *data.shape, dtype=torch.int64 if data.is_text else torch.float32)
+            return {"metric": plan.spec.metric, "input": list(data.shape), **follow(model, sample)}
+    except Exception:  # whatever a model of a user's own may do
+        return None
+
+
+def follow(model: nn.Module, *inputs: Any) -> Json:
+    """The layers of `model` (modules without modules in them, once for each call) on `inputs`, and the edges between them.
+
+    `out`: shape without the first dimension. `parameters`: numbers that belong to a layer, at its first call alone.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    origins: dict[int, set[int]] = {}
+    """Tensor -> layers that it comes from."""
+    kept: list[Any] = []  # a number is a tensor's only as long as there is the tensor
+    nodes: list[Json] = []
+    edges: set[tuple[int, int]] = set()
+    stack: list[tuple[int, nn.Module]] = []
+    counted: set[int] = set()
+
+    def sources(*values: Any) -> set[int]:
+        return {source for tensor in tensors(values) for source in origins.get(id(tensor), ())}
+
+    def mark(value: Any, found: set[int]) -> None:
+        for tensor in tensors(value):
+            kept.append(tensor)
+            origins[id(tensor)] = set(found)
+
+    class ShapeRecorder(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            value = func(*args, **(kwargs or {}))
+            if not stack and tensors(value) and (found := sources(args, kwargs)):
+                if len(found) > 1:  # what comes together here is a layer of its own
+                    name = func.__name__.strip("_")
+                    nodes.append({"name": name, "type": name, "detail": "", "parameters": 0, "out": shape(value)})
+                    edges.update((source, len(nodes) - 1) for source in found)
+                    found = {len(nodes) - 1}
+                mark(value, found)
+            return value
+
+    def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
+        own = [p for p in module.parameters() if id(p) not in counted]
+        counted.update(map(id, own))
+        stack.append((len(nodes), module))
+        nodes.append(
+            {
+                "name": names[id(module)],
+                "type": type(module).__name__,
+                "detail": module.extra_repr(),
+                "parameters": sum(p.numel() for p in own),
+            }
+        )
+        edges.update((source, len(nodes) - 1) for source in sources(args, kwargs))
+
+    def left(module: nn.Module, args: Any, value: Any) -> None:
+        number, _ = stack.pop()
+        mark(value, {number})
+        nodes[number]["out"] = shape(value)
+
+    names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+    leaves = [module for module in model.modules() if next(module.children(), None) is None]
+    hooks = [leaf.register_forward_pre_hook(entered, with_kwargs=True) for leaf in leaves]
+    hooks += [leaf.register_forward_hook(left) for leaf in leaves]
+    try:
+        with torch.no_grad(), ShapeRecorder():
+            model(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    total = sum(p.numel() for p in model.parameters())
+    return {"type": type(model).__name__, "parameters": total, "nodes": nodes, "edges": sorted(edges)}
+
+
+def shape(value: Any) -> list[int]:
+    """Of the first tensor in `value`, without its first dimension; empty where there is none."""
+    return [int(size) for tensor in tensors(value)[:1] for size in tensor.shape[1:]]
+
+
+def tensors(value: Any) -> list[Any]:
+    """The tensors in nested lists, tuples and dictionaries."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [tensor for item in value for tensor in tensors(item)] if isinstance(value, list | tuple) else []

@@ -1,0 +1,133 @@
+"""A recorded run through the core: its coordinator, fed the recorded events in the order in which it had them, must give the
+recorded commands, reports and ledger lines, each one equal. Reads the run folder; starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
+from bench.runner.resume import configured_again
+from ddp import regular
+from ddp.core.commands import Publish
+from ddp.core.coordinator import Coordinator
+from ddp.core.errors import ProtocolError
+from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
+from ddp.core.policies.sync import Sync
+from ddp.core.world import World
+from ddp.runtime.codec import EVENTS as KINDS
+from ddp.runtime.codec import Record, decode
+from ddp.runtime.engines import facts
+from ddp.settings import make_policy
+
+SAID = (RoundClosed, Merged, GuardVerdict)
+"""Events that the coordinator gives."""
+UNHEARD = (Slice, Memory, Launched, Resumed)
+"""Events that it never has."""
+
+
+class Unfit(ValueError):
+    """A run that cannot be replayed: one line that says why."""
+
+
+def deviation(run: Run) -> tuple[int, str | None]:
+    """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
+    m = run.metrics
+    if m.world_size == 1 or facts(m.engine).one_process:
+        raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
+    if m.resumed is not None:
+        raise Unfit("it went on from a checkpoint; replay the run that it began as")
+    records = _in_order(run.path / EVENTS)
+    coordinator = _coordinator(run, records[0][0])
+    given: list[Record] = []
+    checked = 0
+    for number, (_, record) in enumerate(records):
+        if isinstance(record, Saved) and record.error and given and isinstance(given[0], Publish):
+            given.pop(0)  # the runtime could not obey, and said so in its place
+            continue
+        if type(record).__name__ in KINDS and not isinstance(record, SAID):
+            if given:
+                return checked, _unlike(number, given[0], record)
+            try:
+                coordinator, outputs = coordinator.update(record)  # type: ignore[arg-type]
+            except (ProtocolError, AssertionError) as error:
+                return checked, f"record {number}: the core refuses {_shown(record)}: {error}"
+            given = list(outputs)
+        elif not given or repr(given[0]) != repr(record):  # not ==, as what is not a number equals nothing
+            return checked, _unlike(number, given[0] if given else None, record)
+        else:
+            given.pop(0)
+            checked += 1
+    if m.status != "ok":
+        return checked, None
+    if given:
+        return checked, f"at the end: {_shown(given[0])} is not recorded"
+    if not coordinator.over:
+        raise Unfit(f"its {len(records)} records end before the run does; {EVENTS} was cut off")
+    return checked, None
+
+
+def _in_order(path: Path) -> list[tuple[float, Record]]:
+    """(time, record) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
+    found = []
+    try:
+        lines = list(regular.whole_lines(path))
+    except OSError as error:
+        raise ValueError(located(error)) from None
+    for line in lines:
+        try:
+            body = msgspec.json.decode(line)
+            record = decode(line)
+            if not isinstance(record, UNHEARD):
+                found.append((int(body["n"]), float(body["at"]), record))
+        except (KeyError, TypeError):
+            raise Unfit("its records do not tell in which order they came: it was made by an earlier version") from None
+        except (ProtocolError, msgspec.MsgspecError, ValueError) as error:
+            raise ValueError(f"{path}: {error}") from None
+    if not found:
+        raise Unfit("it has no records")
+    return [(at, record) for _, at, record in sorted(found, key=lambda entry: entry[0])]
+
+
+def _coordinator(run: Run, at: float) -> Coordinator:
+    from ddp.runtime.backends.facts import facts_of  # torch
+
+    m = run.metrics
+    config = configured_again(read_object(run.path / CONFIG), run.path)
+    paired = "backend" in facts(m.engine).made_of
+    does = facts_of(config.backend.name if paired else m.engine)
+    settings = {key: value for key, value in config.policy.items() if key != "name"}
+    world = World(
+        size=m.world_size,
+        samples=0,
+        batch=m.batch_size,
+        epochs=m.epochs_planned,
+        blocking=does.blocking,
+        in_step=does.in_step,
+        deadline_s=config.cluster.deadline_s,
+        tolerate_loss=config.cluster.tolerate_loss if paired else False,
+        checkpoints=config.checkpoint,
+    )
+    return Coordinator.start(make_policy(config.policy["name"], settings) if paired else Sync(), world, at)
+
+
+def _unlike(number: int, given: Any, recorded: Any) -> str:
+    return f"record {number}: the core gives {_shown(given)}, recorded is {_shown(recorded)}"
+
+
+def _shown(record: Any) -> str:
+    if record is None:
+        return "nothing"
+    return "".join(islice(_words(record), 8))
+
+
+def _words(record: Any) -> Iterator[str]:
+    body = msgspec.to_builtins(record)
+    yield type(record).__name__
+    for key, value in body.items():
+        yield f" {key}={str(value)[:60]}"

@@ -1,0 +1,110 @@
+"""The command that runs a cell again, from its run folder alone. Imports no torch.
+
+Whatever is part of the cell (`bench.runner.plan.cell_hash`) and not the default is said, and numbers to their last digit: the
+command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from bench.base.places import MODES
+from bench.command.overrides import quoted
+from bench.results.runfolder import Run
+from bench.runner.config import DataConfig
+from ddp.core.averaging import Averaging
+from ddp.core.loading import Loading
+from ddp.core.policies import POLICIES
+from ddp.runtime.engines import facts
+
+_PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
+"""Words, paths and faults: Hydra has meanings for most other signs."""
+_MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
+
+
+def command(runs: Sequence[Run]) -> str:
+    """A shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make them so."""
+    run = runs[0]
+    m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
+    words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
+    words += [said("model", m.model), *([said("model.depth", m.depth)] if m.depth else []), said("mode", m.mode)]
+    words += [] if facts(m.engine).one_rank else [said("world_size", m.world_size)]
+    words += [said("recipe", m.recipe), *_data(run), said("train.epochs", m.epochs_planned)]
+    words += [said("train.batch_size", m.batch_size), said("train.lr", m.lr)]
+    train = _group(run, "train")
+    words += [said(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
+    words += _cluster(run)
+    words += [said("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
+    usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
+    for group, default in usual.items():
+        words += _changed(group, _group(run, group), asdict(default) | _preset(m.mode).get(group, {}))
+    return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def said(key: str, value: Any) -> str:
+    """`key=value` as a word for the shell, in which Hydra reads this very value."""
+    return shlex.quote(f"{key}={_spelt(value)}")
+
+
+def _group(run: Run, name: str) -> dict[str, Any]:
+    """What the configuration says of a group; nothing where it has none."""
+    found = run.config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _data(run: Run) -> list[str]:
+    """The data set and its settings; where it lies, if that is not the usual place."""
+    named = {"name": run.metrics.data} | _group(run, "data")
+    return [said(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
+
+
+def _cluster(run: Run) -> list[str]:
+    """The devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
+    m, cluster = run.metrics, _group(run, "cluster")
+    words = [said("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
+    words += [
+        said(f"cluster.{key}", cluster[key]) for key in ("device", "transport") if cluster.get(key, "auto") != "auto"
+    ]
+    if m.scripted_faults:
+        words.append(said("cluster.faults", m.scripted_faults))
+        words.append(said("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
+    return words + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
+
+
+def _policy(name: Any) -> dict[str, Any]:
+    return {"policy": POLICIES[name]()} if isinstance(name, str) and name in POLICIES else {}
+
+
+@cache
+def _preset(mode: str) -> dict[str, Any]:
+    """What choosing a mode says beside its engine, policy and backend: group -> settings."""
+    file = MODES / f"{mode}.yaml"
+    body = OmegaConf.to_container(OmegaConf.load(file)) if re.fullmatch(r"\w{1,99}", mode) and file.is_file() else {}
+    return {str(key): value for key, value in body.items() if key != "defaults"} if isinstance(body, dict) else {}
+
+
+def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+    """The settings that are not as they are by themselves."""
+    plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
+    return [said(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
+
+
+def _spelt(value: Any) -> str:
+    """A value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
+        return value if plain else quoted(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_spelt, value))}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,343 @@
+"""The run folder, the only interface between producing and judging: how it appears on disk and how it is read.
+
+A run is written in a hidden folder beside its place and renamed into it, so that a folder that is there is whole. Owns
+names and atomicity; knows nothing of what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+from pydantic import ValidationError
+
+from bench.base.usage import reason, tame
+from bench.results.schema import READABLE, Metrics
+from ddp import regular
+from ddp.core.errors import ProtocolError
+from ddp.runtime.codec import Record, decode
+
+METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
+CHECKPOINTS = "checkpoints"
+"""Folder of checkpoints in that of a run that is not finished."""
+FAILED = ".failed"
+"""Suffix of a failed rerun that lies beside the finished run it must not destroy."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` (UTF-8) so that `path` is either as before or complete. Raises OSError."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, body: bytes) -> None:
+    """Write `body` in the same way: nothing that lies there, be it a pipe or a link, is written to. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(body)
+        os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)  # what is written to an open file fails without a name
+        error.filename2 = None
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def place(output: Path, model: str, mode: str, run_id: str) -> Path:
+    """Where the folder of a run lies."""
+    return output / model / mode / run_id
+
+
+def making(output: Path, model: str, mode: str, run_id: str) -> Path:
+    """Where it lies while this process makes it."""
+    return output / model / mode / f".tmp-{run_id}-{os.getpid()}"
+
+
+class Shut(ValueError):
+    """What may not be looked at. One line that names it."""
+
+
+def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
+    """Return whether that run is there with status `ok`. Raises Shut where nobody may look."""
+    try:
+        return _read(place(output, model, mode, run_id)).metrics.status == "ok"
+    except Shut as error:
+        raise Shut(f"{error}; whether that run is finished cannot be told: make its folder readable") from None
+    except ValueError:
+        return False
+
+
+def status(folder: Path) -> str | None:
+    """Status of the run in `folder`; None if there is no result to be read."""
+    try:
+        return _read_metrics(folder).status
+    except ValueError:
+        return None
+
+
+def _may_be_ok(folder: Path) -> bool:
+    """Whether a finished run is there, as far as anybody may look."""
+    try:
+        return _read_metrics(folder).status == "ok"
+    except ValueError as error:
+        return isinstance(error, Shut)
+
+
+def _resumable(folder: Path) -> bool:
+    """Whether there is a checkpoint that somebody may want to go on from."""
+    return any((folder / CHECKPOINTS).glob("[0-9]*"))
+
+
+def going_on(folder: Path) -> str:
+    """The command that goes on with the run in `folder`; empty if it has no checkpoint."""
+    return _resuming(folder) if _resumable(folder) else ""
+
+
+def _resuming(folder: Path) -> str:
+    return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
+
+
+class NotInPlace(OSError):
+    """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
+
+
+class Unwritten(OSError):
+    """A run ended because something could not be written, or opened. Says what is kept."""
+
+
+class RunWriter:
+    """A run folder in the making: write files under `path`, then `commit` or `discard`.
+
+    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way).
+    """
+
+    def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
+        self._place = place(output, model, mode, run_id)
+        parent = self._place.parent
+        self.path = making(output, model, mode, run_id)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _clean(parent, run_id)
+            self.path.mkdir()
+        except OSError as error:
+            raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
+
+    @property
+    def _beside(self) -> Path:
+        return self._place.with_name(self._place.name + FAILED)
+
+    def destination(self, status: str) -> Path:
+        """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
+        that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
+        kept = _may_be_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
+        return self._beside if status != "ok" and kept else self._place
+
+    def commit(self, status: str) -> Path:
+        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
+        NotInPlace: what was written stays where it is, under `path`."""
+        destination = self.destination(status)
+        try:
+            if status == "ok":
+                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            _replace(self.path, destination)
+        except OSError as error:
+            raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
+        if status == "ok":
+            shutil.rmtree(self._beside, ignore_errors=True)
+            with suppress(OSError):  # the run is in place; the next one tidies up
+                _clean(self._place.parent, self._place.name, everything=True)
+        return destination
+
+    def left(self) -> str:
+        """What is there of a run that ended here, and how to go on with it."""
+        if not _resumable(self.path):
+            return "nothing is kept, as there is no checkpoint yet"
+        last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
+        return f"the last checkpoint is {last}; with room again, go on by: {_resuming(self._place)}"
+
+    def discard(self, copied: bool = False) -> None:
+        """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
+        if copied or not _resumable(self.path):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _replace(source: Path, destination: Path) -> None:
+    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
+    aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
+    if destination.exists():
+        os.rename(destination, aside)
+    try:
+        os.rename(source, destination)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, destination)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
+    """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
+    for folder in parent.glob(".*-*"):
+        kind, _, rest = folder.name.partition("-")
+        name, _, pid = rest.rpartition("-")
+        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
+            continue
+        whole = kind == ".tmp" and (folder / METRICS).is_file()
+        if kind == ".old" and not (parent / name).exists():
+            os.rename(folder, parent / name)
+        elif kind in (".tmp", ".old") and (everything or not (whole or _resumable(folder))):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def alive(pid: int) -> bool:
+    """Whether another process of this number lives."""
+    try:
+        return pid != os.getpid() and psutil.pid_exists(pid)
+    except OverflowError:  # the name of a folder may have any number
+        return False
+
+
+def writer(folder: Path) -> int | None:
+    """The process that writes a hidden folder, if it lives. One that began after the last record only bears its number."""
+    number = folder.name.rpartition("-")[2]
+    if not folder.name.startswith(".tmp-") or not number.isdigit():
+        return None
+    try:
+        began, wrote = psutil.Process(int(number)).create_time(), (folder / EVENTS).stat().st_mtime
+    except (psutil.Error, OSError, OverflowError):
+        return None
+    return int(number) if began <= wrote else None
+
+
+def unfinished(path: Path) -> list[tuple[Path, int | None]]:
+    """Runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that makes one;
+    None: it was killed, and can be gone on with."""
+    found = []
+    for folder in sorted(path.rglob(".tmp-*-*")):
+        process = writer(folder)
+        if folder.is_dir() and (process is not None or _resumable(folder)):
+            found.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder as read."""
+
+    path: Path
+    metrics: Metrics
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved configuration; empty if it is not there."""
+
+
+def find_runs(path: Path) -> tuple[list[Run], list[str]]:
+    """The runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
+    be read, and for each folder that may not be looked into. Raises ValueError if `path` is no folder."""
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
+    runs: list[Run] = []
+    problems: list[str] = []
+    shut: list[OSError] = []
+    for folder in _run_folders(path, shut):
+        try:
+            runs.append(_read(folder))
+        except ValueError as error:
+            problems.append(str(error))
+    return runs, [*problems, *map(located, shut)]
+
+
+def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
+    for folder, subfolders, files in regular.walk(path, unread):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
+            subfolders.clear()
+            yield folder
+
+
+def _read(folder: Path) -> Run:
+    """Raises ValueError: one line that names the file and what is wrong with it."""
+    return Run(folder, _read_metrics(folder), _read_config(folder))
+
+
+def _read_metrics(folder: Path) -> Metrics:
+    """Raises ValueError: one line that names the file and what is wrong with it."""
+    path = folder / METRICS
+    body = read_object(path)
+    version = body.get("schema_version")
+    if version not in READABLE:
+        raise ValueError(
+            f"{path}: schema_version is {version!r}, this version reads {' and '.join(map(str, READABLE))}"
+        )
+    try:
+        return Metrics.model_validate(_on_one_line(body))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ValueError(f"{path}: {where}: {first['msg']}{more}") from None
+
+
+def _on_one_line(value: Any) -> Any:
+    """The same with its texts tame."""
+    if isinstance(value, str):
+        return tame(value)
+    if isinstance(value, list):
+        return [_on_one_line(inner) for inner in value]
+    return (
+        {_on_one_line(key): _on_one_line(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
+    return found
+
+
+def located(error: OSError) -> str:
+    """Return a line that begins with the path that an error is about."""
+    return f"{error.filename}: {error.strerror}"
+
+
+def there(path: Path) -> bool:
+    """Return whether there is anything of that name, readable or not; a link that leads nowhere is something. Raises
+    OSError where nobody may look."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
+    try:
+        body = msgspec.json.decode(regular.content(path))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: missing") from None
+    except PermissionError as error:
+        raise Shut(f"{path}: {error.strerror}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return body
+
+
+def read_records(folder: Path) -> Iterator[Record]:
+    """The events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
+    path = folder / EVENTS
+    for number, line in enumerate(regular.lines(path), 1):
+        try:
+            yield decode(line)
+        except ProtocolError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None

@@ -1,0 +1,232 @@
+"""`Metrics`: the result of one run, as written to `metrics.json`. The one definition of every field and its unit.
+
+Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a
+result is computed (`bench.results.analysis`) or where it lies (`bench.results.runfolder`). `python -m bench.results.schema` writes the JSON
+Schema.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from bench.base.places import METRICS_SCHEMA
+from bench.results.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
+
+__all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
+
+SCHEMA_VERSION = 2
+"""1 had no `timeline`."""
+READABLE = (1, 2)
+MOST_RANKS = 4096
+"""More are no run but a mistake."""
+Status = Literal["ok", "diverged", "failed", "killed"]
+
+
+class Epoch(Strict):
+    """One epoch; `eval` is null where it was not (fully) evaluated."""
+
+    epoch: int = Field(description="number of the epoch, from 0")
+    samples: int = Field(
+        description="samples trained by all ranks, since the start, when the epoch was evaluated (else: ended)"
+    )
+    train_loss: float | None = Field(description="mean training loss over the samples of the epoch, unit of the loss")
+    eval: float | None = Field(description="mean of the evaluation metric over the test set, unit of the metric")
+    eval_loss: float | None = Field(description="mean loss over the test set, unit of the loss")
+    lr: float = Field(description="learning rate of the last step of the epoch")
+    seconds: float = Field(
+        description="training time until then, seconds since the last rank was ready, stopped for evaluation"
+    )
+    scalars: dict[str, float | None] = Field(
+        default_factory=dict,
+        description="what steps recorded (ddp.record_scalar), mean over the calls of all ranks, by name, in its own unit",
+    )
+    scalars_per_rank: list[dict[str, float | None]] = Field(
+        default_factory=list, description="the same by rank, mean over its own calls; empty where it recorded nothing"
+    )
+
+
+class Final(Strict):
+    """Where the run ended."""
+
+    train_loss: float | None = Field(description="mean training loss of the last epoch, unit of the loss")
+    eval: float | None = Field(description="evaluation metric of the last evaluated epoch, unit of the metric")
+    best: float | None = Field(default=None, description="best evaluation metric of any epoch, unit of the metric")
+    best_epoch: int | None = Field(default=None, description="the first epoch that had it, from 0")
+    eval_metric: str = Field(description="name of the evaluation metric; an accuracy is a fraction in [0, 1]")
+    higher_is_better: bool = Field(description="direction of the evaluation metric")
+
+
+class TargetReached(Strict):
+    """The value of the metric that a sound engine reaches, and when this run reached it."""
+
+    value: float = Field(description="target, unit of the metric")
+    reached: bool = Field(description="whether any evaluation reached it")
+    samples: int | None = Field(description="samples trained by all ranks at the first evaluation that reached it")
+    seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")
+
+
+class PlanRow(Strict):
+    """An order of the policy, in force from `seconds`."""
+
+    seconds: float = Field(description="since launch, seconds")
+    anchor: int = Field(description="steps of the slowest rank in a window")
+    counts: list[int] = Field(description="steps in a window, by rank (0: the rank is gone)")
+    phase: str = Field(description="of the controller: probe, warmup, stable or mature; empty: it has none")
+    reason: str = Field(description="why it was given")
+
+
+class WindowRow(Strict):
+    """What the ranks did between two averaging events."""
+
+    seconds: float = Field(description="end of the window, since launch, seconds")
+    round: int = Field(description="number of the round")
+    steps: list[int] = Field(description="steps trained, by rank")
+    ms_per_batch: list[float | None] = Field(
+        description="busy time per step, by rank, milliseconds; null: trained none"
+    )
+
+
+class GuardRow(Strict):
+    """A verdict of the divergence guard other than `stable`."""
+
+    seconds: float = Field(description="since launch, seconds")
+    round: int = Field(description="number of the round that it judged last")
+    guard: str = Field(description="name of the guard")
+    verdict: Literal["suppress", "nudge"] = Field(description="windows must not grow; they shrink")
+    divergence: float = Field(description="largest of the ranks' ||own - average|| / ||average||")
+    value: float = Field(description="what the guard judges: the divergence, or its growth per step")
+    limit: float = Field(description="what `value` has exceeded, unit of `value`")
+    factor: float = Field(description="what the anchor is multiplied by; 1: it stays")
+
+
+class Elche(Strict):
+    """The schedule that the policy arrived at, and how."""
+
+    anchor: int = Field(description="last anchor: steps of the slowest rank in a window")
+    counts: list[int] = Field(description="last counts: steps in a window, by rank")
+    plans: list[PlanRow] = Field(description="history of the orders that changed anchor, counts or phase")
+    windows: list[WindowRow] = Field(description="history of the windows")
+    guard: list[GuardRow] = Field(description="verdicts of the divergence guard other than `stable`")
+
+
+class PeakMemory(Strict):
+    """Peak memory; null where a rank did not live to report it."""
+
+    peak_rss_bytes: list[int | None] = Field(description="peak resident memory, by rank, bytes")
+    peak_device_bytes: list[int | None] = Field(description="peak memory allocated on the device, by rank, bytes")
+
+
+class FaultRow(Strict):
+    """Something that went wrong: a lost rank, or a collective that broke though no rank was lost."""
+
+    seconds: float = Field(description="since launch, when it was noticed, seconds")
+    rank: int | None = Field(description="number of the rank; null: a collective of several")
+    kind: Literal["failed", "lost", "silent", "dropped", "average_failed"] = Field(
+        description="it raised; its process is gone; it was silent beyond the deadline; it was given up for another "
+        "reason; a collective could not be completed"
+    )
+    text: str = Field(description="what happened, one line")
+    action: str = Field(default="", description="what was done, one line; empty: nothing is recorded")
+
+
+class LedgerRow(Strict):
+    """Which samples of an epoch are in the model."""
+
+    epoch: int = Field(description="number of the epoch, from 0")
+    samples: int = Field(description="different samples in the model")
+    repeated: int = Field(description="samples that are in it once too often, each time counted")
+    by_rank: list[int] = Field(description="samples that each rank brought in")
+
+
+class LedgerTotals(Strict):
+    """The proof that every sample was trained exactly once: what each rank brought into the shared model."""
+
+    source: Literal["merged", "counted"] = Field(
+        description="merged: from the positions of the samples, as recorded with every average; counted: one rank, "
+        "which records how many it trained, not which: positions follow from its loop"
+    )
+    samples: int | None = Field(description="samples of an epoch; null: no rank became ready")
+    epochs: list[LedgerRow] = Field(description="epochs of which anything is in the model")
+    exactly_once: bool = Field(description="every sample of every planned epoch is in the model exactly once")
+
+
+class ResumedFrom(Strict):
+    """What the run went on from. `time_s`, `throughput`, `breakdown`, `sync`, `elche` and `memory` are of the rest alone."""
+
+    source: str = Field(description="folder of the earlier run")
+    checkpoint: int = Field(description="number of the checkpoint")
+    epochs: int = Field(description="complete epochs in it")
+    samples: int = Field(description="samples trained by all ranks in it")
+    seconds: float = Field(description="training time that it holds, as in `epochs[].seconds`, seconds")
+    times: int = Field(description="how often the run was gone on with, this time included")
+
+
+class Metrics(Strict):
+    """The result of one run."""
+
+    schema_version: Literal[1, 2] = Field(description="version of this schema")
+    run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
+    status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
+    error: str | None = Field(description="one line; null if none")
+    model: str = Field(description="name of the model")
+    data: str = Field(description="name of the data set, with its settings where it has any")
+    recipe: str = Field(description="how long and on what it is trained")
+    mode: str = Field(description="preset of engine, policy and backend")
+    engine: str = Field(description="what ran the loop")
+    policy: str | None = Field(description="when replicas are brought together; null: the engine has none")
+    backend: str | None = Field(description="how replicas are brought together; null: the engine has none")
+    transport: str | None = Field(description="nccl, gloo, memory or none (one rank); null: no rank became ready")
+    loader: list[str] = Field(
+        default_factory=list, description="how each rank got at its data: resident or streaming; empty: not recorded"
+    )
+    devices: list[str] = Field(description="device of each rank that became ready")
+    world_size: int = Field(ge=1, le=MOST_RANKS, description="number of ranks")
+    emulated_speeds: list[float] = Field(
+        description="emulated relative speed, by rank; empty: no slow device was emulated"
+    )
+    scripted_faults: list[str] = Field(
+        default_factory=list, description="what went wrong on purpose, RANK@STEP:KIND; empty: nothing"
+    )
+    seed: int = Field(description="of every random number of the run")
+    epochs_planned: int = Field(description="epochs that the run was to train")
+    batch_size: int = Field(description="samples of one step of one rank")
+    lr: float = Field(description="base learning rate, before `lr_scale`")
+    lr_scale: float = Field(description="factor on every learning rate")
+    depth: int | None = Field(default=None, description="layers with weights; null: the model's own number")
+    parameters: int | None = Field(description="number of parameters; null: no rank became ready")
+    config_hash: str = Field(description="hash of the resolved configuration without the seed")
+    git: dict[str, JsonValue] = Field(description="state of the source")
+    env: dict[str, JsonValue] = Field(description="machine and versions")
+    steps: int = Field(description="batches trained by all ranks")
+    samples: int = Field(description="samples trained by all ranks, those trained again after a loss counted again")
+    epochs: list[Epoch] = Field(description="epochs of which anything was trained")
+    final: Final
+    target: TargetReached
+    time_s: Time
+    throughput: Throughput
+    breakdown: list[RankTime] = Field(description="by rank; empty if not all ranks became ready")
+    sync: SyncTotals
+    timeline: TimelineTotals | None = Field(default=None, description="null: the result is from before it was kept")
+    elche: Elche | None = Field(description="null: the run had no schedule")
+    memory: PeakMemory
+    params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
+    faults: list[FaultRow] = Field(description="in the order in which they were noticed")
+    ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")
+    resumed: ResumedFrom | None = Field(default=None, description="null: the run was not gone on with")
+    restarts: int = Field(
+        default=0, ge=0, description="how often torchrun started the processes again before those of this result"
+    )
+    warnings: list[str] = Field(description="what a reader must know")
+    nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
+
+
+def json_schema() -> str:
+    """The JSON Schema of `metrics.json`, as committed in `METRICS_SCHEMA`."""
+    return json.dumps(Metrics.model_json_schema(), indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    METRICS_SCHEMA.write_text(json_schema(), encoding="utf-8")

@@ -1,0 +1,176 @@
+"""The parts of a result that say how fast a run was and where its time went. `bench.results.schema` puts all parts together."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown fields, NaN and infinity."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class Time(Strict):
+    """Where the wall time of the run went; total = startup + train + eval + shutdown."""
+
+    total: float = Field(description="from launch to end of the run, seconds")
+    startup: float = Field(description="from launch until the last rank was ready, seconds")
+    train: float = Field(
+        description="from the last rank ready to the last rank finished, less `eval`: the stopped clock, seconds"
+    )
+    eval: float = Field(description="evaluation, mean over ranks, seconds")
+    checkpoint: float = Field(description="writing checkpoints, mean over ranks, seconds; part of `train`")
+    shutdown: float = Field(description="from the last rank finished to the end, seconds")
+    rank_wall: list[float] = Field(
+        description="by rank, from ready to finished (or its last record, if cut short; of a lost rank, its last measured "
+        "slice), which `breakdown` divides, seconds"
+    )
+
+
+class Steady(Strict):
+    """Training speed at steady state: the controller has settled, the end is not near, evaluation and checkpoints cut out.
+
+    The stretch begins with the end of the first epoch and of the fifth round (averaging inside steps: of the first epoch;
+    after a lost rank: of the fifth round, or of the first report of each rank, that follows) and ends when the first rank
+    has trained its last sample, with the last round before. Each rank is measured between its own reports nearest to it.
+    """
+
+    seconds: float = Field(description="length of the stretch, mean over ranks, seconds")
+    samples_per_s: float = Field(description="sum over ranks of samples / seconds of its stretch, samples per second")
+    bound: float = Field(
+        description="sum over ranks of samples / busy seconds, in the same stretch: what the ranks would do alone, samples "
+        "per second. Busy is data, compute and emulated slowness, and the time from one to the next of these (or of "
+        "evaluation) where nothing lies between: the loop's own bookkeeping, which a rank alone has as well. What lies "
+        "around a collective, a snapshot or a wait it would not have: not busy"
+    )
+    efficiency: float = Field(description="samples_per_s / bound, fraction")
+    waiting_or_communicating: list[float | None] = Field(
+        description="by rank, fraction of its stretch spent waiting for others or for orders, on the wire, and copying "
+        "snapshots; null: the rank was lost"
+    )
+
+
+class Throughput(Strict):
+    """Training speed over `time_s.train`. What a lost rank trained and others trained again counts once."""
+
+    samples_per_s: float | None = Field(description="samples trained by all ranks / training time, samples per second")
+    per_rank: list[float] = Field(description="the same by rank, samples per second; sums to `samples_per_s`")
+    efficiency: float | None = Field(
+        description="samples_per_s / sum over ranks of (samples / seconds busy in data and compute): fraction of the "
+        "speed that the same ranks would have in this run if they never waited nor communicated; a lost rank enters the "
+        "sum with the part of the training time until its last record; null: nobody trained, or collectives hide in compute"
+    )
+    steady: Steady | None = Field(
+        default=None,
+        description="the same at steady state; null: the run is too short to have one, or collectives hide in compute",
+    )
+
+    @property
+    def steady_efficiency(self) -> float | None:
+        """Efficiency at steady state, where there is one."""
+        return None if self.steady is None else self.steady.efficiency
+
+
+class RankTime(Strict):
+    """How one rank spent its wall time, from ready to finished. The fractions sum to 1."""
+
+    compute: float = Field(description="forward, backward, optimizer and the emulated slowness, fraction of wall time")
+    data: float = Field(description="making batches, fraction of wall time")
+    comm: float = Field(
+        description="on the wire (from the last arrival at a collective to its end) and copying snapshots, fraction of "
+        "wall time"
+    )
+    wait: float = Field(description="waiting for other ranks at a collective, or for orders, fraction of wall time")
+    eval: float = Field(description="evaluation, fraction of wall time")
+    checkpoint: float = Field(description="writing checkpoints, fraction of wall time")
+    other: float = Field(description="the remainder: bookkeeping between the slices, fraction of wall time")
+
+
+class SyncTotals(Strict):
+    """Bringing replicas together: rounds of averaging, or collectives inside the steps where gradients are averaged."""
+
+    kind: Literal["none", "gradients", "parameters"] = Field(description="what is averaged")
+    count: int = Field(description="rounds (parameters) or collectives (gradients)")
+    bytes: int = Field(description="payload handed over by all ranks, over all rounds, bytes")
+    ms_p50: float | None = Field(
+        description="median cost of one: time on the wire, or of averaging snapshots, milliseconds"
+    )
+    ms_p95: float | None = Field(description="95th percentile of the same, milliseconds")
+    divergence_p50: float | None = Field(
+        description="median over rounds and ranks of ||own - average|| / ||average|| before averaging"
+    )
+
+
+class StepTime(Strict):
+    """How long the steps of one rank took: from the begin of the batch to the end of the optimizer, emulated slowness and
+    what is exchanged inside the step with it."""
+
+    count: int = Field(description="steps measured")
+    p50_ms: float = Field(description="median, milliseconds")
+    p95_ms: float = Field(description="95th percentile, milliseconds")
+    p99_ms: float = Field(description="99th percentile, milliseconds")
+
+
+class Overlap(Strict):
+    """How much of the communication of one rank lies behind its training.
+
+    Communication is its own time on the wire and copying snapshots, and the averaging of snapshots in the coordinator's
+    process meanwhile. What PyTorch or `zero3` transfer behind the computing is not measured, so it is not in it."""
+
+    comm_s: float = Field(description="communication, seconds")
+    hidden_s: float = Field(description="of it, while the rank made batches or computed, seconds")
+    hidden: float | None = Field(description="hidden_s / comm_s, fraction; null: there was no communication")
+
+
+class Arrivals(Strict):
+    """When one rank came to the reductions that it took part in: collectives, or rounds of snapshots."""
+
+    reductions: int = Field(description="those of several ranks")
+    last: int = Field(description="of them, those that waited for this rank: it came last")
+    last_share: float | None = Field(description="last / reductions, fraction; null: there was none")
+    late_ms: float | None = Field(description="mean time from the first arrival to this rank's, milliseconds")
+
+
+class IdleTime(Strict):
+    """The idle gaps of one rank that have the same cause, added up."""
+
+    rank: int = Field(description="number of the rank")
+    cause: str = Field(
+        description="`late rank` (it stood in a collective), `orders: ...` (for what came then), `fault`, `startup`, `end`, "
+        "`bookkeeping`, or `short`: gaps under a millisecond"
+    )
+    by: int | None = Field(description="the rank that was waited for, or went wrong; null: nobody")
+    count: int = Field(description="gaps")
+    seconds: float = Field(description="in all, seconds")
+    longest_s: float = Field(description="the longest one, seconds")
+
+
+class Volume(Strict):
+    """What all ranks handed over to bring replicas together, against the formula of the way of training."""
+
+    bytes: int = Field(description="payload of all ranks, bytes; as `sync.bytes`")
+    per_step: float | None = Field(description="bytes / steps of all ranks, bytes; null: no steps")
+    expected: int | None = Field(
+        description="meetings x ranks x parameters x bytes of an element, bytes: docs/validation.md; null: the run is not "
+        "whole, alone, or its collectives are not seen"
+    )
+    ratio: float | None = Field(description="bytes / expected; what is above 1 are buffers and bookkeeping")
+
+
+class TimelineTotals(Strict):
+    """What the slices of the ranks say beyond `breakdown`. Lists are by rank; empty if not all ranks became ready."""
+
+    steps: list[StepTime | None] = Field(description="null: the rank trained nothing")
+    straggler_index: float | None = Field(
+        description="what a rank works in a step, without exchanging and waiting, as a median: the largest / the median of "
+        "the ranks; null: nobody trained, or collectives lie inside forward and backward, where they are not seen"
+    )
+    overlap: list[Overlap] | None = Field(
+        description="null: collectives lie inside forward and backward, where they are not seen"
+    )
+    arrivals: list[Arrivals] = Field(description="who came last, and how late")
+    idle: list[IdleTime] = Field(description="by rank, the cause that took most of its time first")
+    volume: Volume

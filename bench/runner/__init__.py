@@ -1,0 +1,1 @@
+"""From a configuration to a run folder: checks, plan, launch, journal, progress, resume."""

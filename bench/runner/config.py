@@ -1,0 +1,184 @@
+"""`Config`: what the user says, typed. One dataclass per group, and their registration with Hydra.
+
+The members of the groups `model`, `engine`, `policy` and `backend` come from the registries in code, so a new model or
+policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.runner.plan` sees a `Config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.loading import Loading
+from ddp.core.policies import POLICIES, Policy
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES
+from models import MODELS
+
+
+@dataclass
+class Choice:
+    """A group whose members have a name and nothing else."""
+
+    name: str = MISSING
+
+
+@dataclass
+class ModelConfig(Choice):
+    """A model, and what can be chosen of it."""
+
+    depth: int | None = None
+    """Layers with weights, such as 32 for a ResNet-32; null: the model's own."""
+
+
+@dataclass
+class TrainConfig:
+    """Overrides of the recipe; null: the recipe's value."""
+
+    epochs: int | None = None
+    batch_size: int | None = None
+    """Samples of one step of one rank."""
+    global_batch_size: int | None = None
+    """Samples of one step of all ranks together, in place of `batch_size`: each rank takes an equal share."""
+    lr: float | None = None
+    """Learning rate at schedule 1.0, before the scaling with the world size."""
+    lr_scale_ratio: float | None = None
+    """The rate is multiplied by 1 + ratio * (world_size - 1)."""
+    max_grad_norm: float | None = None
+    """Most that the L2 norm of a step's gradients may be, over all parameters of a rank; null: no limit."""
+
+
+@dataclass
+class DataConfig:
+    """What is trained on, and where it lies."""
+
+    name: str | None = None
+    """A key of `models.data.DATA`; null: the recipe's."""
+    dir: str = "data"
+    """Folder that downloads are kept in, as torchvision lays them out."""
+    path: str | None = None
+    """A user's own file or folder. This and what follows: as the data set takes them; null: its own."""
+    seq_len: int | None = None
+    """Characters of one sample of a text."""
+    samples: int | None = None
+    """Samples to train on."""
+    classes: int | None = None
+    shape: list[int] | None = None
+    """Channels, height and width of an image."""
+    seed: int | None = None
+    """Of what is drawn for the data set itself, whatever the seed of the run."""
+
+
+@dataclass
+class ClusterConfig:
+    """The devices and how they behave."""
+
+    speeds: list[float] = field(default_factory=list)
+    """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
+    transport: str = "auto"
+    """What the collectives of backend `nccl` go through: a key of `ddp.comm.transports.TRANSPORTS`, or `auto`."""
+    deadline_s: float = 60.0
+    """How long a rank may be silent before it counts as lost."""
+    tolerate_loss: bool = True
+    """Go on without a rank that is lost; otherwise the run fails."""
+    bind: str = "127.0.0.1"
+    """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
+    the hosts share (10.0.0.0/24)."""
+    faults: list[str] = field(default_factory=list)
+    """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash`; kinds are those of `ddp.core.faults`."""
+
+
+@dataclass
+class ProfileConfig:
+    """What is looked at more closely."""
+
+    steps: int = 0
+    """Steps of each rank, after its first ten, whose operations torch.profiler records for the timeline; 0: none. They are
+    slower for it."""
+
+
+@dataclass
+class Config:
+    """One run, as the user asked for it."""
+
+    model: ModelConfig = MISSING
+    engine: Choice = MISSING
+    policy: Any = MISSING
+    """`name` and the settings of a policy; a node made by `policy_node`."""
+    backend: Choice = MISSING
+    averaging: Averaging = field(default_factory=Averaging)
+    world_size: int | None = None
+    """Number of ranks; null: the mode's own (solo 1, others 2)."""
+    seed: int = 0
+    recipe: str = "quick"
+    """A key of the model's recipes: `quick` or `published`."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    loader: Loading = field(default_factory=Loading)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: Checkpointing = field(default_factory=Checkpointing)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    resume: str | None = None
+    """Folder of a run to go on with, from its latest checkpoint, as it was configured."""
+    output: str = "runs"
+    """Folder that holds `<model>/<mode>/<run_id>/`."""
+    force: bool = False
+    """Run the cells of a sweep that are finished already, too."""
+    report: bool = True
+    """Write a report after the run or sweep."""
+    logger: Any = "none"
+    """Tools that get the run as well, a name or a list: `none`, or keys of `bench.loggers.LOGGERS`."""
+    dashboard: bool = False
+    """Serve a live page over `output` while the command lasts."""
+    validate: bool = True
+    """Compare with the committed baseline after the run or sweep."""
+
+
+def policy_node(name: str, policy: type[Policy]) -> DictConfig:
+    """The settings of a policy as a typed node, with the policy's `name` beside them."""
+    node: DictConfig = OmegaConf.structured(policy)
+    OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
+    OmegaConf.set_struct(node, False)
+    node["name"] = name
+    OmegaConf.set_struct(node, None)
+    return node
+
+
+def _schema() -> DictConfig:
+    node: DictConfig = OmegaConf.structured(Config)
+    for group in (node.averaging, node.checkpoint, node.loader):
+        OmegaConf.set_readonly(group, False)
+    return node
+
+
+def register() -> None:
+    """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
+    store = ConfigStore.instance()
+    store.store(name="schema", node=_schema())
+    for name in MODELS:
+        store.store(group="model", name=name, node=ModelConfig(name))
+    for group, registry in (("engine", ENGINES), ("backend", BACKENDS)):
+        for name in registry:
+            store.store(group=group, name=name, node=Choice(name))
+    for name, policy in POLICIES.items():
+        store.store(group="policy", name=name, node=policy_node(name, policy))
+
+
+def typed(composed: DictConfig) -> Config:
+    """The composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
+
+    Raises omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
+    groups and for interpolations that lead nowhere.
+    """
+    said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(said, dict)
+    config = OmegaConf.to_object(OmegaConf.merge(_schema(), said))
+    assert isinstance(config, Config)
+    return config

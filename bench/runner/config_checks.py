@@ -1,0 +1,211 @@
+"""What the user said, checked and completed: each a ValueError that names the remedy. Pure.
+
+Every check of user input that needs more than a type, or the registries, is here. Knows neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
+from ddp.core.checkpointing import Checkpointing
+from ddp.runtime.engines import facts
+from ddp.runtime.task import Job
+from ddp.settings import (
+    HIGHEST_RATE,
+    MOST_EPOCHS,
+    MOST_SAMPLES,
+    check_reach,
+    check_transport,
+    emulated,
+    known,
+    norm_limit,
+    number,
+    path,
+    whole,
+)
+from ddp.suggest import unknown
+from models.data import DATA, DataOptions, check
+from models.setup import Recipe, Setup
+
+MAX_WORLD = 64
+MAX_PROFILED = 100
+DEVICES = ("auto", "cpu", "cuda")
+DAY_S = 86_400
+LEAST_RATE = 1e-12
+"""A learning rate below this trains nothing."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan must know of the machine."""
+
+    cores: int
+    gpus: int = 0
+    hosts: int = 1
+    """As many machines as this one."""
+
+    def ranks(self, world_size: int) -> int:
+        """Ranks on one of the hosts."""
+        return -(-world_size // self.hosts)
+
+
+def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_size: int) -> Recipe:
+    """The recipe with what was said in place of its own."""
+    if config.recipe not in setup.recipes:
+        raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
+    train = replace(config.train, batch_size=_batch_size(config, world_size))
+    beyond = ("max_grad_norm", "global_batch_size")
+    given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
+    recipe = replace(setup.recipes[config.recipe], **given)
+    # 1 and 1.0 are one cell.
+    recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
+    recipe = _data_of(config.data, recipe, data_names)
+    recipe = replace(recipe, depth=_depth_of(config.model, setup))
+    whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS)
+    whole("train.batch_size", recipe.batch_size, 1, MOST_SAMPLES)
+    number("train.lr", recipe.lr, LEAST_RATE, HIGHEST_RATE)
+    ratio, remedy = recipe.lr_scale_ratio, "0: the same rate for any world_size"
+    number("train.lr_scale_ratio", ratio, 0.0, HIGHEST_RATE, remedy=remedy)
+    norm_limit("train.max_grad_norm", config.train.max_grad_norm)
+    return recipe
+
+
+def _depth_of(said: ModelConfig, setup: Setup) -> int | None:
+    """The depth asked for, if it is another than the model's own: what the model cannot be, it says itself."""
+    if said.depth is not None and setup.depth is None:
+        raise ValueError(f"model.depth={said.depth}: model {said.name} is of one depth; leave it out")
+    return None if said.depth == setup.depth else said.depth
+
+
+def _data_of(said: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
+    """The recipe with the data set asked for. Of its own settings, those stay that this data set takes."""
+    name = known("data set", recipe.data if said.name is None else said.name, names)
+    own = {key: value for key, value in vars(said).items() if key not in ("name", "dir")}
+    options = DataOptions(**own | {"shape": None if said.shape is None else tuple(said.shape)})
+    check(name, options)
+    return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].options)))
+
+
+def _batch_size(config: Config, world_size: int) -> int | None:
+    """Samples of one step of one rank, as far as they were said."""
+    own, together = config.train.batch_size, config.train.global_batch_size
+    if together is None:
+        return own
+    if own is not None:
+        raise ValueError("train.batch_size and train.global_batch_size contradict each other: give one of them")
+    if together > MOST_SAMPLES * world_size:
+        raise ValueError(f"train.global_batch_size={together} must be {MOST_SAMPLES * world_size} or less")
+    if together < 1 or together % world_size:
+        raise ValueError(
+            f"train.global_batch_size={together} cannot be cut into equal parts for {world_size} ranks: "
+            f"{max(round(together / world_size), 1) * world_size} can"
+        )
+    return together // world_size
+
+
+def check_engine(config: Config, engine: str) -> None:
+    """What the engine cannot do."""
+    able, policy = facts(engine), config.policy["name"]
+    if "policy" in able.made_of and able.policies and policy not in able.policies:
+        raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
+    if able.one_process and not able.one_rank and config.cluster.faults:
+        raise ValueError(
+            f"cluster.faults with engine={engine}, whose ranks are threads of one process: use mode=nccl_sync"
+        )
+
+
+def world_size_of(asked: int | None, engine: str) -> int:
+    """Ranks asked for, or those that the engine has by itself."""
+    able = facts(engine)
+    if asked is None:
+        return 1 if able.one_rank else 2
+    if not 1 <= asked <= MAX_WORLD:
+        raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
+    if not able.fits(asked):
+        raise ValueError(
+            f"world_size={asked} with mode={engine}, which has one rank: leave it out, or choose another mode"
+        )
+    return asked
+
+
+def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
+    """Devices, transport, deadline and emulated speeds."""
+    cluster = config.cluster
+    if cluster.device not in DEVICES:
+        raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
+    if cluster.device == "cuda" and not machine.gpus:
+        raise ValueError(
+            "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
+        )
+    own_gpus = cluster.device != "cpu" and machine.gpus >= machine.ranks(world_size)
+    check_transport(cluster.transport, own_gpus, "cluster.transport")
+    if facts(config.engine.name).peer and cluster.transport == "memory":
+        raise ValueError(
+            f"cluster.transport=memory with mode={config.engine.name}, which has PyTorch's own; leave it out"
+        )
+    number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
+    emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
+
+
+def check_profile(said: ProfileConfig, engine: str, world_size: int, machine: Machine) -> None:
+    """Whether torch.profiler can be had in each rank."""
+    if not 0 <= said.steps <= MAX_PROFILED:
+        raise ValueError(f"profile.steps={said.steps} is not between 0 and {MAX_PROFILED}")
+    if said.steps and facts(engine).one_process and world_size > 1:
+        raise ValueError(
+            f"profile.steps with engine={engine}, whose ranks are threads of one process: profile mode=nccl_sync"
+        )
+    if said.steps and machine.hosts > 1:
+        raise ValueError(f"profile.steps on {machine.hosts} hosts: what ranks record stays on theirs; use one host")
+
+
+def check_paths(config: Config) -> None:
+    """Whether results, data and the run to go on with have a name."""
+    path("output", config.output)
+    path("data.dir", config.data.dir)
+    if config.resume is not None:
+        path("resume", config.resume)
+
+
+def check_faults(job: Job, engine: str, policy: str, samples: int) -> None:
+    """Whether the steps come at which something is to go wrong, in epochs of so many `samples`."""
+    alike = "policy" not in facts(engine).made_of or policy == "sync"
+    check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
+
+
+def checkpoint_of(said: Checkpointing, engine: str, keys: Collection[str] = ()) -> Checkpointing:
+    """An engine that makes none is silent about the default, and refuses what was asked for: what differs, or was said (its
+    key is one of `keys`)."""
+    if facts(engine).checkpoints:
+        return said
+    asked = said != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
+    if said.every and asked:
+        raise ValueError(f"mode={engine} makes no checkpoints: leave out checkpoint.*, or choose another mode")
+    return Checkpointing(every=0)
+
+
+def speeds_of(speeds: list[float], world_size: int) -> list[float]:
+    """One rank is the first of the devices described; devices that are all as fast as they can be are not emulated."""
+    speeds = speeds[:world_size]
+    return speeds if any(speed != 1 for speed in speeds) else []
+
+
+def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
+    """What a reader of the results must know."""
+    said: list[str] = []
+    here = machine.ranks(world_size)
+    on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
+    if machine.hosts > 1:
+        said.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
+    if here > machine.cores and not on_gpus:
+        said.append(f"oversubscribed: {here} ranks share {machine.cores} cores, so speeds say nothing about scaling")
+    if config.cluster.speeds:
+        speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
+        said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+    if config.profile.steps:
+        said.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
+    if config.cluster.faults:
+        said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
+    return tuple(said)

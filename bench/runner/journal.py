@@ -1,0 +1,79 @@
+"""`events.jsonl` in the making: written line by line while the run lasts, merged with the ranks' slices at its end.
+
+Until then the slices lie beside it, in the run folder: whatever ends the run, they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+
+from bench.results.runfolder import write_text
+from ddp import regular
+from ddp.runtime.codec import Record, decode, encode, stamp
+from ddp.runtime.operations import file_of
+
+SLICES = "slices-*.jsonl"
+
+
+class Journal:
+    """Appends every record to the file as it happens, behind what is there, so that a crash leaves what was known.
+
+    A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._count = 0
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, record: Record, at: float) -> None:
+        """Append `record`, which happened `at` seconds on the clock of all records.
+
+        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed. Raises OSError
+        that names the file."""
+        left = memoryview(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
+        try:
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        self._count += 1
+
+    def keep_slices(self, scratch: Path, ranks: int) -> None:
+        """Have what ranks measure land beside the file, not in `scratch`, which may be memory."""
+        for rank in range(ranks):
+            for name in (f"slices-{rank}.jsonl", file_of(scratch, rank).name):
+                (scratch / name).symlink_to(self._path.absolute().with_name(name))
+
+    def merge(self, counted: Callable[[int], None] = lambda _: None) -> list[Record]:
+        """Weave the ranks' slices into the file, in the order of time, and remove them; all records. `counted` is told how
+        many, before the work begins."""
+        parts = sorted(self._path.parent.glob(SLICES))
+        lines = woven(self._path, parts, counted)
+        write_text(self._path, "".join(f"{line}\n" for line in lines))
+        for part in parts:
+            part.unlink()
+        return [decode(line) for line in lines]
+
+
+def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[str]:
+    """The whole lines of a file of records and of others, in the order of time. Raises OSError."""
+    lines = [line for each in (path, *parts) for line in _whole(each)]
+    counted(len(lines))
+    lines.sort(key=stamp)
+    return lines
+
+
+def _whole(path: Path) -> list[str]:
+    """The lines of a file, without a last one that a killed process left unfinished."""
+    return [line.decode("utf-8") for line in regular.whole_lines(path)]

@@ -1,0 +1,218 @@
+"""Runs one `RunPlan`: engine, records, analysis, run folder. What became of it is an `Outcome`, not an exception.
+
+Knows neither Hydra nor policies, and says everything through the monitor. Imports torch with the engine, not before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import dataclass, replace
+from errno import EMFILE, ENFILE
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.base import environment, interrupts
+from bench.base.collector import no_collections, short_collections
+from bench.base.figures import plural
+from bench.base.usage import UsageError, reason, usage
+from bench.results.analyze import analyze
+from bench.results.modelgraph import described
+from bench.results.runfolder import (
+    CHECKPOINTS,
+    CONFIG,
+    EVENTS,
+    GRAPH,
+    METRICS,
+    NotInPlace,
+    RunWriter,
+    Unwritten,
+    write_text,
+)
+from bench.results.schema import Metrics
+from bench.runner.journal import Journal
+from bench.runner.plan import RunPlan
+from bench.runner.progress import Monitor
+from bench.runner.resume import ResumeSource, earlier
+from bench.runner.spec import RunSpec
+from bench.timeline import begin_timeline, write_timeline
+from ddp.core.errors import Diverged, EngineError, RankFailed
+from ddp.core.events import Launched
+from ddp.registered import member
+from ddp.runtime.checkpoint import Torn, copy
+from ddp.runtime.clock import now
+from ddp.runtime.codec import Record, stamp
+from ddp.runtime.engines import ENGINES
+from ddp.runtime.scratch import scratch
+from ddp.runtime.task import Job
+
+LOG = "training.log"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run."""
+
+    spec: RunSpec
+    folder: Path
+    metrics: Metrics
+
+
+@dataclass(frozen=True)
+class _End:
+    """How the engine ended."""
+
+    status: str
+    error: str | None = None
+    traceback: str | None = None
+    """Of the rank that failed."""
+
+
+def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, restarts: int = 0) -> Outcome:
+    """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
+
+    Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
+    NotInPlace if the folder is whole and stays where it was written.
+    """
+    spec, launched = plan.spec, now()
+    env, git, before = environment.describe(), environment.source(), environment.usage()
+    with usage():
+        writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
+    job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
+    try:
+        _write_plan(writer.path, plan)
+        zero = launched
+        if source is not None:
+            place, zero = _take_over(source, writer.path, launched)
+            job = replace(job, resume=place)
+        begin_timeline(writer.path, spec, launched)
+        with (
+            scratch() as private,
+            (writer.path / LOG).open("w", encoding="utf-8") as log,
+            Journal(writer.path / EVENTS) as journal,
+            Monitor(spec, console, log, zero) as monitor,
+        ):
+            if source is None:
+                journal.add(Launched(launched), launched)
+            _announce(spec, monitor, source)
+            journal.keep_slices(private, spec.world_size)
+            end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
+            ended = now()
+            disturbance = None
+            if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
+                disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
+            _say_end(end, monitor)
+            with interrupts.deferred(), no_collections():
+                records = journal.merge(monitor.analysing)
+                metrics = analyze(
+                    spec,
+                    records,
+                    status=end.status,
+                    launched=launched,
+                    ended=ended,
+                    env=env,
+                    git=git,
+                    warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
+                    error=end.error,
+                    restarts=restarts,
+                )
+                folder, metrics = _complete(writer, records, metrics, spec, launched)
+    except NotInPlace:  # finished: what was trained is not thrown away
+        raise
+    except OSError as error:
+        writer.discard()
+        if isinstance(error, BrokenPipeError):  # the reader of our output has left
+            raise
+        limit = "; raise the limit (ulimit -n)" if error.errno in (EMFILE, ENFILE) else ""
+        raise Unwritten(f"{reason(error)}{limit}; {writer.left()}") from error
+    except BaseException as error:
+        writer.discard(copied=isinstance(error, UsageError))
+        raise
+    return Outcome(spec, folder, metrics)
+
+
+def _write_plan(folder: Path, plan: RunPlan) -> None:
+    write_text(folder / CONFIG, _config_text(plan.spec))
+    if (graph := described(plan)) is not None:
+        write_text(folder / GRAPH, json.dumps(graph) + "\n")
+
+
+def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, float]:
+    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. The checkpoint
+    there, and when the run began."""
+    with usage():
+        lines = earlier(source, at)
+        write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
+        place = folder.absolute() / CHECKPOINTS / source.checkpoint.path.name
+        part = place.with_name(f".part-{place.name}")
+        copy(source.checkpoint, part)
+        os.rename(part, place)
+    return place, min(map(stamp, lines))
+
+
+def _complete(
+    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
+) -> tuple[Path, Metrics]:
+    """Write the rest of the folder, `metrics.json` last, and put it into place; and the result as written.
+
+    The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    try:  # whoever interrupts does not wait for pictures
+        write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
+    except OSError as error:
+        place = shlex.quote(str(writer.destination(metrics.status).absolute()))
+        note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
+        metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
+    write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
+    return writer.commit(metrics.status), metrics
+
+
+def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
+    """Run the engine to its end, whatever that is. Raises UsageError if it cannot go on from its checkpoint."""
+
+    def emit(record: Record, at: float) -> None:
+        journal.add(record, at)
+        monitor.update(record, at)
+
+    try:
+        with usage():
+            run = member("engine", engine, ENGINES[engine], "run")
+        with short_collections():
+            run(job, emit)
+        interrupts.check()
+    except KeyboardInterrupt:
+        return _End("killed", "interrupted")
+    except Torn as error:
+        raise UsageError(f"{job.resume}: {error}") from error
+    except Diverged as error:
+        return _End("diverged", str(error))
+    except RankFailed as error:
+        return _End("failed", str(error), error.traceback)
+    except EngineError as error:
+        return _End("failed", str(error))
+    return _End("ok")
+
+
+def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> None:
+    monitor.say(
+        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {plural(spec.epochs, 'epoch')} of batches of "
+        f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
+    )
+    if source is not None:
+        books = source.checkpoint.books
+        monitor.say(
+            f"goes on from {source.checkpoint.path}: {plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        )
+    for warning in spec.warnings:
+        monitor.say(f"note: {warning}", style="yellow")
+
+
+def _say_end(end: _End, monitor: Monitor) -> None:
+    for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
+        if text:
+            monitor.say(text.rstrip(), on=Console(stderr=True))
+
+
+def _config_text(spec: RunSpec) -> str:
+    return json.dumps({"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}, indent=1) + "\n"

@@ -1,0 +1,206 @@
+"""From what the user said to what is run: `Config` -> `RunSpec` and `Job`. Pure.
+
+Knows neither Hydra nor torch, touches no file and no clock; relative paths are from the present folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import models
+from bench.runner.config import Config, DataConfig
+from bench.runner.config_checks import (
+    Machine,
+    check_cluster,
+    check_engine,
+    check_paths,
+    check_profile,
+    checkpoint_of,
+    recipe_of,
+    speeds_of,
+    warnings_of,
+    world_size_of,
+)
+from bench.runner.spec import RunSpec
+from ddp.core.averaging import Averaging
+from ddp.core.loading import Loading
+from ddp.core.policies import Policy
+from ddp.core.world import World
+from ddp.runtime.backends import BACKENDS
+from ddp.runtime.engines import ENGINES, facts
+from ddp.runtime.task import Job
+from ddp.settings import check_parts, known, make_policy, script
+from models.data import title
+from models.setup import Recipe, Setup
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run, ready to launch. `job.scratch` is still to be named."""
+
+    spec: RunSpec
+    job: Job
+    recipe: Recipe
+    """With the user's overrides."""
+
+
+def mode_name(engine: str, policy: str, backend: str) -> str:
+    """What results call this way of training: `nccl_cadence` for a pair, `graph_sync` for an engine with a policy, else the
+    engine's own name."""
+    made_of = facts(engine).made_of
+    first = backend if "backend" in made_of else engine
+    return f"{first}_{policy}" if "policy" in made_of else first
+
+
+def plan(
+    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, said: Collection[str] = ()
+) -> RunPlan:
+    """Resolve and check everything. `said`: the keys that the user named. Raises ValueError for what cannot be run."""
+    check_paths(config)
+    engine = known("engine", config.engine.name, ENGINES)
+    backend = known("backend", config.backend.name, BACKENDS)
+    policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
+    check_parts(policy)
+    made_of = facts(engine).made_of
+    world_size = world_size_of(config.world_size, engine)
+    recipe = recipe_of(config, setup, data_names, world_size)
+    check_engine(config, engine)
+    check_cluster(config, world_size, machine)
+    check_profile(config.profile, engine, world_size, machine)
+    speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
+    config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
+    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine, said))
+    if not 0 <= config.seed < 2**31:
+        raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
+    if world_size > 1:
+        # Settings that have an entry for each rank are refused here, not in the run.
+        policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
+    resolved = _resolve(config, recipe, policy, world_size)
+    lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
+    cell = cell_hash(resolved, recipe)
+    spec = RunSpec(
+        model=config.model.name,
+        depth=recipe.depth,
+        data=title(recipe.data, recipe.data_options),
+        recipe=config.recipe,
+        mode=mode_name(engine, config.policy["name"], backend),
+        engine=engine,
+        policy=config.policy["name"] if "policy" in made_of else None,
+        backend=backend if "backend" in made_of else None,
+        world_size=world_size,
+        seed=config.seed,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        lr=recipe.lr,
+        lr_scale=lr_scale,
+        speeds=tuple(config.cluster.speeds),
+        faults=faults,
+        metric=setup.metric,
+        higher_is_better=setup.higher_is_better,
+        target=recipe.target,
+        output=config.output,
+        run_id=f"w{world_size}-s{config.seed}-{cell[:8]}",
+        config_hash=cell,
+        config=resolved,
+        warnings=warnings_of(config, world_size, machine),
+    )
+    return RunPlan(spec, _job(spec, policy, config, recipe), recipe)
+
+
+def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
+    """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null.
+
+    Beside it `training`: what the recipe alone says, by which baselines know the recipe."""
+    made_of = facts(config.engine.name).made_of
+    paired = "backend" in made_of
+    return {
+        "model": config.model.name,
+        "engine": config.engine.name,
+        "policy": {"name": config.policy["name"]} | vars(policy) if "policy" in made_of else None,
+        "backend": config.backend.name if paired else None,
+        "averaging": vars(config.averaging.resolved()) if paired else None,
+        "world_size": world_size,
+        "seed": config.seed,
+        "recipe": config.recipe,
+        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
+        "training": {"schedule": recipe.schedule, "augment": recipe.augment},
+        "data": {"name": recipe.data, "dir": _from_anywhere(config.data.dir)} | recipe.data_options.given,
+        "loader": vars(config.loader),
+        "cluster": asdict(config.cluster),
+        "checkpoint": asdict(config.checkpoint),
+        **({"depth": recipe.depth} if recipe.depth is not None else {}),
+        **({"profile": asdict(config.profile)} if config.profile.steps else {}),
+    }
+
+
+def _from_anywhere(data_dir: str) -> str:
+    """Return the path of data that lies where the user said, whatever folder a later command is given in."""
+    return data_dir if data_dir == DataConfig.dir else os.path.abspath(data_dir)
+
+
+def _beyond(config: Config) -> dict[str, float]:
+    """What was said of the training that few say; left out where it was not."""
+    said = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
+    return {name: float(value) for name, value in said.items() if value is not None}
+
+
+def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
+    """sha256 over the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
+    cell = {
+        key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
+    }
+    if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
+        del cell["averaging"]
+    if cell["loader"] == vars(Loading()):
+        del cell["loader"]
+    apart = ("target", "data_options", "depth", "augment")
+    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in apart}
+    if recipe.augment:
+        cell["training"]["augment"] = recipe.augment
+    if recipe.data_options.given:
+        cell["training"]["data_options"] = recipe.data_options.given
+    if "max_grad_norm" in resolved["train"]:
+        cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
+    cell["cluster"] = {
+        key: value
+        for key, value in resolved["cluster"].items()
+        # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
+        # Where rank 0 listens decides nothing.
+        if key not in ("deadline_s", "bind")
+        and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
+    }
+    return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
+    cluster, train = (spec.config[group] for group in ("cluster", "train"))
+    return Job(
+        task=partial(models.make_task, spec.model, recipe, config.data.dir),
+        epochs=spec.epochs,
+        batch_size=spec.batch_size,
+        seed=spec.seed,
+        world_size=spec.world_size,
+        policy=policy,
+        backend=config.backend.name,
+        scratch=Path(),  # the launcher makes it
+        loading=config.loader,
+        averaging=config.averaging if spec.config["averaging"] else Averaging(),  # as whoever goes on reads it
+        checkpoints=config.checkpoint,
+        device=cluster["device"],
+        transport=cluster["transport"],
+        speeds=spec.speeds,
+        lr_scale=spec.lr_scale,
+        max_grad_norm=train.get("max_grad_norm"),
+        deadline_s=cluster["deadline_s"],
+        tolerate_loss=cluster["tolerate_loss"],
+        faults=spec.faults,
+        profile_steps=config.profile.steps,
+        preload=(models.MODELS[spec.model],),
+    )

@@ -1,0 +1,77 @@
+"""Settings that were said and mean nothing to the mode, in one line each. Pure.
+
+They are told, not refused: a sweep says them for the modes beside, and a printed command for the cell as it was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from bench.runner.config import Config
+from ddp.runtime.engines import facts
+
+
+class _Rule(NamedTuple):
+    keys: tuple[str, ...]
+    """Settings, or the groups that they are of."""
+    applies: Callable[[Config], bool]
+    """Whether they mean nothing."""
+    why: str
+
+
+def _lacks(part: str) -> Callable[[Config], bool]:
+    return lambda config: part not in facts(config.engine.name).made_of
+
+
+def _with_backend(name: str) -> Callable[[Config], bool]:
+    return lambda config: "backend" in facts(config.engine.name).made_of and config.backend.name == name
+
+
+def _in_step(config: Config) -> bool:
+    return _with_backend("nccl")(config) and config.policy["name"] == "sync"
+
+
+def _one_process(config: Config) -> bool:
+    return facts(config.engine.name).one_process
+
+
+def _unguarded(config: Config) -> bool:
+    said = config.policy
+    return "guard" in said and (said["guard"] != "level" or bool(said["no_divergence_guard"]))
+
+
+_RULES = (
+    _Rule(("policy",), _lacks("policy"), "it has no policy"),
+    _Rule(("backend", "averaging"), _lacks("backend"), "it has no backend, and no averages of replicas"),
+    _Rule(("averaging",), _in_step, "it averages gradients inside the step, and no replicas"),
+    _Rule(("averaging.wire", "cluster.transport"), _with_backend("cpu"), "it has no collectives"),
+    _Rule(("cluster.transport",), _one_process, "it has no collectives"),
+    _Rule(("cluster.deadline_s", "cluster.tolerate_loss"), _one_process, "no rank of one process can be lost alone"),
+    _Rule(("policy.divergence_threshold",), _unguarded, "only policy.guard=level goes by it"),
+    _Rule(
+        ("policy.dispatch", "policy.speed_hint"),
+        lambda config: config.policy.get("partition_ratios") is not None,
+        "policy.partition_ratios fixes the parts of the ranks",
+    ),
+    _Rule(
+        ("loader.prefetch",),
+        lambda config: config.loader.kind == "resident",
+        "loader.kind=resident reads nothing ahead",
+    ),
+    _Rule(
+        ("checkpoint.unit", "checkpoint.spacing_s"),
+        lambda config: config.checkpoint.every == 0,
+        "checkpoint.every=0 makes no checkpoints",
+    ),
+)
+
+
+def moot(said: Collection[str], config: Config, mode: str) -> list[str]:
+    """A line for each of the keys `said` that means nothing to this run."""
+    found: dict[str, str] = {}
+    for rule in _RULES:
+        for key in said:
+            if any(key == name or key.startswith(f"{name}.") for name in rule.keys) and rule.applies(config):
+                found.setdefault(key, rule.why)
+    return [f"{key} means nothing to mode={mode}: {why}" for key, why in sorted(found.items())]

@@ -1,0 +1,1 @@
+"""Process groups, collectives and liveness: how ranks meet. Knows nothing of what they exchange, nor of training."""

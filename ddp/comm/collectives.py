@@ -1,0 +1,84 @@
+"""A rank's collectives: through a transport, measured, with signs of life. Knows nothing of what is reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torch import Tensor
+
+from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
+from ddp.core.commands import Join
+from ddp.runtime.clock import now
+from ddp.runtime.meter import Meter
+
+T = TypeVar("T")
+SEQ = 1_000_000_000
+"""Collectives of a group are numbered from a multiple of this."""
+
+
+class Collectives:
+    """The group that a rank is in."""
+
+    def __init__(self, transport: Transport, meter: Meter, heart: Heartbeat) -> None:
+        self.transport, self._meter, self._heart, self._seq = transport, meter, heart, 0
+        self.members: tuple[int, ...] = ()
+
+    def join(self, order: Join) -> None:
+        """Leave the group that there is, and meet the members of the new one."""
+        began = now()
+        self.members = order.members
+        self._seq = order.generation * SEQ  # members may have left the older group at different collectives
+        with self._heart:
+            self.transport.join(order.members, order.generation)
+        self._meter.add("join", began)
+
+    def all_reduce(self, tensors: Sequence[Tensor], op: str = SUM) -> tuple[float, int]:
+        """Reduce tensors in place; returns seconds and bytes. Raises ExchangeBroken, having left the group."""
+        size = sum(tensor.nbytes for tensor in tensors)
+        if not size:
+            return 0.0, 0
+
+        def act() -> None:
+            for tensor in filter(Tensor.numel, tensors):
+                self.transport.all_reduce(tensor, op)
+
+        return self._measured(act, size), size
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Sum, for each member, what it owns of a tensor. Raises ExchangeBroken, having left the group."""
+        self._measured(lambda: self.transport.reduce(tensor, runs), tensor.nbytes)
+
+    def fence(self) -> None:
+        """What was written before can be fetched. Raises ExchangeBroken, having left the group."""
+        self._measured(self.transport.fence, 0)
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Begin to fill `out` with what others own; the time that is measured is what it takes here. Raises
+        ExchangeBroken, having left the group; what is returned does, too."""
+        began = now()
+        wait = self._guarded(lambda: self.transport.fetch(out, source, runs), began)
+        self._meter.add("copy", began, size=out.nbytes)
+
+        def end() -> None:
+            began = now()
+            self._guarded(wait, began)
+            self._meter.add("copy", began)
+
+        return end
+
+    def _measured(self, act: Callable[[], None], size: int) -> float:
+        began = now()
+        self._guarded(act, began)
+        self._seq += 1
+        return self._meter.add("exchange", began, self._seq, size) - began
+
+    def _guarded(self, act: Callable[[], T], began: float) -> T:
+        try:
+            with self._heart:
+                return act()
+        except ExchangeBroken:
+            self.transport.leave()
+            self._meter.add("wait", began)
+            raise

@@ -1,0 +1,47 @@
+"""Reductions of tensors that lie in one memory, in a fixed order. Knows nothing of ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ddp.comm.transports.base import MAX, MEAN, SUM
+
+TYPES = {
+    each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
+}
+OPS = {SUM: 0, MAX: 1, MEAN: 2}
+
+
+def about(flat: Tensor, op: str) -> int:
+    """A number that says what is reduced, and how."""
+    return flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 2 | OPS[op]
+
+
+def told(what: int) -> str:
+    """In words, what a number of `about` says."""
+    kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 2 & 63), "another type")
+    op = next(name for name, code in OPS.items() if code == what & 3)
+    return f"{what >> 8} x {kind} to their {op}"
+
+
+def reduction(parts: list[Tensor], op: str, out: Tensor) -> None:
+    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32, and a mean of three or of
+    more than four in double, so that the mean of equal values is that value, bit for bit; of two and four it is anyway."""
+    count = len(parts)
+    if count == 1:
+        out.copy_(parts[0])
+        return
+    half = out.dtype in (torch.bfloat16, torch.float16)
+    if op != MAX and (half or (op == MEAN and count not in (2, 4))):
+        total = parts[0].to(torch.float32 if half else torch.float64, copy=True)  # never theirs: others read it too
+        for part in parts[1:]:
+            total.add_(part)
+        out.copy_(total.div_(count) if op == MEAN else total)
+        return
+    combine = torch.maximum if op == MAX else torch.add
+    combine(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        combine(out, part, out=out)
+    if op == MEAN:
+        out.mul_(1.0 / count)

@@ -1,0 +1,148 @@
+"""`gloo`: PyTorch's process group for CPUs, over sockets: on loopback, or between hosts.
+
+A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
+long as it takes. Between hosts that cannot be said: behind a link that is cut nobody's end is heard, so a collective has the
+site's limit there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore  # what torch.distributed exports
+
+from ddp.comm.transports.base import MAX, MEAN, SUM, ExchangeBroken, Run, TransportConfig, Wait
+
+DAY = timedelta(days=1)
+BUCKET_BYTES = 25 << 20
+"""A collective moves at most so much at once: the field's default."""
+OPS = {SUM: dist.ReduceOp.SUM, MAX: dist.ReduceOp.MAX, MEAN: dist.ReduceOp.SUM}
+UNKNOWN = (torch.int16, torch.uint16, torch.uint32, torch.uint64)
+"""Types that neither gloo nor NCCL has."""
+LEAST = torch.iinfo(torch.int64).min
+
+
+def limit_collectives(limit: timedelta) -> None:
+    """How long collectives of the default group may take from now on."""
+    newer = getattr(dist, "set_timeout", None)  # the older name is for torch before 2.12 or so
+    (newer or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
+
+
+class Transport:
+    """One process group over all members."""
+
+    name = "gloo"
+
+    def __init__(self, site: TransportConfig) -> None:
+        self._site = site
+
+    @staticmethod
+    def applies(site: TransportConfig) -> bool:
+        """On CPUs, wherever PyTorch was built with it."""
+        return site.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Ordinary memory."""
+        return torch.empty(elements, dtype=dtype, device=self._site.device)
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Meet the members at a file, or at the store of several hosts."""
+        self.leave()
+        limit = timedelta(seconds=self._site.timeout_s)
+        with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
+            dist.init_process_group(
+                self.name,
+                store=self._meeting(len(members), generation, limit),
+                rank=list(members).index(self._site.rank),
+                world_size=len(members),
+                timeout=limit,
+            )
+            self._formed()
+
+    def _meeting(self, size: int, generation: int, limit: timedelta) -> Store:
+        if not self._site.meet:
+            return FileStore(f"{self._site.folder.resolve()}/rendezvous-{generation}", size)
+        where, _, name = self._site.meet.partition("/")
+        host, _, port = where.rpartition(":")
+        store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False)
+        return PrefixStore(f"{name}/{generation}", store)
+
+    def _formed(self) -> None:
+        if self._site.meet:
+            return
+        limit_collectives(DAY)
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """In buckets; integers of a type that the library lacks, whose maximum is asked for, as int64."""
+        if op == MAX and tensor.dtype in UNKNOWN:
+            wide = _widened(tensor)
+            self.all_reduce(wide, op)
+            tensor.copy_(_narrowed(wide, tensor.dtype))
+            return
+        try:
+            for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
+                dist.all_reduce(bucket, op=OPS[op])
+        except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
+            raise ExchangeBroken(str(error)) from error
+        if op == MEAN:
+            tensor.div_(dist.get_world_size())
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Run by run, in buckets."""
+        try:
+            for owner, start, stop in runs:
+                for bucket in torch.split(tensor[start:stop], BUCKET_BYTES // tensor.element_size()):
+                    dist.reduce(bucket, dst=owner)
+        except (RuntimeError, ValueError) as error:
+            raise ExchangeBroken(str(error)) from error
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Owners send what they have to all."""
+        works: list[Any] = []
+        at = 0
+        try:
+            for owner, start, stop in runs:
+                part, own = out[at : at + stop - start], source[start:stop]
+                if owner == dist.get_rank() and part.data_ptr() != own.data_ptr():
+                    part.copy_(own)
+                works.append(dist.broadcast(part, src=owner, async_op=True))
+                at += stop - start
+        except (RuntimeError, ValueError) as error:
+            raise ExchangeBroken(str(error)) from error
+
+        def wait() -> None:
+            try:
+                for work in works:
+                    work.wait()
+            except (RuntimeError, ValueError) as error:
+                raise ExchangeBroken(str(error)) from error
+
+        return wait
+
+    def fence(self) -> None:
+        """Nothing to wait for: a fetch waits for the owner."""
+
+    def leave(self) -> None:
+        """Sockets that close wake the others."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def close(self) -> None:
+        """The same."""
+        self.leave()
+
+
+def _widened(values: Tensor) -> Tensor:
+    """As int64, in the same order."""
+    return values.view(torch.int64) ^ LEAST if values.dtype is torch.uint64 else values.to(torch.int64)
+
+
+def _narrowed(wide: Tensor, dtype: torch.dtype) -> Tensor:
+    """What `_widened` has widened."""
+    return (wide ^ LEAST).view(dtype) if dtype is torch.uint64 else wide.to(dtype)

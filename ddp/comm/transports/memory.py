@@ -1,0 +1,294 @@
+"""`memory`: ranks of one host without GPUs reduce in shared memory.
+
+A tensor from `empty` lies where all ranks can reach it: when all have arrived, each reduces its own slice of everybody's
+tensor and writes the result to all of them, then all wait for all. Nothing is copied in or out. A small tensor, or one that
+lies elsewhere, goes through a stage: laid down in it, summed by everybody alike. The order of summation is the order of
+ranks, so the bits depend on nothing else: not on time, slices or who asks.
+
+Ranks meet at counters, one per rank in a cache line of its own, which only its owner writes. A rank that is gone is known by
+its lock: the kernel lets go of it, however the process ended. A collective is complete exactly if every rank has posted
+its end, which never becomes untrue; so either all of the living have a result or nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ddp.comm import futex
+from ddp.comm.process_lock import ProcessLock, ended
+from ddp.comm.transports.arithmetic import about, reduction, told
+from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.runtime.memory import shared
+
+LINE = 8
+"""Counters in a cache line, of 8 bytes each."""
+STAGE_BYTES = 1 << 22
+"""What goes through the stage at a time."""
+SMALL_BYTES = 1 << 17
+"""Up to here all ranks sum everything, which saves the second meeting."""
+PIECE = 1 << 17
+"""Elements that are worked on at a time: what the cache holds."""
+SPIN_S = 50e-6
+"""How long a rank that waits does so without going to sleep, if every rank has a core. Where that was in vain, because the
+others come late or share its core with it, it goes to sleep at once for the next times: once, then twice as often."""
+MOST_RESTS = 64
+LOOK_S = 0.01
+"""How often a rank that waits looks whether the others live."""
+AHEAD_BYTES = 1 << 18
+"""From here on a fetch is left to a thread of its own."""
+LEFT = 1
+ASLEEP = 3
+"""Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
+MOST_LAID = 256
+
+
+class Transport:
+    """A rank's side of one shared folder."""
+
+    name = "memory"
+
+    def __init__(self, site: TransportConfig) -> None:
+        self._site, self._folder, self._rank = site, site.folder, site.rank
+        self._spin_s = SPIN_S if site.world_size <= len(os.sched_getaffinity(0)) else 0.0
+        self._life = ProcessLock(self._lock(site.rank))
+        self._stage = [self._region(half, site.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
+        self._own: dict[int, tuple[str, Tensor]] = {}
+        """First address -> name and tensor of what `empty` gave."""
+        self._peers: dict[tuple[str, int], Tensor] = {}
+        self._members: tuple[int, ...] = ()
+        self._posted = self._turn = self._what = 0
+        self._rests = 0
+        """Meetings to come without spinning."""
+        self._more_rests = 1
+        self._laid: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
+        """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
+        self._fence = threading.Lock()
+        self._helper: ThreadPoolExecutor | None = None
+
+    @staticmethod
+    def applies(site: TransportConfig) -> bool:
+        """On CPUs of one host with a system that lends its memory by name and can lock."""
+        here = not site.meet and site.folder.is_dir()
+        return here and site.device.type == "cpu" and hasattr(os, "sched_getaffinity")
+
+    def _lock(self, rank: int) -> Path:
+        return self._folder / f"alive-{rank}"
+
+    def _region(self, name: str, rank: int, dtype: torch.dtype, elements: int) -> Tensor:
+        return shared(self._folder / f"{name}-{rank}.memory", dtype, elements)
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Memory that the other ranks of the host can reach."""
+        tensor = self._region(name, self._rank, dtype, elements)
+        self._own[tensor.data_ptr()] = name, tensor
+        return tensor
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Nobody waits: ranks meet in the first collective."""
+        self.leave()
+        self._members = tuple(members)
+        self._laid.clear()
+        self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
+        self._counters = self._table.numpy().data.cast("B").cast("q")
+        self._me = self._members.index(self._rank)
+        self._posted = self._turn = 0
+
+    def leave(self) -> None:
+        """Say so; the others break off what this rank has not completed."""
+        if self._members:
+            self._counters[LINE * (len(self._members) + self._me)] = LEFT
+            futex.wake(self._place(self._me))
+        self._members = ()
+
+    def close(self) -> None:
+        """The files go with the folder."""
+        self.leave()
+        self._life.end()
+        if self._helper is not None:
+            self._helper.shutdown()
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """In place where the tensor is from `empty`, else through the stage."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        flat = tensor.view(-1)
+        name, whole = self._own.get(flat.data_ptr(), ("", flat))
+        self._what = about(flat, op)
+        if flat.nbytes <= SMALL_BYTES:
+            self._small(flat, op)
+        elif name and whole.dtype == flat.dtype:
+            self._large([self._reach(name, m, whole)[: flat.numel()] for m in self._members], op)
+        else:
+            for part in torch.split(flat, STAGE_BYTES // flat.element_size()):
+                laid = self._staged(part)
+                laid[self._me].copy_(part)
+                self._large(laid, op)
+                part.copy_(laid[self._me])
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Each reduces its own from everybody's tensor, or from everybody's stage if the tensor lies elsewhere."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
+        own = [(start, stop) for owner, start, stop in runs if owner == self._me]
+        self._what = about(tensor, SUM)
+        if name and whole.dtype == tensor.dtype:
+            tensors = [self._reach(name, m, whole) for m in self._members]
+            self._meet()
+            self._compare()
+            for first, last in own:
+                for start in range(first, last, PIECE):
+                    parts = [each[start : min(start + PIECE, last)] for each in tensors]
+                    reduction(parts, SUM, parts[0])  # nobody else works on this run
+                    if self._me:
+                        parts[self._me].copy_(parts[0])
+            self._meet()
+            return
+        step = STAGE_BYTES // tensor.element_size()
+        for begin in range(0, tensor.numel(), step):
+            part = tensor[begin : begin + step]
+            laid = self._staged(part)
+            laid[self._me].copy_(part)
+            self._meet()
+            self._compare()
+            for first, last in own:
+                start, stop = max(first - begin, 0), min(last - begin, part.numel())
+                if start < stop:
+                    reduction([each[start:stop] for each in laid], SUM, part[start:stop])
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
+        name, whole = self._own[source.data_ptr()]
+        pairs, at = [], 0
+        for owner, start, stop in runs:
+            part, theirs = out[at : at + stop - start], self._reach(name, self._members[owner], whole)[start:stop]
+            at += stop - start
+            if part.data_ptr() != theirs.data_ptr():
+                pairs.append((part, theirs))
+        if out.nbytes < AHEAD_BYTES or not self._spin_s:
+            _copy(pairs)
+            return lambda: None
+        self._helper = self._helper or ThreadPoolExecutor(1, "fetch", partial(torch.set_num_threads, 1))
+        return self._helper.submit(_copy, pairs).result
+
+    def fence(self) -> None:
+        """Wait for all."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        self._what = 0
+        self._meet()
+
+    def _small(self, flat: Tensor, op: str) -> None:
+        laid = self._staged(flat)
+        laid[self._me].copy_(flat)
+        self._meet()
+        self._compare()
+        reduction(laid, op, flat)
+
+    def _large(self, tensors: list[Tensor], op: str) -> None:
+        self._meet()
+        self._compare()
+        count, size = len(tensors), tensors[0].numel()
+        line = 64 // tensors[0].element_size()  # no cache line is written by two ranks
+        first, last = (min(-(-size * k // count // line) * line, size) for k in (self._me, self._me + 1))
+        for start in range(first, last if self._me < count - 1 else size, PIECE):
+            parts = [tensor[start : min(start + PIECE, last)] for tensor in tensors]
+            reduction(parts, op, parts[0])
+            for part in parts[1:]:
+                part.copy_(parts[0])
+        self._meet()
+
+    def _staged(self, flat: Tensor) -> list[Tensor]:
+        """Room for `flat` in every member's stage. Both halves take turns: who reads one is not overtaken by who writes."""
+        half = self._turn = 1 - self._turn
+        size = flat.nbytes
+        if laid := self._laid.get((half, size, flat.dtype)):
+            return laid
+        stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
+        laid = [stage[:size].view(flat.dtype) for stage in stages]
+        if len(self._laid) < MOST_LAID:
+            self._laid[half, size, flat.dtype] = laid
+        return laid
+
+    def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
+        """The tensor of that name that `member` has."""
+        if member == self._rank:
+            return own
+        if (name, member) not in self._peers:
+            self._peers[name, member] = self._region(name, member, own.dtype, own.numel())
+        return self._peers[name, member]
+
+    def _meet(self) -> None:
+        """Wait until every member is here. Raises ExchangeBroken if one is gone."""
+        target = self._posted = self._posted + 1
+        counters, waiting = self._counters, list(range(len(self._members)))
+        counters[LINE * self._me + 1 + target % 2] = self._what
+        self._settle()  # what was written is there before the counter says so
+        counters[LINE * self._me] = target
+        self._settle()  # whoever goes to sleep says so first, and then looks again
+        if any(counters[LINE * k + ASLEEP] for k in waiting):
+            futex.wake(self._place(self._me))
+        began = time.perf_counter()
+        spin_s, slept = 0.0 if self._rests else self._spin_s, False
+        while waiting := [k for k in waiting if counters[LINE * k] < target]:
+            if time.perf_counter() - began < spin_s:
+                continue
+            if not slept:
+                slept, counters[LINE * self._me + ASLEEP] = True, 1
+                self._settle()
+            seen = counters[LINE * waiting[0]]
+            if seen < target and futex.wait(self._place(waiting[0]), seen, LOOK_S):
+                self._look(waiting, target, time.perf_counter() - began)
+        counters[LINE * self._me + ASLEEP] = 0
+        self._rest(slept)
+        self._settle()
+
+    def _rest(self, slept: bool) -> None:
+        """Whether to spin the next time."""
+        if self._rests:
+            self._rests -= 1
+        elif slept:
+            self._rests, self._more_rests = self._more_rests, min(2 * self._more_rests, MOST_RESTS)
+        else:
+            self._more_rests = 1
+
+    def _compare(self) -> None:
+        """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
+        for k, member in enumerate(self._members):
+            if (theirs := self._counters[LINE * k + 1 + self._posted % 2]) != self._what:
+                mine = f"rank {self._rank} reduces {told(self._what)}"
+                raise ExchangeBroken(f"{mine}, rank {member} {told(theirs)}: they are not at the same place")
+
+    def _place(self, k: int) -> int:
+        """Address of a member's counter; the low half of it, which is the one that changes."""
+        return self._table.data_ptr() + LINE * k * self._table.element_size()
+
+    def _settle(self) -> None:
+        """Order what this thread reads and writes: a lock's two ends are barriers on every machine."""
+        for _ in range(2):
+            with self._fence:
+                pass
+
+    def _look(self, waiting: list[int], target: int, waited_s: float) -> None:
+        """Raise ExchangeBroken if one of these is gone and has not arrived before, or lives and is too late."""
+        for k in waiting:
+            left = self._counters[LINE * (len(self._members) + k)] == LEFT
+            if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
+                raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
+        if waited_s > self._site.limit_s:
+            late = ", ".join(str(self._members[k]) for k in waiting)
+            raise ExchangeBroken(f"rank {late} did not come within {self._site.limit_s:g} s")
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for part, theirs in pairs:
+        part.copy_(theirs)

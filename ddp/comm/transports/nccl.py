@@ -1,0 +1,41 @@
+"""`nccl`: NCCL, where every rank has a GPU of its own. Nobody is woken there: a collective that is too late raises."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from ddp.comm.transports import gloo
+from ddp.comm.transports.base import TransportConfig
+
+
+class Transport(gloo.Transport):
+    """As gloo, with another library underneath."""
+
+    name = "nccl"
+
+    def __init__(self, site: TransportConfig) -> None:
+        super().__init__(site)
+        # A collective that is too late raises, instead of ending the process.
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+    @staticmethod
+    def applies(site: TransportConfig) -> bool:
+        """Every rank has a GPU of its own."""
+        return site.device.type == "cuda" and torch.cuda.device_count() >= (site.host_ranks or site.world_size)
+
+    def _formed(self) -> None:
+        """The time limit stays: it is what wakes a rank."""
+
+    def leave(self) -> None:
+        """A collective in flight would hold up an ordinary farewell."""
+        if dist.is_initialized():
+            dist.distributed_c10d._abort_process_group()
+
+    def close(self) -> None:
+        """Nothing is in flight."""
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,109 @@
+"""One connection between the coordinator and an outpost, and what both ends do alike: send from one thread, say now and then
+that they are there, pass on a rank's messages with the files that go along."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from ddp.core.errors import EngineError
+from ddp.remote.cargo import CHECKPOINT, FileMirror, goes_along
+from ddp.remote.wire import Wire
+from ddp.runtime.channel import LIMIT
+from ddp.runtime.codec import decode
+
+BEAT, MESSAGE, FILE = b".", b"m", b"f"
+HELLO, CLOCK, THERE = b"h", b"c", b"r"
+ORDER, START, KILL, ENDED, GOODBYE = b"o", b"s", b"k", b"e", b"g"
+"""Kinds of frames. BEAT: a sign of life. MESSAGE: of or for the rank. FILE: a piece of one. HELLO, CLOCK, THERE: see
+`muster`. ORDER: run this job, once the files that follow are there: START. KILL: end its rank. ENDED: the rank has, and all
+that it left was sent. GOODBYE: all is over."""
+MOST_BEAT_S = 5.0
+IDLE_S = 60.0
+"""Deadline of a link until a run sets its own."""
+REST_S = 1.0
+Frame = tuple[bytes, bytes]
+
+
+class Link:
+    """Sends what is posted, in order. Who reads the wire is the owner's business."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire = wire
+        wire.deadline_s = IDLE_S
+        self._outbox: queue.SimpleQueue[Iterable[Frame] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name=f"to {name}", daemon=True)
+        self._writer.start()
+
+    def post(self, kind: bytes, body: bytes | dict[str, object] = b"") -> None:
+        """Hand in a frame."""
+        self._outbox.put(((kind, body if isinstance(body, bytes) else json.dumps(body).encode()),))
+
+    def post_all(self, frames: Iterable[Frame]) -> None:
+        """Hand in several, which are made when it is their turn."""
+        self._outbox.put(frames)
+
+    def expect(self, deadline_s: float) -> None:
+        """From here on the link has this deadline, and beats as often as that asks for."""
+        self.wire.deadline_s = deadline_s
+        self.post(BEAT)  # the writer may be in the middle of a longer rest
+
+    def flush(self, patience_s: float) -> None:
+        """Wait until what was posted is sent, or the link is lost."""
+        sent = threading.Event()
+
+        def nothing() -> Iterator[Frame]:
+            sent.set()
+            yield from ()
+
+        self._outbox.put(nothing())
+        until = time.monotonic() + patience_s
+        while self._writer.is_alive() and not sent.wait(0.05) and time.monotonic() < until:
+            continue
+
+    def close(self) -> None:
+        """Hang up."""
+        self._outbox.put(None)
+        self.wire.close()
+
+    def _write(self) -> None:
+        try:
+            while True:
+                try:
+                    frames = self._outbox.get(timeout=min(self.wire.deadline_s / 5, MOST_BEAT_S))
+                except queue.Empty:
+                    frames = ((BEAT, b""),)
+                if frames is None:
+                    return
+                for kind, body in frames:
+                    self.wire.send(kind, body)
+        except (EngineError, OSError) as error:  # of a file that goes along as well
+            self.wire.hang_up(str(error))  # whoever reads finds out
+
+
+def message(line: bytes, hold: FileMirror | None) -> Iterator[Frame]:
+    """The frames of a rank's message: ahead of it what goes along, where the two ends do not see the same files."""
+    if hold is not None:
+        for pattern in goes_along(decode(line)):
+            for body in hold.pieces(pattern):
+                yield FILE, body
+            if pattern.startswith(CHECKPOINT):
+                hold.forget(pattern)
+    yield MESSAGE, line
+
+
+def pump(pipe: Connection, link: Link, hold: FileMirror | None, rest: Callable[[], None] | None = None) -> None:
+    """Pass on what comes from a rank, or for it, until the pipe ends. `rest` is called every `REST_S`."""
+    rested = time.monotonic()
+    with suppress(EOFError, OSError):
+        while True:
+            if pipe.poll(REST_S):
+                link.post_all(message(pipe.recv_bytes(LIMIT), hold))
+            if rest is not None and time.monotonic() - rested >= REST_S:
+                rest()
+                rested = time.monotonic()

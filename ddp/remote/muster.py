@@ -1,0 +1,294 @@
+"""The coordinator's side: listens for outposts, believes those that have the key, and lends each to one rank of a run.
+
+A new connection proves the key (`handshake`), says which rank it is (HELLO), asks for the time a few times (CLOCK) and says
+that it is there (THERE). One that does not, in time, is dropped; it holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ddp.core.errors import EngineError, ProtocolError, RankLost
+from ddp.remote import order
+from ddp.remote.cargo import RESUME, FileMirror, from_rank, read
+from ddp.remote.handshake import PATIENCE_S, welcome
+from ddp.remote.link import (
+    CLOCK,
+    ENDED,
+    FILE,
+    GOODBYE,
+    HELLO,
+    KILL,
+    MESSAGE,
+    ORDER,
+    REST_S,
+    START,
+    THERE,
+    Frame,
+    Link,
+    pump,
+)
+from ddp.remote.wire import LinkLost, Silent, Wire
+from ddp.runtime.clock import now
+from ddp.runtime.task import Job
+
+STRANGERS = 64
+"""Handshakes at a time; who comes while so many are under way is turned away and may come again."""
+COMING_S = 60.0
+"""How long the run waits for an outpost, at least; five deadlines where that is more."""
+MOST_ASKS = 64
+
+
+@dataclass(frozen=True)
+class Company:
+    """Who is expected."""
+
+    run: bytes
+    """What tells this run from others; part of every proof."""
+    key: bytes
+    world_size: int
+    nodes: int
+    host_ranks: int
+    """Ranks on each host, as far as this one knows."""
+    meet: str
+    """The store of all hosts."""
+    catalogue: order.Catalogue
+
+
+class RendezvousServer:
+    """All outposts of this command. A context manager; listens from its making on."""
+
+    def __init__(self, company: Company, address: str) -> None:
+        """Raises OSError for an address that is none of this host's."""
+        self._company = company
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family, backlog=128)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._peers: dict[int, AgentConnection] = {}
+        self._came = threading.Condition()
+        self._strangers = threading.Semaphore(STRANGERS)
+        self._closed = threading.Event()
+        self._refused = ""
+        threading.Thread(target=self._listen, name="muster", daemon=True).start()
+
+    def outfit(self, job: Job) -> Job:
+        """The job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
+        company = self._company
+        meet = f"{company.meet}/{secrets.token_hex(8)}" if company.nodes > 1 else ""
+        return replace(job, elsewhere=None, meet=meet, host_ranks=company.host_ranks if company.nodes > 1 else 0)
+
+    def runner(self, job: Job, rank: int) -> RemoteRank:
+        """For a rank of that job."""
+        return RemoteRank(self, job, rank)
+
+    def peer(self, rank: int, timeout_s: float) -> AgentConnection:
+        """The outpost of a rank, which may still be on its way. Raises RankLost."""
+        with self._came:
+            if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
+                where = "{}:{}".format(*self.address)
+                raise RankLost(f"rank {rank} did not come to {where} within {timeout_s:g} s{self._refused}")
+            return self._peers[rank]
+
+    def order(self, job: Job, here: bool) -> bytes:
+        """`job` for an outpost. Raises ValueError for a task that cannot travel."""
+        return order.encode(job, self._company.catalogue, here)
+
+    def dismiss(self, code: int) -> None:
+        """All is over, with this exit code; the outposts go once this process has ended, or `close`."""
+        with self._came:
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.link.post(GOODBYE, {"code": code})
+        for peer in peers:
+            peer.link.flush(PATIENCE_S)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all outposts have come."""
+        with self._came:
+            return len(self._peers) == self._company.world_size - 1
+
+    @property
+    def cut_off(self) -> list[int]:
+        """Ranks on other hosts that went silent."""
+        with self._came:
+            return sorted(rank for rank, peer in self._peers.items() if peer.silent and not peer.here)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._came:
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.link.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except ConnectionError:
+                continue
+            except OSError:  # closed, or out of descriptors for a while
+                if self._closed.wait(REST_S):
+                    return
+                continue
+            if not self._strangers.acquire(blocking=False):
+                line.close()
+                continue
+            threading.Thread(target=self._meet, args=(line,), name="stranger", daemon=True).start()
+
+    def _meet(self, line: socket.socket) -> None:
+        try:
+            wire = welcome(line, self._company.key, self._company.run)
+            rank, node = self._introduced(wire)
+        except Exception as error:  # whatever a stranger does ends nothing but its connection
+            self._refused = f"; the last one that was turned away: {error}"
+            line.close()
+            return
+        finally:
+            self._strangers.release()
+        with self._came:
+            if rank in self._peers:  # it has its process
+                wire.close()
+                return
+            self._peers[rank] = AgentConnection(wire, rank, here=node == 0)
+            self._came.notify_all()
+
+    def _introduced(self, wire: Wire) -> tuple[int, int]:
+        """(rank, place of its host). Raises LinkLost, ValueError and the like for what makes no sense."""
+        kind, body = wire.receive()
+        said = json.loads(body)
+        rank, node = said["rank"], said["node"]
+        sound = kind == HELLO and type(rank) is int and 0 < rank < self._company.world_size
+        if not sound or type(node) is not int or not 0 <= node < self._company.nodes:
+            raise ValueError(f"{body[:100]!r}")
+        for _ in range(MOST_ASKS):
+            kind, _ = wire.receive()
+            if kind == THERE:
+                return rank, node
+            wire.send(CLOCK, json.dumps(now()).encode())
+        raise ValueError("it asks for the time without an end")
+
+
+class AgentConnection:
+    """An outpost that has come. It serves one rank of one run at a time."""
+
+    def __init__(self, wire: Wire, rank: int, here: bool) -> None:
+        self.rank, self.here = rank, here
+        """Whether it sees this host's files."""
+        self.link = Link(wire, f"rank {rank}")
+        self.gone = ""
+        """Why it is not there any more."""
+        self.silent = False
+        self._posted: RemoteRank | None = None
+        threading.Thread(target=self._read, name=f"from rank {rank}", daemon=True).start()
+
+    def lend(self, posted: RemoteRank, deadline_s: float) -> None:
+        """From here on what comes is for this rank. Raises RankLost."""
+        if self._posted is not None and not self._posted.wait(deadline_s):
+            raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
+        self._posted = posted  # first: whoever finds the link lost from here on tells it
+        if self.gone:
+            raise RankLost(f"rank {self.rank}: {self.gone}")
+        self.link.expect(deadline_s)
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, body = self.link.wire.receive()
+                if self._posted is not None:
+                    self._posted.take(kind, body)
+        except (EngineError, OSError) as error:
+            self.silent = isinstance(error, Silent)
+            self.gone = f"its host is gone ({error})" if isinstance(error, LinkLost) else f"{error}"
+        except Exception as error:  # whatever an outpost sends ends nothing but its rank
+            self.gone = f"it sent what makes no sense ({type(error).__name__}: {error})"
+        self.link.close()
+        if self._posted is not None:
+            self._posted.end(self.gone)
+
+
+class RemoteRank:
+    """A rank whose process is an outpost's: what `Ranks` needs of it."""
+
+    def __init__(self, muster: RendezvousServer, job: Job, rank: int) -> None:
+        self._muster, self._job, self._rank = muster, job, rank
+        self._over = threading.Event()
+        self._why = ""
+        self._peer: AgentConnection | None = None
+        self._hold: FileMirror | None = None
+
+    def start(self) -> Connection:
+        """Tell the outpost what to run. Raises RankLost, ValueError."""
+        job = self._job
+        peer = self._muster.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
+        if not peer.here:
+            self._hold = FileMirror(job.scratch, job.checkpoint_folder, from_rank(self._rank))
+        ordered = self._muster.order(job, peer.here)
+        ours, self._end = socket.socketpair()
+        self._theirs = Connection(os.dup(self._end.fileno()))
+        peer.lend(self, job.deadline_s)
+        self._peer = peer
+        peer.link.post(ORDER, ordered)
+        if not peer.here and job.resume is not None:
+            for path in sorted(job.resume.iterdir()):
+                peer.link.post_all(_file(path, f"{RESUME}/{path.name}"))
+        peer.link.post(START)
+        threading.Thread(target=self._pump, args=(peer.link,), name=f"for rank {self._rank}", daemon=True).start()
+        return Connection(ours.detach())
+
+    def _pump(self, link: Link) -> None:
+        pump(self._theirs, link, self._hold)
+        self._theirs.close()
+
+    def take(self, kind: bytes, body: bytes) -> None:
+        """What the outpost says. Raises ProtocolError, OSError."""
+        if kind == MESSAGE:
+            with suppress(OSError):  # nobody listens any more
+                self._theirs.send_bytes(body)
+        elif kind == FILE and self._hold is not None:
+            if not self._over.is_set():
+                self._hold.write(body)
+        elif kind == ENDED:
+            self.end(str(json.loads(body)["fate"]))
+        elif kind == FILE or kind in (ORDER, START, KILL, GOODBYE):
+            raise ProtocolError(f"it sent what is not for it to send: {kind!r}")
+
+    def end(self, why: str) -> None:
+        """It is over, for this reason."""
+        self._why = self._why or why
+        self._over.set()
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)  # wakes both who listen
+        self._end.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended, and all that it left is here."""
+        return self._peer is None or self._over.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Ask its outpost to; nobody waits for that."""
+        if self._peer is not None:
+            self._peer.link.post(KILL)
+
+    def fate(self) -> str:
+        """As its outpost says, or what became of that."""
+        self.wait(1.0)
+        return self._why or "it has hung up"
+
+
+def _file(path: Path, name: str) -> Iterator[Frame]:
+    for piece in read(path, name):
+        yield FILE, piece

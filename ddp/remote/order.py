@@ -1,0 +1,121 @@
+"""A `Job` as data, for an outpost: checked field by field on arrival, never unpickled.
+
+A task travels by name: a function of a catalogue that both ends have, and arguments of the types that it says. Functions of
+the user's own do not travel to other processes than those that the parent forks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.errors import ProtocolError
+from ddp.core.faults import Fault
+from ddp.core.loading import Loading
+from ddp.core.policies import POLICIES
+from ddp.remote.cargo import RESUME
+from ddp.runtime.task import Job, Task
+
+Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
+"""Name -> a function that makes a task, and the types of its arguments."""
+
+
+@dataclass(frozen=True)
+class Travelling:
+    """What of a `Job` is the same everywhere."""
+
+    epochs: int
+    batch_size: int
+    seed: int
+    world_size: int
+    backend: str
+    averaging: Averaging
+    loading: Loading
+    transport: str
+    device: str
+    speeds: tuple[float, ...]
+    lr_scale: float
+    max_grad_norm: float | None
+    deadline_s: float
+    tolerate_loss: bool
+    faults: tuple[Fault, ...]
+    keep_state: bool
+    checkpoints: Checkpointing | None
+    meet: str
+    host_ranks: int
+    profile_steps: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """What an outpost is told to run."""
+
+    job: Travelling
+    task: str
+    arguments: tuple[Any, ...]
+    policy: str
+    settings: dict[str, Any]
+    scratch: str = ""
+    """The run's own scratch folder, where the outpost is on the coordinator's host; empty: it takes one of its own."""
+    checkpoint_folder: str = ""
+    """Where it is there."""
+    resume: str | None = None
+    """The checkpoint that is gone on from, there; of an outpost elsewhere: it was sent ahead."""
+
+
+def encode(job: Job, catalogue: Catalogue, here: bool) -> bytes:
+    """For an outpost `here` or elsewhere. Raises ValueError for a task that cannot travel."""
+    function, arguments = (job.task.func, job.task.args) if isinstance(job.task, partial) else (job.task, ())
+    named = next((name for name, (own, _) in catalogue.items() if own is function), None)
+    if named is None or (isinstance(job.task, partial) and job.task.keywords):
+        raise ValueError("a task of your own cannot be sent to ranks that were started elsewhere: train on one host")
+    policy = next(name for name, kind in POLICIES.items() if kind is type(job.policy))
+    travelling = Travelling(**{name: getattr(job, name) for name in Travelling.__dataclass_fields__})
+    order = Order(
+        travelling,
+        named,
+        arguments,
+        policy,
+        vars(job.policy),
+        str(job.scratch) if here else "",
+        str(job.checkpoint_folder or "") if here else "",
+        None if job.resume is None else str(job.resume) if here else RESUME,
+    )
+    return msgspec.json.encode(order)
+
+
+def read(data: bytes) -> Order:
+    """Raises ProtocolError."""
+    try:
+        return msgspec.json.decode(data, type=Order)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"malformed order ({error})") from error
+
+
+def job_of(order: Order, catalogue: Catalogue, scratch: Path) -> Job:
+    """The job, in a scratch folder of this host. Raises ProtocolError."""
+    try:
+        function, types = catalogue[order.task]
+        arguments: list[Any] = [
+            msgspec.convert(value, kind) for value, kind in zip(order.arguments, types, strict=True)
+        ]
+        policy = msgspec.convert(order.settings, POLICIES[order.policy])
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise ProtocolError(f"malformed order ({error})") from error
+    folder = Path(order.checkpoint_folder) if order.scratch else scratch / "checkpoints"
+    return Job(
+        task=partial(function, *arguments),
+        policy=policy,
+        scratch=scratch,
+        checkpoint_folder=folder if order.job.checkpoints is not None else None,
+        resume=None if order.resume is None else scratch / order.resume,  # which may be a path from the root
+        **{name: getattr(order.job, name) for name in Travelling.__dataclass_fields__},
+    )

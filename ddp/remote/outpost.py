@@ -1,0 +1,211 @@
+"""A process that was started elsewhere: it forks the rank that the coordinator orders, and stands between the two.
+
+It decides nothing. When the coordinator is gone, or silent beyond the deadline, its rank is ended and so is it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+from ddp.remote import order
+from ddp.remote.cargo import FROM_COORDINATOR, RUN, FileMirror, read
+from ddp.remote.handshake import PATIENCE_S, NoProof, introduce
+from ddp.remote.link import (
+    CLOCK,
+    ENDED,
+    FILE,
+    GOODBYE,
+    HELLO,
+    KILL,
+    MESSAGE,
+    ORDER,
+    START,
+    THERE,
+    Frame,
+    Link,
+    pump,
+)
+from ddp.remote.wire import LinkLost, Wire
+from ddp.runtime.ranks import FAREWELL_S, ForkedRank
+from ddp.runtime.scratch import scratch
+from ddp.runtime.task import Job
+
+ASKS = 8
+"""Times that the clock is asked for; the quickest answer counts."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """Which rank this is, and where it is awaited."""
+
+    address: tuple[str, int]
+    key: bytes
+    run: bytes
+    rank: int
+    node: int
+    """Place of this host; that of the coordinator is 0, and shares files and clock with it."""
+    catalogue: order.Catalogue
+
+
+class HostClock(NamedTuple):
+    """This host's clock against the coordinator's."""
+
+    lacks_s: float = 0.0
+    """What is to be added to it."""
+    error_s: float = 0.0
+    """Most that this is off: the answer was given at some moment between question and answer, so half of the round trip."""
+
+
+def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, HostClock]:
+    """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost, before its time if `over`
+    says that nobody is there any more."""
+    until = time.monotonic() + patience_s
+    while True:
+        line: socket.socket | None = None
+        try:
+            line = socket.create_connection(post.address, timeout=PATIENCE_S)
+            wire = introduce(line, post.key, post.run)
+            wire.send(HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
+            clock = _compared(wire) if post.node else HostClock()
+            wire.send(THERE)
+        except (LinkLost, OSError) as error:
+            if line is not None:
+                line.close()
+            if isinstance(error, NoProof) or time.monotonic() > until or over():
+                raise LinkLost("no coordinator at {}:{}: {}".format(*post.address, error)) from error
+            time.sleep(0.2)
+        else:
+            return wire, clock
+
+
+def _compared(wire: Wire) -> HostClock:
+    trip, lacks = min(_ask(wire) for _ in range(ASKS))
+    return HostClock(lacks, trip / 2)
+
+
+def _ask(wire: Wire) -> tuple[float, float]:
+    """(how long the answer took, what this clock lacks)."""
+    asked = time.monotonic()
+    wire.send(CLOCK)
+    kind, body = wire.receive()
+    came = time.monotonic()
+    if kind != CLOCK:
+        raise LinkLost("it does not tell the time")
+    return came - asked, float(json.loads(body)) - (asked + came) / 2
+
+
+class NodeAgent:
+    """A context manager: on leaving it the rank's process is gone."""
+
+    def __init__(self, post: Post, wire: Wire, clock: HostClock) -> None:
+        self._post, self._clock = post, clock
+        self._link = Link(wire, "coordinator")
+        self._held = ExitStack()
+        self._job: Job | None = None
+        self._hold: FileMirror | None = None
+        self._run: _Run | None = None
+
+    def __enter__(self) -> NodeAgent:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if self._run is not None:
+                self._run.end()
+        finally:  # torchrun ends its processes again where Ctrl-C already did
+            self._link.close()
+            self._held.close()
+
+    def serve(self) -> int:
+        """Until the coordinator says that all is over; its exit code. Raises LinkLost, ProtocolError, OSError."""
+        code: int | None = None
+        while True:
+            try:
+                kind, body = self._link.wire.receive()
+            except LinkLost:
+                if code is None:
+                    raise
+                return code
+            self._obey(kind, body)
+            if kind == GOODBYE:
+                code = int(json.loads(body)["code"])
+
+    def _obey(self, kind: bytes, body: bytes) -> None:
+        if kind == ORDER:
+            self._prepare(order.read(body))
+        elif kind == FILE and self._hold is not None:
+            self._hold.write(body)
+        elif kind == START and self._job is not None:
+            self._run = _Run(self._job, self._post.rank, self._link, self._hold)
+        elif kind == MESSAGE and self._run is not None:
+            self._run.tell(body)
+        elif kind == KILL and self._run is not None:
+            self._run.runner.kill()
+
+    def _prepare(self, ordered: order.Order) -> None:
+        """For a run: the one before has ended, and its files are not there in this one."""
+        if self._run is not None:
+            self._run.end()
+        self._held.close()
+        folder = Path(ordered.scratch) if ordered.scratch else self._held.enter_context(scratch())
+        job = order.job_of(ordered, self._post.catalogue, folder)
+        self._link.expect(job.deadline_s)
+        self._hold = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
+        lacks, error = self._clock
+        self._job = replace(job, host=self._post.node, clock_shift=lacks, clock_error_s=error)
+
+
+class _Run:
+    """One rank of one run."""
+
+    def __init__(self, job: Job, rank: int, link: Link, hold: FileMirror | None) -> None:
+        self._link, self._rank, self._slices = link, rank, job.scratch / f"slices-{rank}.jsonl"
+        self._sent = 0
+        self._hold = hold
+        self.runner = ForkedRank(job, rank)
+        self._pipe: Connection = self.runner.start()
+        self._thread = threading.Thread(target=self._pass_on, name="from the rank", daemon=True)
+        self._thread.start()
+
+    def tell(self, line: bytes) -> None:
+        """Pass an order on to the rank."""
+        with suppress(OSError):  # it is gone; its end is on the way
+            self._pipe.send_bytes(line)
+
+    def end(self) -> None:
+        """End the rank's process and see it gone."""
+        if not self.runner.wait(0.0):
+            self.runner.kill()
+        self._thread.join(2 * FAREWELL_S)
+
+    def _pass_on(self) -> None:
+        pump(self._pipe, self._link, self._hold, self._ship)
+        fate = self.runner.fate()
+        self._ship()
+        self._link.post(ENDED, {"fate": fate})
+        self._pipe.close()
+
+    def _ship(self) -> None:
+        if self._hold is not None:
+            self._link.post_all(self._written())
+
+    def _written(self) -> Iterator[Frame]:
+        """The lines that the rank has written down since the last time."""
+        if not self._slices.is_file():
+            return
+        with self._slices.open("rb") as file:
+            file.seek(self._sent)
+            stop = self._sent + file.read().rfind(b"\n") + 1
+        if stop > self._sent:
+            for piece in read(self._slices, f"{RUN}/{self._slices.name}", self._sent, stop):
+                yield FILE, piece
+            self._sent = stop
