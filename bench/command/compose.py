@@ -1,7 +1,7 @@
 """From a command line to composed configurations, one for each point of a sweep. The only module that starts Hydra.
 
-Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words (`bench.command.hydra_errors`), and so
-does a sweep that has no run in it.
+Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words
+(`bench.command.hydra_errors`), and so does a sweep that has no run in it.
 """
 
 from __future__ import annotations

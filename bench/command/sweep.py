@@ -1,8 +1,8 @@
 """What a sweep varies, as Hydra's own sweeper reads it, and which of its points are no runs.
 
-One rule, for whoever composes a sweep (`bench.command.compose`, so the verbs `run` and `plan`): a sweep over world sizes is a
-product, in which engines of one rank meet sizes that they cannot have. These points are left out and said. Where one size is
-asked for, it is the user's mistake. `bench.report.planned` goes by the same (`EngineFacts.fits`).
+One rule, for whoever composes a sweep (`bench.command.compose`, so the verbs `run` and `plan`): a sweep over world sizes
+is a product, in which engines of one rank meet sizes that they cannot have. These points are left out and said. Where one
+size is asked for, it is the user's mistake. `bench.report.planned` goes by the same (`EngineFacts.fits`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What an experiment planned: the runs that it means, as Hydra composes them for `bench plan`. Imports no torch.
 
 A sweep is the product of what it varies; one rank is all that some engines have, so their world sizes are one. Points are
-told apart by what `ExperimentPoint` has: where anything else is varied as well, a point is planned once for each of its values.
+told apart by what `ExperimentPoint` has: where anything else is varied as well, a point is planned once for each of its
+values.
 """
 
 from __future__ import annotations

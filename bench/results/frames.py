@@ -1,4 +1,5 @@
-"""Run folders as pandas frames: what `bench.load` returns. Reads through `bench.results.runfolder`; computes nothing of its own."""
+"""Run folders as pandas frames: what `bench.load` returns. Reads through `bench.results.runfolder`; computes nothing of
+its own."""
 
 from __future__ import annotations
 

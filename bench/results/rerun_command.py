@@ -1,7 +1,7 @@
 """The command that runs a cell again, from its run folder alone. Imports no torch.
 
-Whatever is part of the cell (`bench.runner.plan.cell_hash`) and not the default is said, and numbers to their last digit: the
-command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
+Whatever is part of the cell (`bench.runner.plan.cell_hash`) and not the default is said, and numbers to their last digit:
+the command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
 """
 
 from __future__ import annotations

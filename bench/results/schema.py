@@ -1,8 +1,8 @@
 """`Metrics`: the result of one run, as written to `metrics.json`. The one definition of every field and its unit.
 
 Numbers are finite: what was not is null and named in `nonfinite`. Unknown fields are refused. Knows nothing of how a
-result is computed (`bench.results.analysis`) or where it lies (`bench.results.runfolder`). `python -m bench.results.schema` writes the JSON
-Schema.
+result is computed (`bench.results.analysis`) or where it lies (`bench.results.runfolder`). `python -m
+bench.results.schema` writes the JSON Schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The parts of a result that say how fast a run was and where its time went. `bench.results.schema` puts all parts together."""
+"""The parts of a result that say how fast a run was and where its time went. `bench.results.schema` puts all parts
+together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The verb `run`: one cell of the matrix, or with `-m` a sweep of them. The only module that talks to Hydra at run time.
 
-Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `CellOutcome`, and the next one runs.
+Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `CellOutcome`, and the next
+one runs.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Times become whole nanoseconds since a zero, never negative. Slices of a lane nest: one that would outlast what it begins in
 ends with it. A flow is drawn through points that lie inside slices, two at least, under a number of its own. Every process
-and lane has a name; events come in the order of their times. `bench.timeline.trace_rules` checks any trace for the same. Knows
-nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
+and lane has a name; events come in the order of their times. `bench.timeline.trace_rules` checks any trace for the same.
+Knows nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are `bench.results.rerun_command`'s."""
+"""What to train so that there can be a verdict: more seeds of a cell, or its baseline. Commands are
+`bench.results.rerun_command`'s."""
 
 from __future__ import annotations
 

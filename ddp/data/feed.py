@@ -1,4 +1,5 @@
-"""`BatchLoader`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a thread.
+"""`BatchLoader`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a
+thread.
 
 Which of the two changes no bit of a batch. Knows nothing of who grants positions, and why.
 """

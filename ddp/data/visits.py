@@ -1,4 +1,5 @@
-"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank trains."""
+"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank
+trains."""
 
 from __future__ import annotations
 

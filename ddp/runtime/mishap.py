@@ -1,4 +1,5 @@
-"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script (`ddp.core.faults`).
+"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script
+(`ddp.core.faults`).
 
 Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice. A rank without a part in
 the script has no `FaultInjector`.

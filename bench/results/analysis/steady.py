@@ -1,7 +1,7 @@
 """Speed at steady state against what the ranks would do alone, both over the same stretch of the same run.
 
-`bench.results.schema.Steady` says what is meant; this is how: each rank is measured from report to report, which come at the end of
-a step, so that whole steps are held against exactly their time.
+`bench.results.schema.Steady` says what is meant; this is how: each rank is measured from report to report, which come at
+the end of a step, so that whole steps are held against exactly their time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What ranks sent is what the way of training makes them send: as many meetings as it has, each with the whole model.
 
-`bench.results.analysis.volume` has the formula. On top comes what it leaves out: buffers, and a few bytes of bookkeeping a message.
+`bench.results.analysis.volume` has the formula. On top comes what it leaves out: buffers, and a few bytes of bookkeeping
+a message.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What engines share whose ranks act as one inside every step: the coordinator of `elche`, one policy, a side each.
 
-An engine is a module with `FACTS`, `Backend` (a subclass of `StepBackend`), `Reducer` and `run`. It averages gradients, shards
-or wraps in what `in_step` gives; grants, evaluation, records and checkpoints are those of every run.
+An engine is a module with `FACTS`, `Backend` (a subclass of `StepBackend`), `Reducer` and `run`. It averages gradients,
+shards or wraps in what `in_step` gives; grants, evaluation, records and checkpoints are those of every run.
 """
 
 from __future__ import annotations
