@@ -10,8 +10,8 @@ import torch
 from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data import TensorSource
-from ddp.data.feed import feed
-from ddp.data.visits import EpochOrder
+from ddp.data.batch_loader import feed
+from ddp.data.epoch_order import EpochOrder
 
 SIZE, BATCH = 1437, 16
 

@@ -1,6 +1,6 @@
 """The command under torchrun: which process it is, and what that means. The one place that knows torchrun.
 
-The process of rank 0 is the command as ever; all others are outposts (`ddp.remote`), which need none of its words:
+The process of rank 0 is the command as ever; all others are node agents (`ddp.remote`), which need none of its words:
 they are told at torchrun's store where rank 0 listens, or that it does not. See docs/machines.md.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from bench.runner.resume import ResumeSource
-    from ddp.remote.muster import RendezvousServer
+    from ddp.remote.rendezvous import RendezvousServer
 
 CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
 """Tasks that may be ordered from another host."""
@@ -46,7 +46,7 @@ STORE_S = 60.0
 AGENT_S = 15.0
 """What torchrun gets to end, where the link to its store is cut."""
 READY_S = 300.0
-"""How long outposts wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
+"""How long node agents wait for rank 0 to say where it listens: behind its imports and configuration, before its data."""
 LOOK_S = 0.05
 BEGAN = "machines/began"
 """Name, at torchrun's store, of the time at which it had started the processes first."""
@@ -108,7 +108,7 @@ class Machines:
 
     def __init__(self, place: Seat) -> None:
         self.seat = place
-        self._muster: RendezvousServer | None = None
+        self._rendezvous: RendezvousServer | None = None
         self._store: Store | None = None
 
     def settle(self, config: Config) -> Config:
@@ -143,16 +143,16 @@ class Machines:
         return None
 
     @property
-    def muster(self) -> RendezvousServer:
-        """Where the outposts come; `settle` has opened it."""
-        assert self._muster is not None
-        return self._muster
+    def rendezvous(self) -> RendezvousServer:
+        """Where the node agents come; `settle` has opened it."""
+        assert self._rendezvous is not None
+        return self._rendezvous
 
     def _open(self, bind: str) -> None:
         """Listen, and say so at the store. Raises ValueError, OSError, RankLost."""
-        if self._muster is not None:
+        if self._rendezvous is not None:
             return
-        from ddp.remote.muster import Company, RendezvousServer
+        from ddp.remote.rendezvous import Company, RendezvousServer
 
         place, (address, interface) = self.seat, interface_of(bind)
         if place.nodes > 1 and ipaddress.ip_address(address).is_loopback and not _loopback(place.store):
@@ -163,10 +163,10 @@ class Machines:
         key, run = _key(place), secrets.token_bytes(16)
         if place.nodes > 1:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        self._muster = RendezvousServer(
+        self._rendezvous = RendezvousServer(
             Company(run, key, place.world_size, place.nodes, place.host_ranks, place.store, CATALOGUE), address
         )
-        host, port = self._muster.address
+        host, port = self._rendezvous.address
         self._say({"host": host, "port": port, "run": run.hex()})
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -182,22 +182,22 @@ class Machines:
             raise RankLost(f"torchrun's store at {self.seat.store} is gone ({str(error).splitlines()[0]})") from error
 
     def dismiss(self, code: int) -> None:
-        """All is over, with this exit code: the outposts go as soon as this process has."""
-        if self._muster is not None:
-            if cut_off := self._muster.cut_off:
+        """All is over, with this exit code: the node agents go as soon as this process has."""
+        if self._rendezvous is not None:
+            if cut_off := self._rendezvous.cut_off:
                 print(
                     f"bench: rank {', '.join(map(str, cut_off))} went silent: torchrun here may wait 5 minutes for its host",
                     file=sys.stderr,
                 )
-            self._muster.dismiss(code)
-            if self._muster.complete:
+            self._rendezvous.dismiss(code)
+            if self._rendezvous.complete:
                 return
         try:
             self._say({"code": code})
         except (ValueError, OSError):  # there is no key: the others have found that out for themselves
             return
         except RankLost as error:
-            if self._muster is None:
+            if self._rendezvous is None:
                 print(f"bench: the other ranks could not be told: {error}", file=sys.stderr)
 
 
@@ -268,7 +268,7 @@ def _over(place: Seat, key: bytes, store: Store) -> int | None:
 
 
 def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
-    from ddp.remote.outpost import NodeAgent, Post, arrive
+    from ddp.remote.agent import NodeAgent, Post, arrive
     from ddp.remote.wire import Silent
     from ddp.runtime import forkserver
 
@@ -280,8 +280,8 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
     try:
         wire, clock = arrive(post, STORE_S, lambda: _over(place, key, store) is not None)
-        with NodeAgent(post, wire, clock) as outpost:
-            return outpost.serve()
+        with NodeAgent(post, wire, clock) as agent:
+            return agent.serve()
     except EngineError as error:
         silent = isinstance(error, Silent)
         if not silent and (code := _over(place, key, store)) is not None:

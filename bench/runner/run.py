@@ -28,8 +28,8 @@ from bench.command.compose import compose
 from bench.command.hydra_errors import complain
 from bench.command.summary import CellOutcome
 from bench.loggers import chosen
-from bench.loggers.beside import DashboardProcess as Loggers
 from bench.loggers.info import RunInfo
+from bench.loggers.process import DashboardProcess as Loggers
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from bench.runner.config import Config, typed
 from bench.runner.config_checks import Machine, check_faults, check_paths
@@ -43,7 +43,7 @@ from ddp.suggest import unknown
 from models import MODELS
 
 if TYPE_CHECKING:
-    from bench.dashboard.beside import DashboardProcess
+    from bench.dashboard.process import DashboardProcess
     from bench.runner.machines import Machines
     from bench.runner.resume import ResumeSource
 
@@ -186,7 +186,7 @@ class Session:
         spec, restarts = run_plan.spec, 0
         key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         if self.machines is not None:
-            run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.muster))
+            run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
             restarts, left = self.machines.seat.restarts, self.machines.left(place(*key))
             if isinstance(left, Path):
                 return self._finished(left)
@@ -220,7 +220,7 @@ class Session:
         return CellOutcome(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
     def _open_dashboard(self, output: Path) -> None:
-        from bench.dashboard.beside import DashboardProcess
+        from bench.dashboard.process import DashboardProcess
 
         try:
             self.beside = DashboardProcess(output)

@@ -35,7 +35,7 @@ def _bug(breaks: str, cell: str, check: str, module: str, patch: Patch, times: i
 NCCL, CPU = "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu"
 REPLICA, INSTEP = "ddp.runtime.replica", "ddp.runtime.instep"
 BUFFERS, GRADIENTS = "ddp.runtime.buffers", "ddp.runtime.flat_gradients"
-VISITS, GATHER = "ddp.data.visits", "ddp.data.gather"
+VISITS, GATHER = "ddp.data.epoch_order", "ddp.data.gather"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 
 BUGS: dict[str, Bug] = {

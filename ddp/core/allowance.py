@@ -5,8 +5,8 @@ Pure questions to the books; `dispatch` grants, `rounds` asks who has nothing le
 
 from __future__ import annotations
 
-from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Plan
+from ddp.core.coordinator_state import CoordinatorState
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:

@@ -11,8 +11,8 @@ from itertools import takewhile
 from typing import Any
 
 from ddp.core import evaluation, pacing, rounds, saving
-from ddp.core.cohort import CoordinatorState, Mark, RankState, book
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
+from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, book
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
 from ddp.core.events import (

@@ -5,8 +5,8 @@ It happens on the average, behind the round that completes an epoch, split over 
 
 from __future__ import annotations
 
-from ddp.core.cohort import CoordinatorState, Owed
 from ddp.core.commands import Evaluate
+from ddp.core.coordinator_state import CoordinatorState, Owed
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated
 from ddp.core.values import replace

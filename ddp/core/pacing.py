@@ -7,8 +7,8 @@ nobody blocks it may begin much later than expected, or sooner: what ranks repor
 from __future__ import annotations
 
 from ddp.core.allowance import allowance
-from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Pace, Plan
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.spans import measure
 from ddp.core.values import replace
 

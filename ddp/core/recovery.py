@@ -6,8 +6,8 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from ddp.core.cohort import CoordinatorState, Raised, Round, book
 from ddp.core.commands import Abort, Command, Drop, Join, SendState, Train
+from ddp.core.coordinator_state import CoordinatorState, Raised, Round, book
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
 from ddp.core.rounds import RETRIES, Output, merge, on_lost

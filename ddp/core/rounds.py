@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ddp.core import evaluation
 from ddp.core.allowance import starved
-from ddp.core.cohort import Contribution, CoordinatorState, Round, Trained
 from ddp.core.commands import Abort, Apply, Average, Command, LoadState, Plan, Reduce, SendState
+from ddp.core.coordinator_state import Contribution, CoordinatorState, Round, Trained
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, AverageFailed, Merged, Reduced, RoundClosed, Shared, Snapshot
 from ddp.core.spans import measure

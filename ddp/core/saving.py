@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ddp.core.checkpointing import Checkpointing
-from ddp.core.cohort import CoordinatorState, Mark, RankState, Saving
 from ddp.core.commands import Apply, CoordinatorCheckpoint, Plan, Publish, Save
+from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, Saving
 from ddp.core.events import RoundClosed, Saved
 from ddp.core.ledger import Ledger
 from ddp.core.values import replace

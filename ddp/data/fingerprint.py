@@ -23,8 +23,8 @@ from torch import Tensor
 from ddp.data.augment import Augment, augmented
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.seeded import others, seed_others, set_others
-from ddp.data.visits import EpochOrder
 
 WHOLE = 1 << 26
 PARTS = 64

@@ -12,8 +12,8 @@ from ddp.core.spans import Batch
 from ddp.data.augment import Augment, augmented
 from ddp.data.dataset import MapSource
 from ddp.data.draws import Draws
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.source import TensorSource, every, move
-from ddp.data.visits import EpochOrder
 from ddp.tally import MODULUS, tally
 
 AT_ONCE = 256

@@ -1,4 +1,4 @@
-"""`DataLoader`: the loader by itself, for loops of one's own. The engines use the same parts (`ddp.data.feed`)."""
+"""`DataLoader`: the loader by itself, for loops of one's own. The engines use the same parts (`ddp.data.batch_loader`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
+from ddp.data.batch_loader import BatchLoader, feed
 from ddp.data.dataset import Collate, as_source, collated
-from ddp.data.feed import BatchLoader, feed
+from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.data.source import texts
-from ddp.data.visits import EpochOrder, Sampler, refuse_part
 
 
 class DataLoader:
@@ -33,7 +33,7 @@ class DataLoader:
         names: of the members of a batch, in order: batches are mappings then. Of samples that are dictionaries, their keys.
         seed: of the order, and of every random number of a sample.
         shuffle: another order in each epoch; else that of the data.
-        sampler: the samples of an epoch in their order, in place of both (`ddp.data.visits.Sampler`).
+        sampler: the samples of an epoch in their order, in place of both (`ddp.data.epoch_order.Sampler`).
         drop_last: leave out samples that make no whole batch on every rank; by default every sample is there.
         collate_fn: list of samples -> batch, in place of `default_collate`.
         augment: (batch, `ddp.Draws`) -> batch.

@@ -30,7 +30,7 @@ that has to say so would be taken for lost meanwhile."""
 
 
 class Reader(Protocol):
-    """Reads a batch (`ddp.data.feed.Gather`)."""
+    """Reads a batch (`ddp.data.batch_loader.Gather`)."""
 
     def __call__(self, batch: Batch) -> Any: ...
 

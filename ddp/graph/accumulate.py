@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.graph.turns import SerializedRng
+from ddp.graph.serialized_rng import SerializedRng
 from ddp.runtime.clock import now
 from ddp.runtime.flat_gradients import FlatGradients
 from ddp.runtime.instep import moved

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from ddp.core.policies import POLICIES, Policy
-from ddp.graph.crew import Timeline
 from ddp.graph.devices import heterogeneous
+from ddp.graph.timed_workers import Timeline
 from ddp.settings import emulated, norm_limit
 
 ANCHOR = 10

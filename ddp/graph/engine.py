@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import torch
 
 from ddp.core import saving
-from ddp.core.cohort import Mark
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
+from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Merged, Progress
 from ddp.core.spans import Batch, Span, union
@@ -25,9 +25,9 @@ from ddp.core.worker import Step
 from ddp.core.world import World
 from ddp.graph.accumulate import Accumulating
 from ddp.graph.exchange import Exchange
-from ddp.graph.team import ReplicaFailed, WorkerThreads
-from ddp.graph.turns import SerializedRng
+from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.windows import Windows
+from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from ddp.runtime import checkpoint
 from ddp.runtime.clock import now
 from ddp.runtime.engines import solo

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ddp.core.spans import Batch, Chunk, Span
-from ddp.data.feed import BatchLoader
+from ddp.data.batch_loader import BatchLoader
 from ddp.graph.errors import GraphError
 from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.replicas import GraphReplicas

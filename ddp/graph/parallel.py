@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ddp.graph.scatter import gather, leaves, rebuild, share
-from ddp.graph.turns import SerializedRng
+from ddp.graph.serialized_rng import SerializedRng
 
 Run = Callable[[int, tuple[Any, ...], int], Any]
 """(rank, inputs, number of the batch on this rank) -> value, with the replica in place."""

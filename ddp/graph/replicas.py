@@ -15,15 +15,15 @@ from torch import nn
 
 from ddp.data.order import derive
 from ddp.graph.attributes import attributes, changes, put
-from ddp.graph.crew import TimedWorkers, Timeline, Work
 from ddp.graph.errors import GraphError
 from ddp.graph.exchange import Exchange
 from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.parallel import Pass, ReplicaBatch
 from ddp.graph.scatter import piece, samples
-from ddp.graph.turns import SerializedRng
+from ddp.graph.serialized_rng import SerializedRng
+from ddp.graph.timed_workers import TimedWorkers, Timeline, Work
 from ddp.graph.windows import Windows
-from ddp.graph.written import WriteTracker
+from ddp.graph.write_tracker import WriteTracker
 from ddp.runtime.clock import now
 from ddp.runtime.flat import FlatState
 from ddp.runtime.norms import least_samples

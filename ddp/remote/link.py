@@ -1,5 +1,5 @@
-"""One connection between the coordinator and an outpost, and what both ends do alike: send from one thread, say now and then
-that they are there, pass on a rank's messages with the files that go along."""
+"""One connection between the coordinator and a node agent, and what both ends do alike: send from one thread, say now and
+then that they are there, pass on a rank's messages with the files that go along."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from ddp.core.errors import EngineError
-from ddp.remote.cargo import CHECKPOINT, FileMirror, goes_along
+from ddp.remote.file_mirror import CHECKPOINT, FileMirror, goes_along
 from ddp.remote.wire import Wire
 from ddp.runtime.channel import LIMIT
 from ddp.runtime.codec import decode
@@ -21,8 +21,8 @@ BEAT, MESSAGE, FILE = b".", b"m", b"f"
 HELLO, CLOCK, THERE = b"h", b"c", b"r"
 ORDER, START, KILL, ENDED, GOODBYE = b"o", b"s", b"k", b"e", b"g"
 """Kinds of frames. BEAT: a sign of life. MESSAGE: of or for the rank. FILE: a piece of one. HELLO, CLOCK, THERE: see
-`muster`. ORDER: run this job, once the files that follow are there: START. KILL: end its rank. ENDED: the rank has, and all
-that it left was sent. GOODBYE: all is over."""
+`rendezvous`. ORDER: run this job, once the files that follow are there: START. KILL: end its rank. ENDED: the rank has,
+and all that it left was sent. GOODBYE: all is over."""
 MOST_BEAT_S = 5.0
 IDLE_S = 60.0
 """Deadline of a link until a run sets its own."""

@@ -1,4 +1,4 @@
-"""A `Job` as data, for an outpost: checked field by field on arrival, never unpickled.
+"""A `Job` as data, for a node agent: checked field by field on arrival, never unpickled.
 
 A task travels by name: a function of a catalogue that both ends have, and arguments of the types that it says. Functions of
 the user's own do not travel to other processes than those that the parent forks.
@@ -20,7 +20,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.faults import Fault
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
-from ddp.remote.cargo import RESUME
+from ddp.remote.file_mirror import RESUME
 from ddp.runtime.task import Job, Task
 
 Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
@@ -56,7 +56,7 @@ class Travelling:
 
 @dataclass(frozen=True)
 class Order:
-    """What an outpost is told to run."""
+    """What a node agent is told to run."""
 
     job: Travelling
     task: str
@@ -64,15 +64,15 @@ class Order:
     policy: str
     settings: dict[str, Any]
     scratch: str = ""
-    """The run's own scratch folder, where the outpost is on the coordinator's host; empty: it takes one of its own."""
+    """The run's own scratch folder, where the node agent is on the coordinator's host; empty: it takes one of its own."""
     checkpoint_folder: str = ""
     """Where it is there."""
     resume: str | None = None
-    """The checkpoint that is gone on from, there; of an outpost elsewhere: it was sent ahead."""
+    """The checkpoint that is gone on from, there; of a node agent elsewhere: it was sent ahead."""
 
 
 def encode(job: Job, catalogue: Catalogue, here: bool) -> bytes:
-    """For an outpost `here` or elsewhere. Raises ValueError for a task that cannot travel."""
+    """For a node agent `here` or elsewhere. Raises ValueError for a task that cannot travel."""
     function, arguments = (job.task.func, job.task.args) if isinstance(job.task, partial) else (job.task, ())
     named = next((name for name, (own, _) in catalogue.items() if own is function), None)
     if named is None or (isinstance(job.task, partial) and job.task.keywords):

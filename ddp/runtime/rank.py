@@ -23,8 +23,8 @@ from ddp.runtime.backends.base import AverageResult, Backend, load
 from ddp.runtime.channel import PeerGone
 from ddp.runtime.checkpoint import Torn
 from ddp.runtime.clock import now
+from ddp.runtime.fault_injector import LossyChannel, mishaps
 from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.mishap import LossyChannel, mishaps
 from ddp.runtime.origin import origin
 from ddp.runtime.orphans import bind_rank
 from ddp.runtime.task import Job

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from ddp.core.events import Probe
 from ddp.core.spans import Batch
-from ddp.data.feed import feed
+from ddp.data.batch_loader import feed
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
-from ddp.data.visits import EpochOrder
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import InStep, moved
 from ddp.runtime.meter import Meter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ddp.data.augment import Augment
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import UNSURE, Print, difference, fingerprint, unsure
-from ddp.data.visits import EpochOrder
 from ddp.runtime.checkpoint import Torn
 
 Given = tuple[Any, EpochOrder, Augment | None]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ddp.data.augment import Augment
-    from ddp.data.visits import Sampler
+    from ddp.data.epoch_order import Sampler
     from ddp.runtime.handle import WorkerHandle
 
 Tensors = tuple["Tensor", ...]
@@ -66,7 +66,7 @@ class Task:
     augment: Augment | None = None
     """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
     sampler: Sampler | None = None
-    """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.visits`."""
+    """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.epoch_order`."""
     drop_last: bool = False
     """Leave out, at the end of an epoch, what makes no whole batch on every rank."""
     epoch_callback: Callable[[int, WorkerHandle], None] | None = None

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, collated
+from ddp.data.epoch_order import Sampler
 from ddp.data.source import TensorSource
-from ddp.data.visits import Sampler
 from ddp.runtime.forkserver import ENVIRONMENT
 from ddp.runtime.handle import WorkerHandle
 from ddp.runtime.task import Source, Task

@@ -19,7 +19,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
-from ddp.data.visits import EpochOrder, Sampler, refuse_part
+from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.runtime import checkpoint, forkserver
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.handle import WorkerHandle

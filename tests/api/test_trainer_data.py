@@ -146,7 +146,7 @@ class Row(NamedTuple):
 
 def test_no_order_is_made_where_nobody_trains(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 20 million samples it takes seconds, and half a gigabyte."""
-    monkeypatch.setattr("ddp.data.visits.order", None)
+    monkeypatch.setattr("ddp.data.epoch_order.order", None)
     make()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench import loggers
-from bench.loggers import beside
+from bench.loggers import process as beside
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import recorded
 from bench.results.runfolder import CONFIG, find_runs

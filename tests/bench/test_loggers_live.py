@@ -105,7 +105,7 @@ def test_a_run_that_is_killed_leaves_what_there_was(tmp_path: Path) -> None:
     making = Making(tmp_path / "runs")
     making.grow()
     code = (
-        "import sys, time; from pathlib import Path; from bench.loggers.beside import Beside\n"
+        "import sys, time; from pathlib import Path; from bench.loggers.process import Beside\n"
         "from bench.loggers.info import RunInfo\n"
         f"b = Beside(('tensorboard',), *map(Path, sys.argv[1:]), {SAID})\n"
         "print(b._processes['tensorboard'].pid, flush=True); time.sleep(60)"

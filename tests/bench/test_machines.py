@@ -117,12 +117,12 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
     monkeypatch.setenv("DDP_KEY", key.decode())
     there = Machines(replace(place, rank=0))
     there.settle(Config(engine=Choice("elche")))
-    there.muster.close()
+    there.rendezvous.close()
     shown = store.get(place.attempt)
     for form in (key, key.hex().encode(), base64.b64encode(key)):
         assert form not in shown
     told = machines._told(place, key, store)
-    assert (told["host"], told["port"]) == there.muster.address
+    assert (told["host"], told["port"]) == there.rendezvous.address
     elsewhere = {"host": "127.0.0.1", "port": 1, "run": "00" * 16, "key": stranger.hex()}
     for lie in (
         json.dumps(elsewhere),
@@ -180,7 +180,7 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
     there = Machines(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"))
     monkeypatch.setattr(machines, "_open_store", lambda place: SimpleNamespace(set=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
-    there.muster.close()
+    there.rendezvous.close()
     said = capsys.readouterr().err
     assert said.startswith("bench: ")
     assert "store at first:1" in said

@@ -77,7 +77,7 @@ def test_an_interrupt_at_startup_leaves_nothing(tmp_path):
 
 
 def test_who_leaves_at_once_leaves_no_folder(tmp_path):
-    """Every command that was interrupted, and every outpost, left the one that the fork server's socket lay in."""
+    """Every command that was interrupted, and every node agent, left the one that the fork server's socket lay in."""
     code = "from multiprocessing import util; from bench.base.interrupts import leave; util.get_temp_dir(); leave(3, 'over')"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)

@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch, Chunk
 from ddp.data import TensorSource
-from ddp.data.feed import BatchLoader, feed
-from ddp.data.visits import EpochOrder
+from ddp.data.batch_loader import BatchLoader, feed
+from ddp.data.epoch_order import EpochOrder
 
 CPU = torch.device("cpu")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ddp.data import fingerprint as module
 from ddp.data.dataset import as_source
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.fingerprint import difference, fingerprint, unsure
 from ddp.data.source import TensorSource
-from ddp.data.visits import EpochOrder
 
 
 def told_apart(one: Any, other: Any) -> str:

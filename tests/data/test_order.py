@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp.data import derive, order
-from ddp.data.visits import EpochOrder
+from ddp.data.epoch_order import EpochOrder
 
 SEEDS = st.integers(0, 2**64 - 1)
 

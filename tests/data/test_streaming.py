@@ -17,10 +17,10 @@ from torch.utils.data import Subset
 
 from ddp.core.spans import Batch
 from ddp.data import Draws, MapSource
+from ddp.data.batch_loader import BatchLoader, Resident
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.errors import BadSample, LateBatch
-from ddp.data.feed import BatchLoader, Resident
 from ddp.data.streaming import END_S, NAME, Streaming, _Shelf, _Slot
-from ddp.data.visits import EpochOrder
 from tests.data.fed import Samples, batches, images, make, same
 
 

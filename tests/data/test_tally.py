@@ -8,8 +8,8 @@ import torch
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch
 from ddp.data import TensorSource
-from ddp.data.feed import feed
-from ddp.data.visits import EpochOrder
+from ddp.data.batch_loader import feed
+from ddp.data.epoch_order import EpochOrder
 from ddp.tally import MODULUS, tally
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp.graph.turns import SerializedRng
+from ddp.graph.serialized_rng import SerializedRng
 from ddp.runtime.handle import WorkerHandle
 from tests.graph.test_engine import even, play, with_dropout
 from tests.runtime import toy

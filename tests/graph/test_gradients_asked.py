@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ddp.graph import FlowBuilder, Graph, GraphError, parallel
-from ddp.graph.team import ReplicaFailed, WorkerThreads
+from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from tests.graph.oracle import data, distance, equal, made
 from tests.graph.several import backward, on, plain, sgd
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ddp.graph import DataLoader, FlowBuilder, Graph, GraphError, setup
-from ddp.graph.team import WorkerThreads
+from ddp.graph.worker_threads import WorkerThreads
 from tests.graph.oracle import build, data, made
 from tests.graph.several import backward, on, sgd
 

@@ -16,7 +16,7 @@ from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
 from ddp.runtime.channel import Channel
-from ddp.runtime.mishap import FaultInjector, LossyChannel, mishaps
+from ddp.runtime.fault_injector import FaultInjector, LossyChannel, mishaps
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ddp.remote.cargo import read
+from ddp.remote.file_mirror import read
 from ddp.remote.link import BEAT, FILE, MOST_BEAT_S, Link
 from ddp.remote.wire import MOST, TAG, Keys, LinkLost, Wire
 from tests.runtime.loopback import for_ever

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
-from ddp.core.cohort import CoordinatorState
 from ddp.core.commands import Plan, Reduce, Train
+from ddp.core.coordinator_state import CoordinatorState
 from ddp.core.events import Merged
 from ddp.core.spans import Chunk, Span, Spans, measure, union
 from ddp.sim import Simulation

@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any
 
 from ddp.core import saving
-from ddp.core.cohort import Mark
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
+from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, Exhausted, RankFailed
 from ddp.core.events import Progress, RankEvent, Saved
 from ddp.core.spans import Batch, Chunk

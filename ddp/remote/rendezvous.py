@@ -1,4 +1,4 @@
-"""The coordinator's side: listens for outposts, believes those that have the key, and lends each to one rank of a run.
+"""The coordinator's side: listens for node agents, believes those that have the key, and lends each to one rank of a run.
 
 A new connection proves the key (`handshake`), says which rank it is (HELLO), asks for the time a few times (CLOCK) and says
 that it is there (THERE). One that does not, in time, is dropped; it holds up nobody else.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.remote import order
-from ddp.remote.cargo import RESUME, FileMirror, from_rank, read
+from ddp.remote.file_mirror import RESUME, FileMirror, from_rank, read
 from ddp.remote.handshake import PATIENCE_S, welcome
 from ddp.remote.link import (
     CLOCK,
@@ -44,7 +44,7 @@ from ddp.runtime.task import Job
 STRANGERS = 64
 """Handshakes at a time; who comes while so many are under way is turned away and may come again."""
 COMING_S = 60.0
-"""How long the run waits for an outpost, at least; five deadlines where that is more."""
+"""How long the run waits for a node agent, at least; five deadlines where that is more."""
 MOST_ASKS = 64
 
 
@@ -65,7 +65,7 @@ class Company:
 
 
 class RendezvousServer:
-    """All outposts of this command. A context manager; listens from its making on."""
+    """All node agents of this command. A context manager; listens from its making on."""
 
     def __init__(self, company: Company, address: str) -> None:
         """Raises OSError for an address that is none of this host's."""
@@ -78,7 +78,7 @@ class RendezvousServer:
         self._strangers = threading.Semaphore(STRANGERS)
         self._closed = threading.Event()
         self._refused = ""
-        threading.Thread(target=self._listen, name="muster", daemon=True).start()
+        threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
 
     def outfit(self, job: Job) -> Job:
         """The job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
@@ -91,7 +91,7 @@ class RendezvousServer:
         return RemoteRank(self, job, rank)
 
     def peer(self, rank: int, timeout_s: float) -> AgentConnection:
-        """The outpost of a rank, which may still be on its way. Raises RankLost."""
+        """The node agent of a rank, which may still be on its way. Raises RankLost."""
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
                 where = "{}:{}".format(*self.address)
@@ -99,11 +99,11 @@ class RendezvousServer:
             return self._peers[rank]
 
     def order(self, job: Job, here: bool) -> bytes:
-        """`job` for an outpost. Raises ValueError for a task that cannot travel."""
+        """`job` for a node agent. Raises ValueError for a task that cannot travel."""
         return order.encode(job, self._company.catalogue, here)
 
     def dismiss(self, code: int) -> None:
-        """All is over, with this exit code; the outposts go once this process has ended, or `close`."""
+        """All is over, with this exit code; the node agents go once this process has ended, or `close`."""
         with self._came:
             peers = list(self._peers.values())
         for peer in peers:
@@ -113,7 +113,7 @@ class RendezvousServer:
 
     @property
     def complete(self) -> bool:
-        """Whether all outposts have come."""
+        """Whether all node agents have come."""
         with self._came:
             return len(self._peers) == self._company.world_size - 1
 
@@ -183,7 +183,7 @@ class RendezvousServer:
 
 
 class AgentConnection:
-    """An outpost that has come. It serves one rank of one run at a time."""
+    """A node agent that has come. It serves one rank of one run at a time."""
 
     def __init__(self, wire: Wire, rank: int, here: bool) -> None:
         self.rank, self.here = rank, here
@@ -213,7 +213,7 @@ class AgentConnection:
         except (EngineError, OSError) as error:
             self.silent = isinstance(error, Silent)
             self.gone = f"its host is gone ({error})" if isinstance(error, LinkLost) else f"{error}"
-        except Exception as error:  # whatever an outpost sends ends nothing but its rank
+        except Exception as error:  # whatever a node agent sends ends nothing but its rank
             self.gone = f"it sent what makes no sense ({type(error).__name__}: {error})"
         self.link.close()
         if self._posted is not None:
@@ -221,22 +221,22 @@ class AgentConnection:
 
 
 class RemoteRank:
-    """A rank whose process is an outpost's: what `Ranks` needs of it."""
+    """A rank whose process is a node agent's: what `Ranks` needs of it."""
 
-    def __init__(self, muster: RendezvousServer, job: Job, rank: int) -> None:
-        self._muster, self._job, self._rank = muster, job, rank
+    def __init__(self, rendezvous: RendezvousServer, job: Job, rank: int) -> None:
+        self._rendezvous, self._job, self._rank = rendezvous, job, rank
         self._over = threading.Event()
         self._why = ""
         self._peer: AgentConnection | None = None
         self._hold: FileMirror | None = None
 
     def start(self) -> Connection:
-        """Tell the outpost what to run. Raises RankLost, ValueError."""
+        """Tell the node agent what to run. Raises RankLost, ValueError."""
         job = self._job
-        peer = self._muster.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
+        peer = self._rendezvous.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
         if not peer.here:
             self._hold = FileMirror(job.scratch, job.checkpoint_folder, from_rank(self._rank))
-        ordered = self._muster.order(job, peer.here)
+        ordered = self._rendezvous.order(job, peer.here)
         ours, self._end = socket.socketpair()
         self._theirs = Connection(os.dup(self._end.fileno()))
         peer.lend(self, job.deadline_s)
@@ -254,7 +254,7 @@ class RemoteRank:
         self._theirs.close()
 
     def take(self, kind: bytes, body: bytes) -> None:
-        """What the outpost says. Raises ProtocolError, OSError."""
+        """What the node agent says. Raises ProtocolError, OSError."""
         if kind == MESSAGE:
             with suppress(OSError):  # nobody listens any more
                 self._theirs.send_bytes(body)
@@ -279,12 +279,12 @@ class RemoteRank:
         return self._peer is None or self._over.wait(timeout_s)
 
     def kill(self) -> None:
-        """Ask its outpost to; nobody waits for that."""
+        """Ask its node agent to; nobody waits for that."""
         if self._peer is not None:
             self._peer.link.post(KILL)
 
     def fate(self) -> str:
-        """As its outpost says, or what became of that."""
+        """As its node agent says, or what became of that."""
         self.wait(1.0)
         return self._why or "it has hung up"
 

@@ -15,11 +15,11 @@ import torch
 from ddp.core.loading import Loading
 from ddp.core.spans import Batch
 from ddp.data.augment import Augment
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather
 from ddp.data.resident import Resident
 from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
-from ddp.data.visits import EpochOrder
 
 
 class BatchLoader(Protocol):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ddp.remote import order
-from ddp.remote.cargo import FROM_COORDINATOR, RUN, FileMirror, read
+from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
 from ddp.remote.handshake import PATIENCE_S, NoProof, introduce
 from ddp.remote.link import (
     CLOCK,

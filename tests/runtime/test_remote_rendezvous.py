@@ -1,4 +1,4 @@
-"""Muster and outposts against peers that are slow, broken, gone or hostile. Sockets on loopback, no processes."""
+"""Rendezvous and node agents against peers that are slow, broken, gone or hostile. Sockets on loopback, no processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from ddp.core.errors import RankLost
-from ddp.remote import muster, outpost
-from ddp.remote.cargo import FileMirror, from_rank
+from ddp.remote import agent, rendezvous
+from ddp.remote.agent import NodeAgent, Post, arrive
+from ddp.remote.file_mirror import FileMirror, from_rank
 from ddp.remote.handshake import MAGIC, introduce
 from ddp.remote.link import CLOCK, ENDED, FILE, HELLO
-from ddp.remote.muster import Company, RemoteRank, RendezvousServer
-from ddp.remote.outpost import NodeAgent, Post, arrive
+from ddp.remote.rendezvous import Company, RemoteRank, RendezvousServer
 from ddp.remote.wire import LinkLost
 from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
@@ -63,7 +63,7 @@ def test_who_comes_while_there_are_no_descriptors_is_met_later(
     company: RendezvousServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the end of all meeting."""
-    monkeypatch.setattr(muster, "REST_S", 0.05)
+    monkeypatch.setattr(rendezvous, "REST_S", 0.05)
     listener = company._listener
     refusals = [OSError(errno.EMFILE, "Too many open files")] * 2
 
@@ -142,7 +142,7 @@ def test_one_that_came_with_another_key_is_told_where_it_is_awaited(company: Ren
 
 def test_clocks_are_compared(company: RendezvousServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another host's is set right; one's own is left alone."""
-    monkeypatch.setattr(muster, "now", lambda: time.monotonic() + 1000.0)
+    monkeypatch.setattr(rendezvous, "now", lambda: time.monotonic() + 1000.0)
     for rank, node, expected in ((1, 1, 1000.0), (2, 0, 0.0)):
         wire, clock = arrive(post(company, rank, node), 5.0)
         assert clock.lacks_s == pytest.approx(expected, abs=0.5)
@@ -265,4 +265,4 @@ def test_nobody_there_is_an_error_in_bounded_time() -> None:
 
 
 def test_nobody_asks_for_the_time_more_often_than_it_is_told() -> None:
-    assert outpost.ASKS < muster.MOST_ASKS
+    assert agent.ASKS < rendezvous.MOST_ASKS

@@ -20,7 +20,7 @@ from ddp.core.faults import Fault
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.remote import order
-from ddp.remote.cargo import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
+from ddp.remote.file_mirror import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
 from ddp.remote.link import FILE, MESSAGE, message
 from ddp.runtime.codec import encode
 from ddp.runtime.task import Job

@@ -13,11 +13,11 @@ from torch import Tensor
 from ddp.core.loading import Loading
 from ddp.core.spans import Chunk
 from ddp.data import Draws, MapSource, TensorSource, crop_and_flip
-from ddp.data.feed import feed
+from ddp.data.batch_loader import feed
+from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import AT_ONCE
 from ddp.data.source import move
 from ddp.data.streaming import Streaming
-from ddp.data.visits import EpochOrder
 from ddp.tally import tally
 from tests.data.fed import CPU, Samples, batches, images, make, same
 

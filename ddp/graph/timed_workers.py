@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ddp.core.events import Slice
-from ddp.graph.team import ReplicaFailed, WorkerThreads
+from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
 from ddp.runtime.meter import Meter
 from ddp.runtime.slowdown import Slowdown
 
