@@ -33,11 +33,11 @@ class Resident:
         self._most = AT_ONCE if gather.separable else 1
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """See `Feed`."""
+        """See `BatchLoader`."""
         self._granted, self._cut = kept(self._cut, granted)
 
     def get(self, batch: Batch) -> Any:
-        """See `Feed`."""
+        """See `BatchLoader`."""
         cut = self._cut
         while cut:
             first, value = cut.popleft()
@@ -48,7 +48,7 @@ class Resident:
         return self._gather.finished(batch, self._block(batch))
 
     def visited(self) -> int:
-        """See `Feed`."""
+        """See `BatchLoader`."""
         return self._gather.visited()
 
     def close(self) -> None:

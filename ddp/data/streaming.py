@@ -149,7 +149,7 @@ class Streaming:
         self._finalizer: Any = None
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """See `Feed`."""
+        """See `BatchLoader`."""
         coming = iter(granted)
         if self._shelf is None:  # an iterator that is let go after the end, at exit even, starts no thread
             if (first := next(coming, None)) is None:
@@ -161,7 +161,7 @@ class Streaming:
             shelf.changed.notify_all()
 
     def get(self, batch: Batch) -> Any:
-        """See `Feed`. Raises LateBatch after the deadline."""
+        """See `BatchLoader`. Raises LateBatch after the deadline."""
         shelf = self._open()
         if batch.epoch != self._epoch:
             self._look(shelf, batch.epoch)
@@ -184,11 +184,11 @@ class Streaming:
         return value
 
     def visited(self) -> int:
-        """See `Feed`."""
+        """See `BatchLoader`."""
         return self._read.visited()
 
     def close(self) -> None:
-        """See `Feed`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at once
+        """See `BatchLoader`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at once
         after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()

@@ -221,7 +221,7 @@ class AgentConnection:
 
 
 class RemoteRank:
-    """A rank whose process is a node agent's: what `Ranks` needs of it."""
+    """A rank whose process is a node agent's: what `RankProcesses` needs of it."""
 
     def __init__(self, rendezvous: RendezvousServer, job: Job, rank: int) -> None:
         self._rendezvous, self._job, self._rank = rendezvous, job, rank

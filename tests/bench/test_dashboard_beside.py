@@ -29,7 +29,7 @@ def test_a_run_with_a_dashboard_is_the_same_run_and_survives_it(
             made.append(self)
             self._process.kill()  # it dies at the worst moment
 
-    monkeypatch.setattr("bench.dashboard.process.Beside", Watched)
+    monkeypatch.setattr("bench.dashboard.process.DashboardProcess", Watched)
     assert quiet("-m", "model=mlp", "mode=solo", "seed=0,1", "output=with", "dashboard=true") == 0
     assert quiet("model=mlp", "mode=solo", "output=without") == 0
     assert re.search(r"^dashboard http://127\.0\.0\.1:\d+/$", capsys.readouterr().out, re.MULTILINE)
@@ -43,8 +43,8 @@ def test_a_run_with_a_dashboard_is_the_same_run_and_survives_it(
 def test_a_dashboard_beside_a_run_serves_and_ends_with_it(tmp_path: Path) -> None:
     write_run(tmp_path, make_spec())
     code = (
-        "import sys, time; from pathlib import Path; from bench.dashboard.process import Beside\n"
-        "b = Beside(Path(sys.argv[1])); print(b.address, b._process.pid, flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from bench.dashboard.process import DashboardProcess\n"
+        "b = DashboardProcess(Path(sys.argv[1])); print(b.address, b._process.pid, flush=True); time.sleep(60)"
     )
     run = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None

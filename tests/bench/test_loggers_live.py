@@ -105,9 +105,9 @@ def test_a_run_that_is_killed_leaves_what_there_was(tmp_path: Path) -> None:
     making = Making(tmp_path / "runs")
     making.grow()
     code = (
-        "import sys, time; from pathlib import Path; from bench.loggers.process import Beside\n"
+        "import sys, time; from pathlib import Path; from bench.loggers.process import LoggerProcesses\n"
         "from bench.loggers.info import RunInfo\n"
-        f"b = Beside(('tensorboard',), *map(Path, sys.argv[1:]), {SAID})\n"
+        f"b = LoggerProcesses(('tensorboard',), *map(Path, sys.argv[1:]), {SAID})\n"
         "print(b._processes['tensorboard'].pid, flush=True); time.sleep(60)"
     )
     words = [sys.executable, "-c", code, str(making.folder), str(tmp_path)]

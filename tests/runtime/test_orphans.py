@@ -107,10 +107,10 @@ class _Ended:
 @pytest.mark.parametrize(
     "words",
     [
-        "from bench.dashboard.process import Beside; b = Beside(Path(sys.argv[1])); pid = b._process.pid",
-        "from bench.loggers.process import Beside; from bench.loggers.info import RunInfo\n"
+        "from bench.dashboard.process import DashboardProcess; b = DashboardProcess(Path(sys.argv[1])); pid = b._process.pid",
+        "from bench.loggers.process import LoggerProcesses; from bench.loggers.info import RunInfo\n"
         "said = RunInfo('mlp', 'solo', 'w1', 'h', 1, 'accuracy', 0.0)\n"
-        "b = Beside(('tensorboard',), Path(sys.argv[1]), Path(sys.argv[1]), said)\n"
+        "b = LoggerProcesses(('tensorboard',), Path(sys.argv[1]), Path(sys.argv[1]), said)\n"
         "pid = b._processes['tensorboard'].pid",
     ],
     ids=["dashboard", "logger"],

@@ -1,6 +1,6 @@
 """What memory a rank's tensors take, by kind, at their most: measured on the tensors that live.
 
-    watch = Watch(lambda: kinds(model, optimizer, sharded))
+    watch = TensorWatch(lambda: kinds(model, optimizer, sharded))
     with watch:
         ...                     # steps
     watch.peak                  # bytes by kind, at the moment when parameters, gradients and optimizer state took most
