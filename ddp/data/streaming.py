@@ -188,8 +188,8 @@ class Streaming:
         return self._read.visited()
 
     def close(self) -> None:
-        """See `BatchLoader`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at once
-        after LateBatch."""
+        """See `BatchLoader`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at
+        once after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()
         self._shelf = self._finalizer = None

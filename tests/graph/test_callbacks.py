@@ -43,7 +43,9 @@ def test_a_callback_makes_no_model_draw(
 ) -> None:
     """Warnings are errors here: that the model had begun to draw is one."""
     made: list[SerializedRng] = []
-    monkeypatch.setattr("ddp.graph.engine.SerializedRng", lambda devices: made.append(SerializedRng(devices)) or made[0])
+    monkeypatch.setattr(
+        "ddp.graph.engine.SerializedRng", lambda devices: made.append(SerializedRng(devices)) or made[0]
+    )
     play(policy, lambda: replace(toy.task(), epoch_callback=callback), epochs=3)
     assert [turns.taken for turns in made] == [False]
 

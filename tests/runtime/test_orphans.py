@@ -107,7 +107,8 @@ class _Ended:
 @pytest.mark.parametrize(
     "words",
     [
-        "from bench.dashboard.process import DashboardProcess; b = DashboardProcess(Path(sys.argv[1])); pid = b._process.pid",
+        "from bench.dashboard.process import DashboardProcess\n"
+        "b = DashboardProcess(Path(sys.argv[1])); pid = b._process.pid",
         "from bench.loggers.process import LoggerProcesses; from bench.loggers.info import RunInfo\n"
         "said = RunInfo('mlp', 'solo', 'w1', 'h', 1, 'accuracy', 0.0)\n"
         "b = LoggerProcesses(('tensorboard',), Path(sys.argv[1]), Path(sys.argv[1]), said)\n"
