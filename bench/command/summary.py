@@ -22,7 +22,7 @@ from bench.results.runfolder import going_on
 from bench.results.schema import Metrics, RankTime, Steady
 
 if TYPE_CHECKING:
-    from bench.results.cells import CellOutcome as Runs
+    from bench.results.cells import Cell as Runs
     from bench.validate import Verdict
 
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")

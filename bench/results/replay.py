@@ -19,7 +19,6 @@ from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
 from ddp.core.policies.sync import Sync
-from ddp.core.world import World
 from ddp.runtime.codec import EVENTS as KINDS
 from ddp.runtime.codec import Record, decode
 from ddp.runtime.engines import facts
@@ -95,20 +94,18 @@ def _in_order(path: Path) -> list[tuple[float, Record]]:
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
-    from ddp.runtime.backends.facts import facts_of  # torch
+    from ddp.runtime.backends.facts import world_of  # torch
 
     m = run.metrics
     config = configured_again(read_object(run.path / CONFIG), run.path)
     paired = "backend" in facts(m.engine).made_of
-    does = facts_of(config.backend.name if paired else m.engine)
     settings = {key: value for key, value in config.policy.items() if key != "name"}
-    world = World(
-        size=m.world_size,
-        samples=0,
-        batch=m.batch_size,
-        epochs=m.epochs_planned,
-        blocking=does.blocking,
-        in_step=does.in_step,
+    world = world_of(
+        config.backend.name if paired else m.engine,
+        m.world_size,
+        0,
+        m.batch_size,
+        m.epochs_planned,
         deadline_s=config.cluster.deadline_s,
         tolerate_loss=config.cluster.tolerate_loss if paired else False,
         checkpoints=config.checkpoint,

@@ -276,7 +276,7 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
     if place.nodes > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(_way_to(address))[1])
     forkserver.warm(("sklearn.datasets", *models.MODELS.values()))
-    agent = os.getppid()
+    launcher = os.getppid()
     post = Post(address, key, bytes.fromhex(said["run"]), place.rank, place.node, CATALOGUE)
     try:
         wire, clock = arrive(post, STORE_S, lambda: _over(place, key, store) is not None)
@@ -287,11 +287,11 @@ def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
         if not silent and (code := _over(place, key, store)) is not None:
             return code
         if place.node and silent:
-            _end_agent(agent)
+            _end_launcher(launcher)
         raise RankLost("the coordinator at {}:{} is lost: {}".format(*address, error)) from error
 
 
-def _end_agent(pid: int) -> None:
+def _end_launcher(pid: int) -> None:
     """End torchrun here as Ctrl-C would: behind a link that is cut it would wait for its store until the kernel gives up, a
     quarter of an hour."""
     with suppress(psutil.Error, OSError):

@@ -29,7 +29,7 @@ from bench.command.hydra_errors import complain
 from bench.command.summary import CellOutcome
 from bench.loggers import chosen
 from bench.loggers.info import RunInfo
-from bench.loggers.process import DashboardProcess as Loggers
+from bench.loggers.process import LoggerProcesses
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from bench.runner.config import Config, typed
 from bench.runner.config_checks import Machine, check_faults, check_paths
@@ -192,7 +192,7 @@ class Session:
                 return self._finished(left)
             source = left or source
         said = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
-        with Loggers(names, making(*key), key[0], said) as loggers:
+        with LoggerProcesses(names, making(*key), key[0], said) as loggers:
             outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)
         self._note(problems)

@@ -28,8 +28,7 @@ import torch
 
 from ddp import regular
 from ddp.core.commands import CoordinatorCheckpoint, Publish
-from ddp.core.world import World
-from ddp.runtime.backends.facts import facts_of
+from ddp.runtime.backends.facts import world_of
 from ddp.runtime.books import contradiction, revived
 from ddp.runtime.identity import Origin, RunIdentity, origin
 from ddp.runtime.task import Job
@@ -248,8 +247,8 @@ def resume(job: Job) -> Checkpoint | None:
     checkpoint = read(job.resume)
     if said := RunIdentity.of(job).difference(checkpoint.manifest.identity):
         raise ValueError(f"{job.resume}: {said}; go on with what it was begun with, or begin anew")
-    books, facts = checkpoint.books, facts_of(job.backend)
-    world = World(job.world_size, books.epoch_samples, job.batch_size, job.epochs, facts.blocking, facts.in_step)
+    books = checkpoint.books
+    world = world_of(job.backend, job.world_size, books.epoch_samples, job.batch_size, job.epochs)
     try:
         books = revived(books, job.policy, world)
     except ValueError as error:

@@ -13,7 +13,7 @@ Origin = dict[str, str | int | None]
 
 
 @dataclass(frozen=True)
-class Identity:
+class RunIdentity:
     """What a run must have in common with the one that it goes on from."""
 
     world_size: int
@@ -28,16 +28,16 @@ class Identity:
     """Of the policy, and of averaging."""
 
     @staticmethod
-    def of(job: Job) -> Identity:
+    def of(job: Job) -> RunIdentity:
         """Of a job. With one rank, policy and backend mean nothing, nor do the settings of either."""
         paired = job.world_size > 1
         policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
         rates = job.lr_scale, job.max_grad_norm
         chosen = _as_read((job.policy, job.averaging.resolved()) if paired else ())
         settings = {name: value for part in chosen for name, value in part.items()}
-        return Identity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
+        return RunIdentity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
 
-    def difference(self, other: Identity) -> str:
+    def difference(self, other: RunIdentity) -> str:
         """The first thing in which a run of the `other` is another one, and what it is here and there; empty: none."""
         ours, theirs = ({**vars(one), **one.settings, "settings": None} for one in (self, other))
         for name in ours:

@@ -14,11 +14,15 @@ from bench.base.exitcodes import Exit
 from bench.command import cli
 from bench.command.rerun import told
 from bench.results.replay import Unfit, deviation
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, write_text
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records, write_text
 from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
-from ddp.core.policies import POLICIES
+from ddp.core.commands import Abort
+from ddp.core.faults import Fault
+from ddp.core.policies import POLICIES, Policy
+from ddp.core.policies.sync import Sync
 from ddp.core.world import World
+from ddp.runtime.backends.facts import world_of
 from ddp.runtime.codec import encode
 from ddp.sim import Costs, simulate
 from tests.bench.streams import make_metrics, make_spec, write_run
@@ -29,14 +33,20 @@ SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
 def simulated(folder: Path, policy: str = "cadence", backend: str = "nccl") -> Run:
     """A run folder with the records of the simulator, numbered as the journal does."""
     world = World(2, 200, 10, 3, blocking=backend == "nccl", in_step=False, deadline_s=60.0, tolerate_loss=True)
+    return recorded(folder, world, f"{backend}_{policy}", POLICIES[policy]())
+
+
+def recorded(
+    folder: Path, world: World, mode: str, made: Policy, faults: tuple[Fault, ...] = (), **changed: Any
+) -> Run:
     costs = Costs(lambda rank, step: 0.01 * (1 + rank), latency_s=1e-4, wire_s=0.002, reduce_s=0.002, report_s=0.02)
-    made = POLICIES[policy]()
-    played = simulate(made, world, costs=costs)
-    spec = make_spec(f"{backend}_{policy}", epochs=3, batch_size=10)
+    played = simulate(made, world, costs=costs, faults=faults)
+    spec = replace(make_spec(mode, epochs=3, batch_size=10), **changed)
     metrics = make_metrics(spec).model_copy(update={"epochs_planned": 3, "batch_size": 10})
     path = write_run(folder, spec, metrics)
+    policy = {"name": spec.policy} | vars(made)
     config = {
-        **{"model": "mlp", "engine": "elche", "policy": {"name": policy} | vars(made), "backend": backend},
+        **{"model": "mlp", "engine": spec.engine, "policy": policy, "backend": spec.backend},
         **{"averaging": None, "world_size": 2, "seed": 0, "recipe": "quick", "train": {}, "data": {}},
         **{"cluster": {}, "checkpoint": {"every": 0}},
     }
@@ -51,6 +61,17 @@ def test_a_recorded_run_replays_whatever_the_order_of_its_lines(tmp_path: Path, 
     checked, found = deviation(simulated(tmp_path, policy, backend))
     assert found is None
     assert checked > 20
+
+
+def test_a_run_that_could_not_go_on_without_a_rank_replays(tmp_path: Path) -> None:
+    world = world_of("zero2", 2, 200, 10, 3, deadline_s=60.0)
+    run = recorded(tmp_path, world, "nccl_sync", Sync(), (Fault(1, 5, "crash"),), engine="zero2")
+    given = [record for record in read_records(run.path) if isinstance(record, Abort)]
+    assert [record.reason.count("zero2 cannot go on without a rank") for record in given] == [1]
+    run.metrics.status = "failed"
+    checked, found = deviation(run)
+    assert found is None
+    assert checked > 3
 
 
 def edited(run: Run, kind: str, change: dict[str, Any]) -> Run:

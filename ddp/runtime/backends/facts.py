@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ddp.core.world import World
 from ddp.registered import imported
 from ddp.runtime.backends import BACKENDS
 from ddp.runtime.engines import ENGINES
@@ -31,3 +32,10 @@ def facts_of(name: str) -> BackendFacts:
     """Return the facts about backend `name`, or an engine that is one by itself; imports torch."""
     facts: BackendFacts = module_of(name).FACTS
     return facts
+
+
+def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:
+    """Return the world of a run on backend `name`, or an engine that is one by itself; `settings`: further fields of it."""
+    facts = facts_of(name)
+    why = facts.indispensable.format(name)
+    return World(size, samples, batch, epochs, facts.blocking, facts.in_step, indispensable=why, **settings)

@@ -11,9 +11,9 @@ from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Event, Failed
-from ddp.core.world import World
 from ddp.runtime import checkpoint
 from ddp.runtime.backends.base import load
+from ddp.runtime.backends.facts import world_of
 from ddp.runtime.clock import now
 from ddp.runtime.engines import solo
 from ddp.runtime.engines.solo import Emit
@@ -35,17 +35,14 @@ def run(job: Job, emit: Emit) -> None:
     held = checkpoint.resume(job)
     with RankProcesses(job) as ranks:
         module = load(job.backend)
-        facts = module.FACTS
-        world = World(
-            size=job.world_size,
-            samples=0,
-            batch=job.batch_size,
-            epochs=job.epochs,
-            blocking=facts.blocking,
-            in_step=facts.in_step,
+        world = world_of(
+            job.backend,
+            job.world_size,
+            0,
+            job.batch_size,
+            job.epochs,
             deadline_s=job.deadline_s,
             tolerate_loss=job.tolerate_loss,
-            indispensable=facts.indispensable.format(job.backend),
             checkpoints=job.checkpoints,
         )
         coordinator = Coordinator.start(job.policy, world, now(), held.books if held is not None else None)
