@@ -193,12 +193,12 @@ def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "_end", lambda pid, patience_s: killed.append(pid))
     words = [["python", "-m", "pytest"]]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
-    machines._end_agent(os.getppid())
+    machines._end_launcher(os.getppid())
     assert killed == []
     words[0] = ["/usr/bin/python", "/usr/bin/torchrun", "--nnodes=2"]
-    machines._end_agent(os.getpid())
+    machines._end_launcher(os.getpid())
     assert killed == []
-    machines._end_agent(os.getppid())
+    machines._end_launcher(os.getppid())
     assert killed == [os.getppid()]
 
 
