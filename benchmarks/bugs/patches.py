@@ -190,7 +190,7 @@ def order_per_rank(visits: Module) -> None:
     def broken(make: Any, self: Any, epoch: int) -> Any:
         return visits.order(self.seed + rank(), epoch, self._size)[: self._length] if self._shuffle else make(epoch)
 
-    wrap(visits.Visits, "_make", broken)
+    wrap(visits.EpochOrder, "_make", broken)
 
 
 def order_by_chance(visits: Module) -> None:
@@ -200,7 +200,7 @@ def order_by_chance(visits: Module) -> None:
     def broken(make: Any, self: Any, epoch: int) -> Any:
         return visits.order(chance, epoch, self._size)[: self._length] if self._shuffle else make(epoch)
 
-    wrap(visits.Visits, "_make", broken)
+    wrap(visits.EpochOrder, "_make", broken)
 
 
 def same_shard(worker: Module) -> None:

@@ -226,7 +226,7 @@ def test_a_disk_that_does_not_answer_keeps_no_server_from_ending(tmp_path: Path)
     """SIGTERM and Ctrl-C, while a look hangs and somebody watches."""
     code = """
 import sys, threading
-from bench import cli
+from bench.command import cli
 from bench.dashboard import tree
 def hang(root):
     print("hangs", flush=True)
