@@ -91,7 +91,7 @@ def _figure(page: Page, workload: Workload, whole: pd.DataFrame) -> Picture:
     axes.tick_params(axis="y", length=0)
     shown = [name for name in CATEGORIES if (rows[name] > 0.0005).any()]
     handles = [Patch(color=CATEGORIES[name], label=name) for name in shown]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.suptitle(page.title(workload), x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Share of wall time by rank and mode of {page.title(workload)}, in {', '.join(shown)}"
     return page.figure(figure, page.slug("breakdown", workload), whole, alt)

@@ -93,7 +93,7 @@ def _figure(page: Page, workload: Workload, whole: list[IdleShares]) -> Picture:
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
     handles = [Patch(color=COLOURS[kind], label=kind) for kind in KINDS]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     figure.suptitle(f"Idle: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
     data = pd.DataFrame([{"cell": row.cell.label, "n": row.n, "rank": row.rank, **row.shares} for row in whole])
     alt = f"Idle time by cause in percent of wall time, by rank and mode, of {page.title(workload)}"
