@@ -77,11 +77,13 @@ class Untouched:
 def _sums(parameters: Sequence[Tensor]) -> list[int]:
     """Of the bits of each; 0 for one whose values lie elsewhere (in shards, of which a step sees a copy)."""
     with torch.no_grad():
-        sums = [
-            p.detach().view(-1).view(_WHOLE[p.element_size()]).sum() if type(p) is nn.Parameter else torch.zeros(())
-            for p in parameters
-        ]
+        sums = [_sum(p.detach()) if type(p) is nn.Parameter else torch.zeros(()) for p in parameters]
         return [int(value) for value in sums]
+
+
+def _sum(values: Tensor) -> Tensor:
+    real = torch.view_as_real(values) if values.is_complex() else values
+    return real.reshape(-1).view(_WHOLE[real.element_size()]).sum()
 
 
 def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -166,3 +166,15 @@ def test_of_many_parameters_the_first_is_named() -> None:
         in_place(parameter)
     with pytest.raises(ValueError, match="changed parameter weight and 1 more"):
         watch.end()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.complex64, torch.complex128])
+def test_a_change_is_found_in_parameters_of_any_type_and_layout(dtype: torch.dtype) -> None:
+    parameter = nn.Parameter(torch.ones(4, 3, dtype=dtype).t())
+    watched = Untouched([("weight", parameter)], torch.optim.SGD([parameter], lr=0.1))
+    watched.begin()
+    watched.end()
+    watched.begin()
+    parameter.data[0, 0] += 1
+    with pytest.raises(ValueError, match="changed parameter weight, which only the optimizer may"):
+        watched.end()
