@@ -19,12 +19,12 @@ from ddp.core.spans import Batch
 from ddp.runtime.flat import FlatState
 from ddp.runtime.meter import Meter
 from ddp.runtime.sharding.memory import TensorWatch, kinds
-from ddp.runtime.sharding.zero1 import TransportConfig, Zero, Zero1
+from ddp.runtime.sharding.zero1 import ShardContext, Zero, Zero1
 from ddp.runtime.sharding.zero2 import Zero2
 from ddp.runtime.sharding.zero3 import Zero3
 from tests.processes import exit_codes
 
-KINDS: dict[str, Callable[[TransportConfig], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+KINDS: dict[str, Callable[[ShardContext], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": partial(torch.optim.SGD, lr=0.1),
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -86,7 +86,7 @@ class Team:
         self.state = FlatState(self.model)
         self.optimizer = OPTIMIZERS[how.get("optimizer", "AdamW")](self.model.parameters())
         self.rank, self.world_size = rank, world_size
-        site = TransportConfig(self.model, self.state, self.optimizer, self.collectives, self.meter, world_size, rank)
+        site = ShardContext(self.model, self.state, self.optimizer, self.collectives, self.meter, world_size, rank)
         self.sharded: Zero = KINDS[kind](site)
 
     def step(self, number: int, samples: int = BATCH, limit: float | None = None, penalty: float = 0.0) -> None:

@@ -21,7 +21,7 @@ from ddp.core.spans import Batch
 from ddp.runtime.flat import FlatState
 from ddp.runtime.instep import GradientAverage
 from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.zero1 import TransportConfig
+from ddp.runtime.sharding.zero1 import ShardContext
 from tests.runtime.sharded_ranks import KINDS, slices
 from tests.threads import in_threads, sound
 
@@ -73,7 +73,7 @@ class Rank:
         if kind == "nccl_sync":
             self.team: Any = GradientAverage(self.model, self.state, self.collectives, meter, self.optimizer)
         else:
-            self.site = TransportConfig(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
+            self.site = ShardContext(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
             self.team = KINDS[kind](self.site)
 
     def step(self, number: int, before: Callable[[], None] = lambda: None) -> None:

@@ -158,7 +158,7 @@ def test_an_interrupt_while_ranks_are_ended_ends_them_all(monkeypatch: pytest.Mo
 def test_a_timeline_that_cannot_be_written_costs_nobody_the_result(warm: Warm, tmp_path: Path) -> None:
     """The records are there, so it can be written later; the note says how."""
     (tmp_path / "full.py").write_text(
-        "import errno, sys\nfrom bench import launch\n"
+        "import errno, sys\nfrom bench.runner import launch\n"
         "def full(folder, *_, **__):\n"
         "    raise OSError(errno.ENOSPC, 'No space left on device', str(folder / 'timeline.html'))\n"
         "launch.write_timeline = full\nfrom bench.__main__ import main\nsys.exit(main())\n"
