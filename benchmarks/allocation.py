@@ -21,12 +21,12 @@ import torch
 import models
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
-from ddp.runtime.forkserver import ENVIRONMENT
-from ddp.runtime.meter import Meter
-from ddp.runtime.replica import Replica
-from ddp.runtime.scratch import scratch
-from ddp.runtime.slowdown import Slowdown
-from ddp.runtime.task import Job
+from ddp.process.forkserver import ENVIRONMENT
+from ddp.process.meter import Meter
+from ddp.process.scratch import scratch
+from ddp.process.slowdown import Slowdown
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
 
 PAIRS, MEASURED_S, LEAST = 7, 1.5, 5
 MEMORY = {name: value for name, value in ENVIRONMENT.items() if "ALLOC" in name}

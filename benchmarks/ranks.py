@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ddp.runtime import forkserver
+from ddp.process import forkserver
 
 
 def gather(folder: Path, measure: Callable[..., None], ranks: list[tuple[Any, ...]], limit_s: float = 400) -> list[Any]:

@@ -22,17 +22,17 @@ from torch.distributed.tensor import DTensor
 
 import models
 from benchmarks.ranks import gather, lay_down
+from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
-from ddp.runtime.backends.base import load
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.replica import Replica
-from ddp.runtime.scratch import scratch
-from ddp.runtime.sharding.memory import STATE, Kinds, TensorWatch, kinds
-from ddp.runtime.sharding.zero1 import ShardedStep
-from ddp.runtime.sharding.zero2 import largest
-from ddp.runtime.task import Job
+from ddp.engine.loop import TrainingLoop
+from ddp.process.scratch import scratch
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
+from ddp.sharding.memory import STATE, Kinds, TensorWatch, kinds
+from ddp.sharding.zero1 import ShardedStep
+from ddp.sharding.zero2 import largest
 from models.data.options import PLAIN, DataOptions
 
 MODES = ("nccl_sync", "zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")

@@ -26,12 +26,12 @@ from ddp.comm.transports.base import TransportConfig, choose
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
+from ddp.gradients.instep import GradientAverage, InStep
 from ddp.parallel.group import Group, make
-from ddp.runtime.instep import GradientAverage, InStep
-from ddp.runtime.meter import Meter
-from ddp.runtime.replica import Replica
-from ddp.runtime.slowdown import Slowdown
-from ddp.runtime.task import Job
+from ddp.process.meter import Meter
+from ddp.process.slowdown import Slowdown
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
 
 BLOCK_S = 0.2
 """How long a block of steps without communication lasts, about."""

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ddp.runtime.backends.cpu import _open
-from ddp.runtime.mean import average
+from ddp.backends.snapshot import _open
+from ddp.replica.mean import average
 
 ELEMENTS = 10_000_000
 TRIALS = 21

@@ -23,7 +23,7 @@ from bench.runner.journal import Journal
 from bench.timeline import write_timeline
 from bench.validate import judge_cells
 from ddp.core.events import Averaged, Slice, Snapshot
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, make_spec
 
 SIZES = (10_000, 100_000, 1_000_000)

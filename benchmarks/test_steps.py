@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.ranks import gather
 from benchmarks.stepping import WAYS, measure
-from ddp.runtime.scratch import scratch
+from ddp.process.scratch import scratch
 from models import MODELS
 
 PAIRS, WORLD = 9, 2

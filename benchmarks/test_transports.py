@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.ranks import gather
 from benchmarks.reducing import SIZES, measure
-from ddp.runtime.scratch import scratch
+from ddp.process.scratch import scratch
 
 LAUNCHES, TURNS, WORLD = 3, 5, 2
 

@@ -20,10 +20,10 @@ import torch
 import models
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
-from ddp.runtime.meter import Meter
-from ddp.runtime.replica import Replica
-from ddp.runtime.slowdown import Slowdown
-from ddp.runtime.task import Job
+from ddp.process.meter import Meter
+from ddp.process.slowdown import Slowdown
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
 
 CPU = torch.device("cpu")
 BLOCK_S = 0.1

@@ -6,7 +6,7 @@
 
 or, in one process and with a loop of your own, `ddp.setup(graph, builder, optimizer_factory)`.
 
-`ddp.core` decides (pure), `ddp.runtime` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
+`ddp.core` decides (pure), `ddp.process` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
 virtual time, `ddp.graph` builds models and trains them in one process, `ddp.data` feeds them, `ddp.trainer` is the interface
 for users, `ddp.parallel` one for loops of their own (`DistributedDataParallel`, `wrap`). Importing `ddp` itself imports none
 of them: its names are looked up when they are first used.
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         init,
         wrap,
     )
-    from ddp.runtime.handle import WorkerHandle
-    from ddp.runtime.scalars import record_scalar
+    from ddp.replica.handle import WorkerHandle
+    from ddp.replica.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
 
 __all__ = [
@@ -95,8 +95,8 @@ _HOME = {
         ),
         "ddp.parallel",
     ),
-    "WorkerHandle": "ddp.runtime.handle",
-    "record_scalar": "ddp.runtime.scalars",
+    "WorkerHandle": "ddp.replica.handle",
+    "record_scalar": "ddp.replica.scalars",
 }
 
 

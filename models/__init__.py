@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ddp.registered import member
 
 if TYPE_CHECKING:
-    from ddp.runtime.task import Task
+    from ddp.replica.task import Task
     from models.setup import Recipe, Setup
 
 MODELS: dict[str, str] = {

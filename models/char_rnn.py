@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DataOptions, DataSet
 from models.parts import language
 from models.setup import Recipe, Setup

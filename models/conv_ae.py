@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ddp.runtime.task import Task, Tensors
+from ddp.replica.task import Task, Tensors
 from models.data import DataSet
 from models.parts import Evaluate, Loss, images_of, task_on
 from models.setup import Recipe, Setup

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.attention import Layer, initialise
 from models.data import DataOptions, DataSet
 from models.parts import language

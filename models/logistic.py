@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DataSet
 from models.parts import classification, classifier
 from models.setup import Recipe, Setup

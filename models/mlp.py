@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DataSet
 from models.parts import classification
 from models.setup import Recipe, Setup

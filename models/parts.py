@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ddp.data import as_source, crop_and_flip
-from ddp.runtime.task import Source, Task, Tensors
+from ddp.replica.task import Source, Task, Tensors
 from models.data import DataSet, data_set
 from models.setup import Recipe
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DataSet
 from models.parts import classification, classifier
 from models.resnet import conv3x3

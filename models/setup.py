@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data.options import PLAIN, DataOptions
 
 

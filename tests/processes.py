@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ddp.runtime import forkserver
+from ddp.process import forkserver
 
 
 def exit_codes(act: Callable[..., None], ranks: Sequence[tuple[Any, ...]], limit_s: float = 60.0) -> list[int | None]:

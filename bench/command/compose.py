@@ -29,7 +29,7 @@ from bench.command import sweep
 from bench.command.hydra_errors import beyond, complain, nameless, names_several
 from bench.command.overrides import in_our_words, readable
 from bench.runner.config import register
-from ddp.runtime.scratch import scratch
+from ddp.process.scratch import scratch
 from ddp.suggest import unknown
 
 

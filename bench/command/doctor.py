@@ -12,8 +12,8 @@ from tabulate import tabulate
 
 from bench.base import environment
 from bench.command.listing import presets
+from ddp.engine import ENGINES, facts
 from ddp.registered import Unusable, imported
-from ddp.runtime.engines import ENGINES, facts
 
 WORLD_SIZES = (1, 2, 4)
 Check = tuple[str, str | None, str]

@@ -13,7 +13,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from ddp.runtime.engines import facts
+from ddp.engine import facts
 
 
 def left_out(composed: DictConfig, words: Sequence[str], params: Mapping[str, str]) -> str | None:

@@ -19,7 +19,7 @@ from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.dashboard.listening import address, listen
 from bench.results.runfolder import write_text
-from ddp.runtime.orphans import at_parents_end
+from ddp.process.orphans import at_parents_end
 
 
 def export(path: Path, out: Path) -> Exit:

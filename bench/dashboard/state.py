@@ -26,7 +26,7 @@ from ddp.core.events import (
     Resumed,
     RoundClosed,
 )
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 
 POINTS = 400
 """Most points of what is kept of epochs, plans and rounds, and most entries of a list."""

@@ -14,7 +14,7 @@ from bench.dashboard.state import DashboardState, fold
 from bench.results.runfolder import EVENTS, located
 from bench.runner.journal import SLICES
 from ddp import regular
-from ddp.runtime.codec import decode, stamp
+from ddp.process.codec import decode, stamp
 
 CHUNK = 4 << 20
 """Bytes read in one go, so that one long file does not keep the others waiting."""

@@ -30,8 +30,8 @@ from bench.results.runfolder import EVENTS
 from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Evaluated, Finished, Launched, Progress, Ready, Resumed
-from ddp.runtime.codec import Record, decode
-from ddp.runtime.orphans import at_parents_end
+from ddp.process.codec import Record, decode
+from ddp.process.orphans import at_parents_end
 
 LOOK_S = 1.0
 """Between two looks."""

@@ -25,7 +25,7 @@ from bench.base.usage import UsageError
 from bench.results.runfolder import Run
 from bench.runner.config_checks import world_size_of
 from bench.runner.plan import mode_name
-from ddp.runtime.engines import facts
+from ddp.engine import facts
 from ddp.settings import known
 from models import MODELS
 

@@ -14,7 +14,7 @@ from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
 from bench.runner.spec import RunSpec
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 
 
 def analyze(

@@ -19,9 +19,9 @@ from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
 from ddp.core.policies.sync import Sync
-from ddp.runtime.codec import EVENTS as KINDS
-from ddp.runtime.codec import Record, decode
-from ddp.runtime.engines import facts
+from ddp.engine import facts
+from ddp.process.codec import EVENTS as KINDS
+from ddp.process.codec import Record, decode
 from ddp.settings import make_policy
 
 SAID = (RoundClosed, Merged, GuardVerdict)
@@ -94,7 +94,7 @@ def _in_order(path: Path) -> list[tuple[float, Record]]:
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
-    from ddp.runtime.backends.facts import world_of  # torch
+    from ddp.backends.facts import world_of  # torch
 
     m = run.metrics
     config = configured_again(read_object(run.path / CONFIG), run.path)

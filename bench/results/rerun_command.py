@@ -23,7 +23,7 @@ from bench.runner.config import DataConfig
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
-from ddp.runtime.engines import facts
+from ddp.engine import facts
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults: Hydra has meanings for most other signs."""

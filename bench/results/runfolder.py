@@ -23,7 +23,7 @@ from bench.base.usage import reason, tame
 from bench.results.schema import READABLE, Metrics
 from ddp import regular
 from ddp.core.errors import ProtocolError
-from ddp.runtime.codec import Record, decode
+from ddp.process.codec import Record, decode
 
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
 CHECKPOINTS = "checkpoints"

@@ -12,12 +12,12 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES, Policy
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES
+from ddp.engine import ENGINES
 from models import MODELS
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
-from ddp.runtime.engines import facts
-from ddp.runtime.task import Job
+from ddp.engine import facts
+from ddp.replica.task import Job
 from ddp.settings import (
     HIGHEST_RATE,
     MOST_EPOCHS,

@@ -11,8 +11,8 @@ from types import TracebackType
 
 from bench.results.runfolder import write_text
 from ddp import regular
-from ddp.runtime.codec import Record, decode, encode, stamp
-from ddp.runtime.operations import file_of
+from ddp.process.codec import Record, decode, encode, stamp
+from ddp.process.operations import file_of
 
 SLICES = "slices-*.jsonl"
 

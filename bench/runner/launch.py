@@ -38,15 +38,15 @@ from bench.runner.progress import Monitor
 from bench.runner.resume import ResumeSource, earlier
 from bench.runner.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
+from ddp.checkpoint.checkpoint import Torn, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
+from ddp.engine import ENGINES
+from ddp.process.clock import now
+from ddp.process.codec import Record, stamp
+from ddp.process.scratch import scratch
 from ddp.registered import member
-from ddp.runtime.checkpoint import Torn, copy
-from ddp.runtime.clock import now
-from ddp.runtime.codec import Record, stamp
-from ddp.runtime.engines import ENGINES
-from ddp.runtime.scratch import scratch
-from ddp.runtime.task import Job
+from ddp.replica.task import Job
 
 LOG = "training.log"
 

@@ -27,10 +27,10 @@ from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, reason, usage
 from bench.runner.config import Config
 from ddp.core.errors import EngineError, ProtocolError, RankLost
+from ddp.engine import facts
+from ddp.process.orphans import at_parents_end
 from ddp.remote.handshake import shared_key
 from ddp.remote.secret import opened, own_key, seal
-from ddp.runtime.engines import facts
-from ddp.runtime.orphans import at_parents_end
 from models.setup import Recipe
 
 if TYPE_CHECKING:
@@ -268,9 +268,9 @@ def _over(place: Seat, key: bytes, store: Store) -> int | None:
 
 
 def _attend(place: Seat, said: dict[str, Any], key: bytes, store: Store) -> int:
+    from ddp.process import forkserver
     from ddp.remote.agent import NodeAgent, Post, arrive
     from ddp.remote.wire import Silent
-    from ddp.runtime import forkserver
 
     address = (str(said["host"]), int(said["port"]))
     if place.nodes > 1:

@@ -29,13 +29,13 @@ from bench.runner.config_checks import (
     world_size_of,
 )
 from bench.runner.spec import RunSpec
+from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES, facts
-from ddp.runtime.task import Job
+from ddp.engine import ENGINES, facts
+from ddp.replica.task import Job
 from ddp.settings import check_parts, known, make_policy, script
 from models.data import title
 from models.setup import Recipe, Setup

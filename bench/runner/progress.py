@@ -20,7 +20,7 @@ from bench.base import figures
 from bench.runner.spec import RunSpec
 from ddp.core.commands import Drop, Evaluate, Plan
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 
 MANY = 50_000
 """Records that take longer to analyse than a moment: a second or so."""

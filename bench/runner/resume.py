@@ -2,7 +2,7 @@
 
 The configuration is the folder's own; what is said beside it may only concern where results go and how checkpoints are made.
 Of the earlier records, those stay that the checkpoint's model knows of, so the records of a run that was gone on with tell
-of every sample once. Knows nothing of how a checkpoint is made (`ddp.runtime.checkpoint`).
+of every sample once. Knows nothing of how a checkpoint is made (`ddp.checkpoint.checkpoint`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_ob
 from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.runner.plan import RunPlan, mode_name
 from ddp import regular
+from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate
@@ -26,8 +27,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
 from ddp.core.spans import Span, Spans, union
-from ddp.runtime.checkpoint import Checkpoint, find
-from ddp.runtime.codec import decode, encode
+from ddp.process.codec import decode, encode
 
 FREE = ("resume", "output", "report", "validate", "force", "logger", "dashboard", "data.dir", "cluster.deadline_s")
 """Keys that may be said beside `resume`; and those of `checkpoint`."""

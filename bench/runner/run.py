@@ -36,9 +36,9 @@ from bench.runner.config_checks import Machine, check_faults, check_paths
 from bench.runner.plan import RunPlan, plan
 from bench.runner.unused_settings import moot
 from ddp.core.errors import EngineError
+from ddp.engine import facts
+from ddp.process.clock import now
 from ddp.registered import blamed
-from ddp.runtime.clock import now
-from ddp.runtime.engines import facts
 from ddp.suggest import unknown
 from models import MODELS
 
@@ -282,7 +282,7 @@ def make_plan(
     if name not in MODELS:
         raise UsageError(unknown("model", name, MODELS))
     if not facts(config.engine.name).one_process and config.world_size != 1:
-        from ddp.runtime import forkserver
+        from ddp.process import forkserver
 
         forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import
     import torch

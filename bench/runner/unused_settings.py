@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from bench.runner.config import Config
-from ddp.runtime.engines import facts
+from ddp.engine import facts
 
 
 class _Rule(NamedTuple):

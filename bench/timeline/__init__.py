@@ -22,9 +22,9 @@ from bench.results.runfolder import write_text
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
 from ddp import regular
-from ddp.runtime.clock import now
-from ddp.runtime.codec import Record
-from ddp.runtime.operations import Operation, file_of, read
+from ddp.process.clock import now
+from ddp.process.codec import Record
+from ddp.process.operations import Operation, file_of, read
 
 __all__ = ["begin_timeline", "draw", "launched_at", "make_trace", "write_timeline"]
 FILES = ("timeline.json", "timeline.html", "timeline.csv", "timeline.png")

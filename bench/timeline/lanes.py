@@ -21,7 +21,7 @@ from bench.timeline.about import Named
 from bench.timeline.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
-from ddp.runtime.operations import Operation
+from ddp.process.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
 LANES = {PHASE: "phase", COMPUTE: "compute", COMM: "comm", WAIT: "wait", POLICY: "policy", IDLE: "idle"}

@@ -14,7 +14,7 @@ from bench.runner.journal import SLICES, woven
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import about
 from ddp.core.errors import ProtocolError
-from ddp.runtime.codec import Record, decode, stamp
+from ddp.process.codec import Record, decode, stamp
 
 
 def rewrite(path: Path) -> Path:

@@ -18,7 +18,7 @@ from bench.results.runfolder import EVENTS, Run, there
 from ddp import regular
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
-from ddp.runtime.codec import decode
+from ddp.process.codec import decode
 
 WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed)
 _KIND = re.compile(rb'"type":"(\w+)"')

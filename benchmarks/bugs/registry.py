@@ -32,9 +32,9 @@ def _bug(breaks: str, cell: str, check: str, module: str, patch: Patch, times: i
     return Bug(breaks, model, mode, check, {module: patch}, times)
 
 
-NCCL, CPU = "ddp.runtime.backends.nccl", "ddp.runtime.backends.cpu"
-REPLICA, INSTEP = "ddp.runtime.replica", "ddp.runtime.instep"
-BUFFERS, GRADIENTS = "ddp.runtime.buffers", "ddp.runtime.flat_gradients"
+NCCL, CPU = "ddp.backends.allreduce", "ddp.backends.snapshot"
+REPLICA, INSTEP = "ddp.replica.replica", "ddp.gradients.instep"
+BUFFERS, GRADIENTS = "ddp.replica.buffers", "ddp.gradients.flat_gradients"
 VISITS, GATHER = "ddp.data.epoch_order", "ddp.data.gather"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 

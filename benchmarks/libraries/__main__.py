@@ -29,7 +29,7 @@ print(spent, (psutil.Process().memory_info().rss - held) / 1e6)
 """
 IMPORTS = {
     "torchvision": ("import torch, PIL.Image", "torchvision.datasets, torchvision.transforms.v2"),
-    "numba": ("import torch, numpy", "ddp.runtime.compiled"),
+    "numba": ("import torch, numpy", "ddp.replica.compiled"),
     "jsonschema": ("", "jsonschema"),
     "tabulate": ("", "tabulate"),
     "rich": ("", "rich.console"),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.libraries.compare import Work, compare
-from ddp.runtime.backends.cpu import _open
-from ddp.runtime.mean import _shares, average
+from ddp.backends.snapshot import _open
+from ddp.replica.mean import _shares, average
 
 
 def averaging() -> None:

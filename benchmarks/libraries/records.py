@@ -11,7 +11,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from bench.results.schema import Metrics
 from benchmarks.libraries.compare import compare
-from ddp.runtime import codec
+from ddp.process import codec
 from tests.bench.streams import lines, make_metrics, make_records, make_spec
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
 from ddp.core.commands import Join
-from ddp.runtime.clock import now
-from ddp.runtime.meter import Meter
+from ddp.process.clock import now
+from ddp.process.meter import Meter
 
 T = TypeVar("T")
 SEQ = 1_000_000_000

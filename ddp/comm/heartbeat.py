@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from ddp.runtime.clock import now
+from ddp.process.clock import now
 
 
 class Heartbeat:

@@ -24,7 +24,7 @@ from ddp.comm.transports import gloo
 from ddp.comm.transports.base import Transport, TransportConfig
 from ddp.comm.transports.memory import Transport as Memory
 from ddp.core.errors import RankLost
-from ddp.runtime.scratch import scratch
+from ddp.process.scratch import scratch
 
 NAMES = ("auto", "memory", "gloo", "nccl")
 VISIT_S = 0.05

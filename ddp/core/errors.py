@@ -8,7 +8,7 @@ EngineError
 +-- ReduceFailed        the coordinator's process could not average snapshots
 +-- Exhausted           the system lacks what the run needs: memory, disk, descriptors, processes
 +-- Aborted             the user ended the run before its end
-+-- PeerGone, ExchangeBroken (in `ddp.runtime`): a channel's other end hung up, a collective could not be completed
++-- PeerGone, ExchangeBroken (in `ddp.process`): a channel's other end hung up, a collective could not be completed
 """
 
 from __future__ import annotations

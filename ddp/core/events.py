@@ -1,6 +1,6 @@
 """Events: frozen facts. Each carries `at`, seconds on the one monotonic clock that all ranks of a host share.
 
-A rank's events cross the control channel and land in `events.jsonl` unchanged (`ddp.runtime.codec` does both).
+A rank's events cross the control channel and land in `events.jsonl` unchanged (`ddp.process.codec` does both).
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
+from ddp.gradients.flat_gradients import FlatGradients
+from ddp.gradients.instep import moved
 from ddp.graph.serialized_rng import SerializedRng
-from ddp.runtime.clock import now
-from ddp.runtime.flat_gradients import FlatGradients
-from ddp.runtime.instep import moved
-from ddp.runtime.replica import Replica
+from ddp.process.clock import now
+from ddp.replica.replica import Replica
 
 
 class Accumulating(Replica):

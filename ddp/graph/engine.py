@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ddp.checkpoint import checkpoint
 from ddp.core import saving
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.coordinator_state import Mark
@@ -23,18 +24,17 @@ from ddp.core.events import Merged, Progress
 from ddp.core.spans import Batch, Span, union
 from ddp.core.worker import Step
 from ddp.core.world import World
+from ddp.engine import solo
+from ddp.engine.loop import TrainingLoop
+from ddp.engine.solo import Emit
+from ddp.gradients.exchange import Exchange
 from ddp.graph.accumulate import Accumulating
-from ddp.graph.exchange import Exchange
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.windows import Windows
 from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
-from ddp.runtime import checkpoint
-from ddp.runtime.clock import now
-from ddp.runtime.engines import solo
-from ddp.runtime.engines.solo import Emit
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.norms import least_samples
-from ddp.runtime.task import Job
+from ddp.process.clock import now
+from ddp.replica.norms import least_samples
+from ddp.replica.task import Job
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from ddp.data.order import derive
+from ddp.gradients.exchange import Exchange
 from ddp.graph.attributes import attributes, changes, put
 from ddp.graph.errors import GraphError
-from ddp.graph.exchange import Exchange
 from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.parallel import Pass, ReplicaBatch
 from ddp.graph.scatter import piece, samples
@@ -24,9 +24,9 @@ from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.timed_workers import TimedWorkers, Timeline, Work
 from ddp.graph.windows import Windows
 from ddp.graph.write_tracker import WriteTracker
-from ddp.runtime.clock import now
-from ddp.runtime.flat import FlatState
-from ddp.runtime.norms import least_samples
+from ddp.process.clock import now
+from ddp.replica.flat import FlatState
+from ddp.replica.norms import least_samples
 
 
 class GraphReplicas:

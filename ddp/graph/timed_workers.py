@@ -14,8 +14,8 @@ import torch
 
 from ddp.core.events import Slice
 from ddp.graph.worker_threads import ReplicaFailed, WorkerThreads
-from ddp.runtime.meter import Meter
-from ddp.runtime.slowdown import Slowdown
+from ddp.process.meter import Meter
+from ddp.process.slowdown import Slowdown
 
 Timeline = Callable[[Any, float], None]
 """Receives every record (slices, plans, closed windows) with its time."""

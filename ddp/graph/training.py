@@ -22,8 +22,8 @@ from ddp.graph.loader import DataLoader, GraphBatch, check
 from ddp.graph.parallel import ReplicaBatch
 from ddp.graph.replicas import GraphReplicas
 from ddp.graph.windows import Windows
-from ddp.runtime.rates import sound
-from ddp.runtime.scalars import Scalars
+from ddp.replica.rates import sound
+from ddp.replica.scalars import Scalars
 from ddp.settings import emulated
 
 UNKNOWN = 1 << 30

@@ -3,7 +3,7 @@
 `group` is which ranks there are and what they reduce with, `meeting` how they find each other, `agreement` what they compare
 first, `reducer` the buckets of one model, `module` the drop-in for torch's DistributedDataParallel, `sending` which of its
 passes send, `apart` whether its replicas are alike, `replicas` the explicit one for loops of any shape, `sampler` a rank's
-samples for torch's DataLoader. `ddp.core.buckets` decides what travels with what, and when.
+samples for torch's DataLoader. `ddp.gradients.buckets` decides what travels with what, and when.
 """
 
 from ddp.parallel.group import Group, get_rank, get_world_size, init

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddp.parallel.group import Group
-from ddp.runtime.flat import refuse_complex, refuse_formless
+from ddp.replica.flat import refuse_complex, refuse_formless
 
 Part = tuple[str, str, str, list[int], bool, list[int]]
 """(parameter or buffer, name, data type, shape, trained, strides of its gradient if it has one)."""

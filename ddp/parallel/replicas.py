@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ddp.comm.transports.base import MAX, SUM
 from ddp.parallel.agreement import ParameterGuard, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
-from ddp.runtime.sparse import dense
+from ddp.replica.sparse import dense
 
 
 class Replicas:

@@ -16,6 +16,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+from ddp.engine.ranks import FAREWELL_S, ForkedRank
+from ddp.process.scratch import scratch
 from ddp.remote import order
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
 from ddp.remote.handshake import PATIENCE_S, NoProof, introduce
@@ -35,9 +37,7 @@ from ddp.remote.link import (
     pump,
 )
 from ddp.remote.wire import LinkLost, Wire
-from ddp.runtime.ranks import FAREWELL_S, ForkedRank
-from ddp.runtime.scratch import scratch
-from ddp.runtime.task import Job
+from ddp.replica.task import Job
 
 ASKS = 8
 """Times that the clock is asked for; the quickest answer counts."""

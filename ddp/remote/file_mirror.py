@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ddp.checkpoint.checkpoint import part_folder
 from ddp.core.commands import Apply, LoadState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Finished, Saved, Shared, Snapshot
-from ddp.runtime.checkpoint import part_folder
-from ddp.runtime.flat import KINDS
+from ddp.replica.flat import KINDS
 
 PIECE = 1 << 18
 """Bytes that travel at a time: others, and signs of life, get in between."""

@@ -12,10 +12,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 
 from ddp.core.errors import EngineError
+from ddp.process.channel import LIMIT
+from ddp.process.codec import decode
 from ddp.remote.file_mirror import CHECKPOINT, FileMirror, goes_along
 from ddp.remote.wire import Wire
-from ddp.runtime.channel import LIMIT
-from ddp.runtime.codec import decode
 
 BEAT, MESSAGE, FILE = b".", b"m", b"f"
 HELLO, CLOCK, THERE = b"h", b"c", b"r"

@@ -21,7 +21,7 @@ from ddp.core.faults import Fault
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.remote.file_mirror import RESUME
-from ddp.runtime.task import Job, Task
+from ddp.replica.task import Job, Task
 
 Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
 """Name -> a function that makes a task, and the types of its arguments."""

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ddp.core.errors import EngineError, ProtocolError, RankLost
+from ddp.process.clock import now
 from ddp.remote import order
 from ddp.remote.file_mirror import RESUME, FileMirror, from_rank, read
 from ddp.remote.handshake import PATIENCE_S, welcome
@@ -38,8 +39,7 @@ from ddp.remote.link import (
     pump,
 )
 from ddp.remote.wire import LinkLost, Silent, Wire
-from ddp.runtime.clock import now
-from ddp.runtime.task import Job
+from ddp.replica.task import Job
 
 STRANGERS = 64
 """Handshakes at a time; who comes while so many are under way is turned away and may come again."""

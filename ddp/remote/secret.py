@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp.core.errors import ProtocolError
-from ddp.runtime.scratch import places
+from ddp.process.scratch import places
 
 KEY_BYTES = 32
 

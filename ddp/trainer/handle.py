@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
+from ddp.checkpoint.checkpoint import place
 from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
 from ddp.data.seeded import others, set_others
-from ddp.runtime.checkpoint import place
-from ddp.runtime.engines import elche
-from ddp.runtime.scratch import scratch
-from ddp.runtime.task import Job, Task
+from ddp.engine import elche
+from ddp.process.scratch import scratch
+from ddp.replica.task import Job, Task
 from ddp.trainer.epochs import EpochBook, EpochMetrics
 from ddp.trainer.state import TrainedState, read_state
 

@@ -23,9 +23,9 @@ from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, collated
 from ddp.data.epoch_order import Sampler
 from ddp.data.source import TensorSource
-from ddp.runtime.forkserver import ENVIRONMENT
-from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.task import Source, Task
+from ddp.process.forkserver import ENVIRONMENT
+from ddp.replica.handle import WorkerHandle
+from ddp.replica.task import Source, Task
 from ddp.trainer.mistakes import CheckedStep, make_model, told
 
 _CODE = "task.pickle"

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp.backends import BACKENDS
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.samedata import SameData
 from ddp.core.checkpointing import MOST, UNITS, Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
@@ -20,14 +23,12 @@ from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
-from ddp.runtime import checkpoint, forkserver
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.loop import place
-from ddp.runtime.parts import load as load_part
-from ddp.runtime.rates import a_schedule
-from ddp.runtime.samedata import SameData
-from ddp.runtime.task import Job, whole_batches
+from ddp.engine.loop import place
+from ddp.process import forkserver
+from ddp.replica.handle import WorkerHandle
+from ddp.replica.parts import load as load_part
+from ddp.replica.rates import a_schedule
+from ddp.replica.task import Job, whole_batches
 from ddp.settings import (
     HIGHEST_RATE,
     MOST_EPOCHS,
@@ -65,7 +66,7 @@ class Trainer:
             learning rates are those at schedule 1.
         train_step: (model, batch) -> mean loss over the batch, a scalar tensor. May call `ddp.record_scalar`.
         dataset: a tensor or a tuple of tensors of equal length, a TensorDataset, any map-style Dataset (batches are put
-            together by `default_collate`), or a `ddp.runtime.task.Source`. Batches arrive on the rank's device.
+            together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank.
         epochs: passes over the data, all ranks together.
         policy: when replicas are brought together: `sync`, `cadence`, `async`.

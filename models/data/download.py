@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ddp.runtime.shortage import free
+from ddp.process.shortage import free
 from models.data.meter import ProgressMeter
 
 CONNECT_S = 20.0

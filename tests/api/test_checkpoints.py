@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ddp import RankLost, WorkerHandle
-from ddp.runtime.checkpoint import find, read
-from ddp.runtime.loop import LACKS
+from ddp.checkpoint.checkpoint import find, read
+from ddp.engine.loop import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
 from tests.runtime import toy

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ddp import RankFailed
-from ddp.runtime.checkpoint import find
+from ddp.checkpoint.checkpoint import find
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS
 

@@ -15,9 +15,9 @@ from torch import nn
 from ddp import RankFailed
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.runtime.engines import ENGINES
-from ddp.runtime.optimizers import Several
-from ddp.runtime.task import Task
+from ddp.engine import ENGINES
+from ddp.replica.optimizers import Several
+from ddp.replica.task import Task
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal
 from tests.runtime import toy

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import ddp
 from ddp import EpochMetrics, WorkerHandle, record_scalar
+from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends import BACKENDS
 from tests.api.conftest import Make, right
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp import Aborted, Diverged, RankFailed, RunHandle, WorkerHandle
-from ddp.runtime.backends import BACKENDS
+from ddp.backends import BACKENDS
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from ddp import Trainer, record_scalar
-from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.scalars import Scalars
+from ddp.replica.handle import WorkerHandle
+from ddp.replica.scalars import Scalars
 from tests.api.conftest import Make
 from tests.runtime import toy
 

@@ -9,8 +9,8 @@ import pytest
 
 from bench.base import environment
 from bench.command import cli
-from ddp.runtime import forkserver
-from ddp.runtime.engines import ENGINES
+from ddp.engine import ENGINES
+from ddp.process import forkserver
 from tests.bench import fake_engine
 
 Bench = Callable[..., int]

@@ -17,7 +17,7 @@ from bench.dashboard import server
 from bench.dashboard.listening import listen
 from bench.results.runfolder import CONFIG, EVENTS, RunWriter
 from ddp.core import events
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 

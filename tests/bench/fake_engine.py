@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from ddp.core.errors import Diverged, RankFailed, RankLost
 from ddp.core.events import Evaluated, Finished, Merged, Progress, Ready, Slice
-from ddp.runtime.clock import now
-from ddp.runtime.codec import Record, encode
-from ddp.runtime.task import Job
+from ddp.process.clock import now
+from ddp.process.codec import Record, encode
+from ddp.replica.task import Job
 
 SAMPLES = 64
 runs: list[Job] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from tests.bench.streams import MODES, make_metrics, make_records, make_spec
 
 MODELS = ("mlp", "lenet", "resnet_graph", "vit")

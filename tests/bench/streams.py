@@ -13,7 +13,7 @@ from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
 from bench.results.schema import Metrics
 from bench.runner.spec import RunSpec
 from ddp.core import commands, events
-from ddp.runtime.codec import Record, encode
+from ddp.process.codec import Record, encode
 
 LAUNCHED = 100.0
 MODES = {

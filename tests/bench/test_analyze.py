@@ -13,7 +13,7 @@ from bench.base.places import METRICS_SCHEMA
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics, RankTime, json_schema
 from ddp.core import commands, events
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, closed, make_metrics, make_records, make_spec
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")

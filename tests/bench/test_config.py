@@ -15,9 +15,9 @@ from bench.command.listing import presets
 from bench.command.overrides import in_our_words, readable
 from bench.runner.config import Config, register, typed
 from bench.runner.plan import mode_name
+from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES
+from ddp.engine import ENGINES
 from models import MODELS
 
 

@@ -12,7 +12,7 @@ from bench.dashboard.tail import Tail
 from bench.results.runfolder import EVENTS, RunWriter
 from bench.runner.journal import Journal
 from ddp.core import events
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from tests.bench.dashboards import begin, line, progress
 from tests.bench.streams import make_spec, write_run
 

@@ -14,7 +14,7 @@ from bench.dashboard.board import LIVE, ROW, RunBoard, whole
 from bench.dashboard.state import DashboardState
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from ddp.core import commands
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from tests.bench.dashboards import begin, line, progress
 from tests.bench.streams import make_spec, write_run
 

@@ -14,7 +14,7 @@ from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.series import Series, TimeBin, halved, spread
 from bench.dashboard.state import POINTS, DashboardState, fold, thinned
 from ddp.core import commands, events
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, closed, make_metrics, make_records, make_spec
 
 SHOWN = (

@@ -24,7 +24,7 @@ from bench.timeline.trace import violations
 from bench.validate import validate
 from ddp.core import commands, events
 from ddp.core.faults import parse
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
 
 SPEC = make_spec("nccl_cadence", 3, faults=(parse("1@40:crash"),), epochs=6)

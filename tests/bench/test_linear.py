@@ -22,7 +22,7 @@ from ddp.core import events
 from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
 from ddp.core.ledger import Ledger
 from ddp.core.summary import TrainingClock, scalars_by_rank
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from ddp.trainer.epochs import EpochBook
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import about

@@ -17,7 +17,7 @@ from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
 from ddp.core.events import Evaluated
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.dashboards import until
 from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, make_spec
 from tests.bench.test_loggers import scalars_in

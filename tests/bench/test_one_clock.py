@@ -26,7 +26,7 @@ from bench.results.schema import Metrics
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace
 from ddp.core import commands, events
-from ddp.runtime.codec import Record, encode
+from ddp.process.codec import Record, encode
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_faults import SPEC, bereft
 

@@ -11,7 +11,7 @@ import pytest
 
 import bench as api
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS
-from ddp.runtime import checkpoint
+from ddp.checkpoint import checkpoint
 from tests import strange
 from tests.bench.conftest import Bench, faked
 from tests.held_back import held_back

@@ -12,8 +12,8 @@ from bench.command import planning
 from bench.command.compose import compose
 from bench.report.planned import planned
 from bench.results.runfolder import find_runs
-from ddp.runtime.engines import ENGINES, facts
-from ddp.runtime.scratch import OWNER
+from ddp.engine import ENGINES, facts
+from ddp.process.scratch import OWNER
 from tests.bench.conftest import Bench
 
 SIZES = ("-m", "model=mlp", "mode=solo,nccl_sync", "world_size=1,2", "train.epochs=1")

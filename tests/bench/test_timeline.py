@@ -15,7 +15,7 @@ from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
 from bench.timeline.trace import Trace, violations
 from ddp.core import events
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
 
 

@@ -16,7 +16,7 @@ from bench.timeline.rewrite import rewrite
 from bench.timeline.serve import UI, link, serve, server
 from bench.timeline.trace import violations
 from ddp.core.events import Slice
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
 

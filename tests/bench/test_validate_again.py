@@ -17,13 +17,13 @@ from bench.results.replay import Unfit, deviation
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records, write_text
 from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
+from ddp.backends.facts import world_of
 from ddp.core.commands import Abort
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES, Policy
 from ddp.core.policies.sync import Sync
 from ddp.core.world import World
-from ddp.runtime.backends.facts import world_of
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from ddp.sim import Costs, simulate
 from tests.bench.streams import make_metrics, make_spec, write_run
 

@@ -11,7 +11,7 @@ from bench.results.runfolder import CONFIG, EVENTS
 from bench.runner.spec import RunSpec
 from bench.validate.revision import accept, write_proposals
 from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Snapshot, Sums
-from ddp.runtime.codec import Record, encode
+from ddp.process.codec import Record, encode
 from ddp.tally import tally
 from tests.bench.references import FIVE, TODAY
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run

@@ -19,7 +19,7 @@ from tests.warm import Warm
 ROOT = Path(__file__).resolve().parents[2]
 FAKED = """
 import sys
-from ddp.runtime.engines import ENGINES
+from ddp.engine import ENGINES
 ENGINES["solo"] = "tests.bench.fake_engine"
 from bench.__main__ import main
 sys.exit(main())

@@ -20,10 +20,10 @@ import torch
 
 from bench.results.runfolder import METRICS, RunWriter, find_runs, read_records
 from bench.runner.resume import earlier, locate
+from ddp.checkpoint.checkpoint import find
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
-from ddp.runtime.checkpoint import find
-from ddp.runtime.codec import encode
+from ddp.process.codec import encode
 from tests.bench.conftest import Bench
 from tests.warm import PICTURES, ROOT, Warm, wait_for
 

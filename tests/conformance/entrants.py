@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 import models
+from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.data.source import TensorSource
-from ddp.runtime import forkserver
-from ddp.runtime.backends.base import load
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.norms import least_samples
-from ddp.runtime.task import Job, Task
+from ddp.engine.loop import TrainingLoop
+from ddp.process import forkserver
+from ddp.replica.norms import least_samples
+from ddp.replica.task import Job, Task
 from models.data import DataOptions
 from models.setup import Recipe
 from tests.conformance.oracle import Course, Rule
@@ -38,7 +38,7 @@ class Entrant:
     """A synchronous engine on a transport."""
 
     engine: str
-    """What `ddp.runtime.backends.base.load` knows."""
+    """What `ddp.backends.base.load` knows."""
     transport: str
     rule: Rule
     exact: int

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp.runtime.engines.torch_fsdp import FullyShardedStep
-from ddp.runtime.engines.torch_peer import TorchBackend
+from ddp.backends.torch_backend import TorchBackend
+from ddp.backends.torch_fsdp import FullyShardedStep
 
 
 class Grouped(FullyShardedStep):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ddp.runtime.engines.torch_local_sgd import LocalStep
-from ddp.runtime.engines.torch_peer import TorchBackend
+from ddp.backends.torch_backend import TorchBackend
+from ddp.backends.torch_local_sgd import LocalStep
 
 
 class EveryThird(LocalStep):

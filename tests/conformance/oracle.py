@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ddp.core.spans import Batch, Chunk
 from ddp.data.order import derive, order
-from ddp.runtime.flat import FlatState
-from ddp.runtime.task import Source, Task
+from ddp.replica.flat import FlatState
+from ddp.replica.task import Source, Task
 
 
 @dataclass(frozen=True)

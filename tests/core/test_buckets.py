@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core.buckets import Item, Launches, assign
+from ddp.gradients.buckets import Item, Launches, assign
 
 ITEMS = st.lists(st.builds(Item, st.integers(0, 40), st.sampled_from(["a", "a", "b"])), max_size=30)
 CAPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)

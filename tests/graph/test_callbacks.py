@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ddp.graph.serialized_rng import SerializedRng
-from ddp.runtime.handle import WorkerHandle
+from ddp.replica.handle import WorkerHandle
 from tests.graph.test_engine import even, play, with_dropout
 from tests.runtime import toy
 from tests.runtime.conftest import Played

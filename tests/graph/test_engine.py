@@ -23,10 +23,10 @@ from ddp.core.events import Finished, Merged, Progress, Ready, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
 from ddp.data.order import order
+from ddp.engine import elche
 from ddp.graph import engine
-from ddp.runtime.codec import decode
-from ddp.runtime.engines import elche
-from ddp.runtime.task import Job, Task
+from ddp.process.codec import decode
+from ddp.replica.task import Job, Task
 from tests.bench.streams import make_spec
 from tests.runtime import toy
 from tests.runtime.conftest import Played

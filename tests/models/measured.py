@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 import models
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DataOptions, data_set
 
 DIGITS, MNIST = data_set("digits"), data_set("mnist")

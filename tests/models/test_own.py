@@ -15,7 +15,7 @@ from torch.utils.data import StackDataset, TensorDataset
 import models
 from ddp.data import TensorSource
 from ddp.registered import Unusable
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from models.data import DATA, DataSet, Entry, data_set, prepare
 from models.parts import accuracy, cross_entropy, task_on
 from models.setup import Recipe
@@ -138,7 +138,7 @@ def test_a_mistake_in_a_users_own_data_set_names_its_line(tmp_path: Path, monkey
 def test_a_module_that_cannot_be_imported_does_not_end_the_fork_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddp.runtime import preloaded
+    from ddp.process import preloaded
 
     for name, code in (("own_raises", RAISES), ("own_exits", "raise SystemExit(1)"), ("own_sound", "")):
         (tmp_path / f"{name}.py").write_text(code)

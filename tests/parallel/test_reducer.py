@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from ddp.gradients.reducer import BucketReducer
 from ddp.parallel.group import Group
-from ddp.parallel.reducer import BucketReducer
 from tests.parallel.conftest import Together, run_together
 from tests.threads import sound
 

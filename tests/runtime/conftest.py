@@ -16,8 +16,8 @@ import torch
 
 from ddp.core.events import Evaluated, Finished
 from ddp.core.policies import POLICIES
-from ddp.runtime.engines import elche
-from ddp.runtime.task import Job, Task
+from ddp.engine import elche
+from ddp.replica.task import Job, Task
 from tests.runtime import toy
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp import WorkerHandle, record_scalar
-from ddp.runtime.task import Task, Tensors
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 
 

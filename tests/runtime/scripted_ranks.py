@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ddp.backends.base import load
+from ddp.backends.snapshot import Reducer
 from ddp.core.averaging import Averaging
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends.base import load
-from ddp.runtime.backends.cpu import Reducer
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.task import Job
+from ddp.engine.loop import TrainingLoop
+from ddp.replica.task import Job
 from tests.processes import exit_codes
 from tests.runtime import toy
 

@@ -16,12 +16,12 @@ from ddp.comm.transports.base import TransportConfig as Place
 from ddp.comm.transports.base import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.runtime.flat import FlatState
-from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.memory import TensorWatch, kinds
-from ddp.runtime.sharding.zero1 import ShardContext, Zero, Zero1
-from ddp.runtime.sharding.zero2 import Zero2
-from ddp.runtime.sharding.zero3 import Zero3
+from ddp.process.meter import Meter
+from ddp.replica.flat import FlatState
+from ddp.sharding.memory import TensorWatch, kinds
+from ddp.sharding.zero1 import ShardContext, Zero, Zero1
+from ddp.sharding.zero2 import Zero2
+from ddp.sharding.zero3 import Zero3
 from tests.processes import exit_codes
 
 KINDS: dict[str, Callable[[ShardContext], Any]] = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}

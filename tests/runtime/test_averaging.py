@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.task import Task, Tensors
+from ddp.engine.loop import TrainingLoop
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import Actor, job, moved, play_rounds, start, wander
 

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 import torch
 
+from ddp.backends import BACKENDS, allreduce
+from ddp.backends.base import load
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.core.averaging import WIRES, Averaging
 from ddp.core.commands import Average, Join
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
-from ddp.runtime.backends import BACKENDS, nccl
-from ddp.runtime.backends.base import load
-from ddp.runtime.buffers import signed
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.mean import average
-from ddp.runtime.task import Job, Task
+from ddp.engine.loop import TrainingLoop
+from ddp.replica.buffers import signed
+from ddp.replica.mean import average
+from ddp.replica.task import Job, Task
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
 from tests.runtime.test_averaging import quadratic
@@ -104,7 +104,7 @@ def missed(job: Job, rank: int) -> None:
     """Two rounds; the second one breaks on rank 1 behind its last collective, so it takes what rank 0 shares."""
     actor = Actor(job, rank, partial(wander, (3, 1)))
     backend = actor.backend
-    assert isinstance(backend, nccl.Backend)
+    assert isinstance(backend, allreduce.Backend)
     backend.join(Join(rank, 0, (0, 1), False, ""))
     backend.average(Average(rank, 0, (0, 1), True, ""), actor.train(0))
     last = Average(rank, 1, (0, 1), True, "")
@@ -181,7 +181,7 @@ def test_the_mean_is_good_to_a_few_units_in_the_last_place(count: int) -> None:
 def test_loops_are_compiled_where_nothing_can_be_kept(why: str, tmp_path: Path) -> None:
     """An installation that cannot be written, and a user without a home, or a full disk: compiled anew by each process."""
     where = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # which has none, if nobody names a folder
-    asked = "import ddp.runtime.compiled as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
+    asked = "import ddp.replica.compiled as loops, numpy as np; print(loops.excess(np.full(3, 2.0), np.ones(3), 1.0))"
     if why == "no room":
         where["NUMBA_CACHE_DIR"] = str(tmp_path)
         asked = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); {asked}"

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.events import Averaged, Evaluated
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.task import Task, Tensors
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.scripted_ranks import PLAIN_OUTER

@@ -17,16 +17,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.checkpoint import BOOKS, MODEL, Torn, find, place, publish, read, resume
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.ledger import Ledger
 from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import WindowState
-from ddp.runtime import checkpoint
-from ddp.runtime.checkpoint import BOOKS, MODEL, Torn, find, place, publish, read, resume
-from ddp.runtime.engines import elche
-from ddp.runtime.task import Job
+from ddp.engine import elche
+from ddp.replica.task import Job
 from tests.runtime import toy
 
 EVERY = {"checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends import BACKENDS
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 

@@ -13,15 +13,16 @@ import pytest
 import torch
 
 from ddp import WorkerHandle, record_scalar
+from ddp.backends import BACKENDS
 from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
 from ddp.core.summary import scalar_means, scalars_by_rank
 from ddp.data.order import order
-from ddp.runtime import loop, meter, slowdown
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.rates import Rates
-from ddp.runtime.scalars import LONGEST, MOST_NAMES, Scalars
+from ddp.engine import loop
+from ddp.process import meter, slowdown
+from ddp.replica.rates import Rates
+from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
 

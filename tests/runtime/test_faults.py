@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 import torch
 
+from ddp.backends import BACKENDS, snapshot
 from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, Exhausted, ProtocolError, RankFailed, RankLost, ReduceFailed
 from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
 from ddp.core.spans import union
-from ddp.runtime.backends import BACKENDS, cpu
-from ddp.runtime.channel import Channel
-from ddp.runtime.ranks import RankProcesses
-from ddp.runtime.task import Job
+from ddp.engine.ranks import RankProcesses
+from ddp.process.channel import Channel
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 
@@ -120,14 +120,14 @@ def test_memory_that_is_not_there_is_an_error_with_its_remedy(monkeypatch: pytes
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(Exhausted, match=r"no room for 4.0 MB of shared memory .*--shm-size"):
-        cpu._open(tmp_path, "snapshot-0", torch.float32, 1_000_000)
+        snapshot._open(tmp_path, "snapshot-0", torch.float32, 1_000_000)
 
 
 def test_an_error_of_the_reducer_is_an_error_of_the_run(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no average today")
 
-    monkeypatch.setattr(cpu, "average", broken)
+    monkeypatch.setattr(snapshot, "average", broken)
     with pytest.raises(ReduceFailed, match="no average today"):
         play("cadence", "cpu")
 
@@ -154,7 +154,7 @@ def test_time_in_which_the_parent_stood_still_is_nobodys_silence(
         at += waits.pop(0)
         return []
 
-    monkeypatch.setattr("ddp.runtime.ranks.now", lambda: at)
+    monkeypatch.setattr("ddp.engine.ranks.now", lambda: at)
     monkeypatch.setattr("multiprocessing.connection.wait", wait)
     ranks = RankProcesses(Job(toy.task, 1, 8, 0, 2, POLICIES["sync"](), "nccl", tmp_path))
     ranks._channels = {}

@@ -20,9 +20,9 @@ from ddp.core.loading import Loading
 from ddp.core.spans import measure, union
 from ddp.data import Draws, MapSource
 from ddp.data.streaming import NAME
+from ddp.engine import solo
 from ddp.graph import engine as graph
-from ddp.runtime.engines import solo
-from ddp.runtime.task import Task, Tensors
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
 

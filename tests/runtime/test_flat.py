@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.runtime.flat import FlatState
-from ddp.runtime.task import Task
+from ddp.replica.flat import FlatState
+from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 

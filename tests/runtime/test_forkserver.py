@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 
-from ddp.runtime import forkserver
+from ddp.process import forkserver
 
 MEGABYTES_8 = 1 << 21
 """Elements of float32."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.runtime.checkpoint import lay_down, part_folder
+from ddp.checkpoint.checkpoint import lay_down, part_folder
 
 
 @contextmanager

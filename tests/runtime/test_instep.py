@@ -18,10 +18,10 @@ from ddp.comm.transports.base import TransportConfig as Place
 from ddp.comm.transports.base import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.runtime.flat import FlatState
-from ddp.runtime.instep import GradientAverage
-from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.zero1 import ShardContext
+from ddp.gradients.instep import GradientAverage
+from ddp.process.meter import Meter
+from ddp.replica.flat import FlatState
+from ddp.sharding.zero1 import ShardContext
 from tests.runtime.sharded_ranks import KINDS, slices
 from tests.threads import in_threads, sound
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from ddp.backends import BACKENDS, snapshot
+from ddp.backends.snapshot import average
 from ddp.core.commands import Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.order import order
-from ddp.runtime.backends import BACKENDS, cpu
-from ddp.runtime.backends.cpu import average
-from ddp.runtime.engines import solo
-from ddp.runtime.flat import FlatState
-from ddp.runtime.flat_gradients import FlatGradients
-from ddp.runtime.loop import TrainingLoop
-from ddp.runtime.task import Job
+from ddp.engine import solo
+from ddp.engine.loop import TrainingLoop
+from ddp.gradients.flat_gradients import FlatGradients
+from ddp.replica.flat import FlatState
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
 
@@ -158,8 +158,8 @@ class Rig:
     def __init__(self, tmp_path: Path, rank: int) -> None:
         job = Job(toy.task, 1, 8, 0, 2, POLICIES["async"](), "cpu", tmp_path)
         self.loop = TrainingLoop(job, rank, lambda event: None)
-        self.reducer = cpu.Reducer(job, lambda event: None)
-        self.backend = cpu.Backend(job, rank, self.loop)
+        self.reducer = snapshot.Reducer(job, lambda event: None)
+        self.backend = snapshot.Backend(job, rank, self.loop)
         self.state = self.loop.replica.state
 
     def train(self, amount: float) -> torch.Tensor:

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from ddp.core.events import Memory
-from ddp.runtime.codec import decode
-from ddp.runtime.meter import Meter
+from ddp.process.codec import decode
+from ddp.process.meter import Meter
 
 
 def busy(device: object) -> int:

@@ -15,8 +15,8 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
-from ddp.runtime.channel import Channel
-from ddp.runtime.fault_injector import FaultInjector, LossyChannel, mishaps
+from ddp.engine.fault_injector import FaultInjector, LossyChannel, mishaps
+from ddp.process.channel import Channel
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 

@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 from torch import nn
 
+from ddp.backends import BACKENDS
 from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed
 from ddp.core.events import Merged, Progress, Ready
 from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
+from ddp.engine import ENGINES, elche, facts, solo
 from ddp.graph import engine as graph
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.engines import ENGINES, elche, facts, solo
-from ddp.runtime.norms import least_samples
+from ddp.replica.norms import least_samples
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 

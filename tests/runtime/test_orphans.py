@@ -79,7 +79,7 @@ def test_a_parent_that_is_killed_takes_stopped_processes_along(going: Process, s
 def test_without_the_kernels_word_the_fork_server_ends_stopped_ranks(warm: Warm, tmp_path: Path) -> None:
     """As on systems that have none."""
     (tmp_path / "silent.py").write_text(
-        "import sys, runpy\nfrom ddp.runtime import orphans\norphans.at_parents_end = lambda number: None\n"
+        "import sys, runpy\nfrom ddp.process import orphans\norphans.at_parents_end = lambda number: None\n"
         "from bench.__main__ import main\nsys.exit(main())\n"
     )
     process = warm.start(tmp_path, "silent.py", *GOING, env={PICTURES: "none"})

@@ -20,8 +20,8 @@ from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
-from ddp.runtime.engines import ENGINES, facts
-from ddp.runtime.task import Task, Tensors
+from ddp.engine import ENGINES, facts
+from ddp.replica.task import Task, Tensors
 from tests.bench.test_plan import planned
 from tests.runtime import toy
 from tests.runtime.conftest import Play

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.runtime.clock import now
-from ddp.runtime.operations import file_of, read
-from ddp.runtime.profiling import WARM, Profiler
+from ddp.process.clock import now
+from ddp.process.operations import file_of, read
+from ddp.process.profiling import WARM, Profiler
 
 
 def test_the_steps_of_the_window_are_recorded_on_our_clock(tmp_path: Path) -> None:

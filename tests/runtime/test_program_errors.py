@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.backends import BACKENDS
 from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Failed, Finished
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
-from ddp.runtime.backends import BACKENDS
-from ddp.runtime.handle import WorkerHandle
-from ddp.runtime.origin import origin
-from ddp.runtime.task import Task, Tensors
+from ddp.process.origin import origin
+from ddp.replica.handle import WorkerHandle
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -124,7 +124,7 @@ def test_who_is_left_alone_and_killed_did_not_raise(play: Play) -> None:
 @pytest.mark.parametrize("name", NEEDING)
 def test_a_mode_that_needs_every_rank_says_so_and_which_do_not(play: Play, name: str) -> None:
     said = rf"rank 1: its process is gone \(killed by signal 9\); {name} cannot go on without a rank; .*nccl_sync"
-    engine = importlib.import_module(f"ddp.runtime.engines.{name}")
+    engine = importlib.import_module(f"ddp.engine.{name}")
     with pytest.raises(RankLost, match=said):
         play("sync", "nccl", engine=engine, faults=(Fault(1, 2, "crash"),))
 

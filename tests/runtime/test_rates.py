@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ddp.core.policies import POLICIES
-from ddp.runtime.task import Task
+from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 

@@ -19,11 +19,11 @@ from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
+from ddp.process.codec import encode
 from ddp.remote import order
 from ddp.remote.file_mirror import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
 from ddp.remote.link import FILE, MESSAGE, message
-from ddp.runtime.codec import encode
-from ddp.runtime.task import Job
+from ddp.replica.task import Job
 from tests.runtime import toy
 
 CATALOGUE = {"toy.task": (toy.task, (float, bool))}

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from ddp.core.errors import RankLost
+from ddp.process.scratch import scratch
 from ddp.remote import agent, rendezvous
 from ddp.remote.agent import NodeAgent, Post, arrive
 from ddp.remote.file_mirror import FileMirror, from_rank
@@ -25,7 +26,6 @@ from ddp.remote.handshake import MAGIC, introduce
 from ddp.remote.link import CLOCK, ENDED, FILE, HELLO
 from ddp.remote.rendezvous import Company, RemoteRank, RendezvousServer
 from ddp.remote.wire import LinkLost
-from ddp.runtime.scratch import scratch
 from tests.runtime.loopback import KEY, RUN, for_ever
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from ddp.comm.process_lock import ProcessLock
 from ddp.comm.transports.gloo import limit_collectives
-from ddp.runtime import scratch
+from ddp.process import scratch
+from ddp.process.process_lock import ProcessLock
 
 
 def test_folders_of_ended_runs_are_removed_and_no_others(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import torch
 
 from bench.results.runfolder import read_object
 from ddp.core.errors import Exhausted
-from ddp.runtime import memory, scratch
-from ddp.runtime.ranks import RankProcesses
-from ddp.runtime.task import Job
+from ddp.engine.ranks import RankProcesses
+from ddp.process import memory, scratch
+from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.warm import PICTURES, Warm
@@ -109,7 +109,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     """Nobody knows the number of its process then: that its channel is closed ends it."""
     from multiprocessing.process import BaseProcess
 
-    from ddp.runtime.ranks import ForkedRank
+    from ddp.engine.ranks import ForkedRank
 
     begun: list[BaseProcess] = []
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ddp.runtime import slowdown
-from ddp.runtime.slowdown import Slowdown, core_wait
+from ddp.process import slowdown
+from ddp.process.slowdown import Slowdown, core_wait
 
 STEP_S = 0.001
 

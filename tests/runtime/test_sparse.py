@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from ddp.core.errors import RankFailed
 from ddp.data.order import derive, order
 from ddp.data.source import TensorSource
-from ddp.runtime.sparse import declared
-from ddp.runtime.task import Task
+from ddp.replica.sparse import declared
+from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -77,7 +77,7 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def engine(name: str) -> Any:
-    return importlib.import_module(f"ddp.runtime.engines.{name}")
+    return importlib.import_module(f"ddp.engine.{name}")
 
 
 @pytest.mark.parametrize("kind", ["layer", "bag", "function"])

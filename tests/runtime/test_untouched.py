@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.errors import RankFailed
-from ddp.runtime.task import Task, Tensors
-from ddp.runtime.untouched import Untouched
+from ddp.replica.parameter_guard import Untouched
+from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -34,7 +34,7 @@ def named(mode: tuple[str, str, str, int]) -> str:
 
 def run(play: Play, mode: tuple[str, str, str, int], task: Callable[[], Task]) -> None:
     engine, policy, backend, world_size = mode
-    where = "ddp.graph.engine" if engine == "graph" else f"ddp.runtime.engines.{engine}"
+    where = "ddp.graph.engine" if engine == "graph" else f"ddp.engine.{engine}"
     play(policy, backend, task, engine=importlib.import_module(where), world_size=world_size)
 
 

@@ -19,15 +19,15 @@ from torch import nn
 
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
-from ddp.runtime.clock import now
-from ddp.runtime.engines import ENGINES
-from ddp.runtime.flat import FlatState
-from ddp.runtime.meter import Meter
-from ddp.runtime.sharding.layout import GRAIN, Layout
-from ddp.runtime.sharding.memory import TensorWatch, kinds, sizes
-from ddp.runtime.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
-from ddp.runtime.sharding.zero1 import Zero1
-from ddp.runtime.sharding.zero2 import Zero2
+from ddp.engine import ENGINES
+from ddp.process.clock import now
+from ddp.process.meter import Meter
+from ddp.replica.flat import FlatState
+from ddp.sharding.layout import GRAIN, Layout
+from ddp.sharding.memory import TensorWatch, kinds, sizes
+from ddp.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
+from ddp.sharding.zero1 import Zero1
+from ddp.sharding.zero2 import Zero2
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 from tests.runtime.sharded_ranks import BATCH, KINDS, MODELS, Team, alone, batch, together

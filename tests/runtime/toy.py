@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.data.source import TensorSource
-from ddp.runtime.task import Task, Tensors
+from ddp.replica.task import Task, Tensors
 
 SAMPLES = 203
 

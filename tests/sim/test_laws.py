@@ -16,7 +16,7 @@ from ddp.core.coordinator import Coordinator
 from ddp.core.events import Evaluated, Merged, Progress
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
-from ddp.runtime.codec import EVENTS
+from ddp.process.codec import EVENTS
 from ddp.sim import Costs, Simulation, simulate
 from tests.sim.invariants import Invariants
 from tests.sim.strategies import costs, policies, suited, worlds

@@ -30,7 +30,7 @@ from ddp.core.events import (
     Snapshot,
 )
 from ddp.core.summary import TrainingClock
-from ddp.runtime.codec import Record
+from ddp.process.codec import Record
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

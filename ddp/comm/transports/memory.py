@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from ddp.comm import futex
-from ddp.comm.process_lock import ProcessLock, ended
 from ddp.comm.transports.arithmetic import about, reduction, told
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
-from ddp.runtime.memory import shared
+from ddp.process.memory import shared
+from ddp.process.process_lock import ProcessLock, ended
 
 LINE = 8
 """Counters in a cache line, of 8 bytes each."""

@@ -1,0 +1,29 @@
+"""`torch_ddp`: PyTorch's DistributedDataParallel. Gradients are averaged in buckets during the backward pass.
+
+Buffers are not averaged: before every forward pass all ranks take those of rank 0. Where the whole model is wanted (an
+evaluation, a checkpoint, the end) they are rank 0's as well.
+"""
+
+from __future__ import annotations
+
+from ddp.backends.step_backend import FACTS, Reducer, runner
+from ddp.backends.torch_backend import TorchBackend, TorchStep
+
+__all__ = ["FACTS", "Backend", "DistributedStep", "Reducer", "run"]
+
+
+class DistributedStep(TorchStep):
+    """Every rank has the whole model and optimizer."""
+
+    def build(self) -> None:
+        """In place: the flat state stays what the model works with."""
+        self.module = self.wrapped()
+
+
+class Backend(TorchBackend):
+    """A rank's side."""
+
+    team = DistributedStep
+
+
+run = runner("torch_ddp")

@@ -1,0 +1,101 @@
+"""`torch_fsdp`: PyTorch's fully_shard (FSDP2). Parameters, gradients and optimizer state are sliced over the ranks.
+
+The replica's model stays as it is and is what evaluations, the final state and callbacks see; training happens in a sharded
+twin of it, whose values come into the replica where the whole model is wanted. FSDP leaves buffers alone: every rank has its
+own, and the whole model has those of rank 0, as `torch_ddp` does and as is usual where rank 0 saves.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from ddp.backends.step_backend import FACTS, Reducer, runner
+from ddp.backends.torch_backend import TorchBackend, TorchStep
+
+__all__ = ["FACTS", "Backend", "FullyShardedStep", "Reducer", "run"]
+
+GROUP_ELEMENTS = 1_000_000
+"""Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
+What is left belongs to the whole model's group, which FSDP keeps from the forward to the backward pass. PyTorch leaves the
+choice to the user; its older size-based rule took 100 million."""
+
+
+class FullyShardedStep(TorchStep):
+    """Every rank has a slice of everything."""
+
+    takes_sparse = False
+    group_elements = GROUP_ELEMENTS
+
+    def build(self) -> None:
+        """The optimizer stays the same object: it moves the slices from now on."""
+        own = list(self.replica.model.parameters())
+        twin = _twin(self.replica.model)
+        mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
+        _shard(twin, mesh, self.group_elements)
+        self.module = twin
+        places: dict[Tensor, Tensor] = dict(zip(own, twin.parameters(), strict=True))
+        for group in self.replica.optimizer.param_groups:
+            group["params"] = [places[parameter] for parameter in group["params"]]
+
+    def watch(self) -> None:
+        """What autograd knows are the gathered parameters, which take their places as their group's forward pass begins."""
+        for path, module in self.module.named_modules():
+            gathers = isinstance(module, FSDPModule)
+            if gathers:
+                module.register_forward_pre_hook(partial(self._gathered, path))
+
+    def _gathered(self, path: str, module: nn.Module, args: Any) -> None:
+        self._watch.add(
+            (f"{path}.{name}".removeprefix("."), parameter)
+            for name, parameter in module.named_parameters()
+            if not isinstance(parameter, DTensor)
+        )
+
+    def assemble(self) -> None:
+        """Gather every parameter; each rank's own buffers, then rank 0's."""
+        replica = self.replica.model
+        for own, sharded in zip(replica.parameters(), self.module.parameters(), strict=True):
+            own.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
+        for buffer, trained in zip(replica.buffers(), self.module.buffers(), strict=True):
+            buffer.copy_(trained)
+        super().assemble()
+
+
+def _twin(model: nn.Module) -> nn.Module:
+    """A copy in memory of its own."""
+    twin = copy.deepcopy(model)
+    copies: dict[Tensor, Tensor] = {}
+    for module in twin.modules():
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            # Copied as a view, it would hold the memory of the whole flat state.
+            module._buffers[name] = copies.setdefault(buffer, buffer.clone())
+    return twin
+
+
+def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
+    """Groups from the inside out, the whole model last."""
+    taken: set[nn.Parameter] = set()
+    for module in [*reversed(list(root.modules())[1:]), root]:
+        mine = [parameter for parameter in module.parameters() if parameter not in taken]
+        containers = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass to gather for
+        large = sum(parameter.numel() for parameter in mine) >= group_elements and not isinstance(module, containers)
+        if module is root or large:
+            taken.update(mine)
+            fully_shard(module, mesh=mesh)
+
+
+class Backend(TorchBackend):
+    """A rank's side."""
+
+    team = FullyShardedStep
+
+
+run = runner("torch_fsdp")

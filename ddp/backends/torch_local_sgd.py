@@ -1,0 +1,78 @@
+"""`torch_local_sgd`: post-local SGD (arXiv:1808.07217) from PyTorch's parts. Replicas are averaged every few steps.
+
+For the first WARMUP steps it is `torch_ddp`; from then on every rank moves with its own gradients, and parameters are
+averaged after every PERIOD-th step. Both are the values of PyTorch's documentation. There, gradients still go through the
+host's own group; all ranks are on one host here, so that they do not (`post_local_gradient_allreduce=False`), else nothing
+would be local. The mean counts every rank alike; the optimizers' state stays with its rank. Buffers are rank 0's, as in
+`torch_ddp`. An evaluation, and the end, take the mean.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+
+from ddp.backends.step_backend import FACTS, Reducer, runner
+from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.replica.flat import swapped
+
+__all__ = ["FACTS", "Backend", "LocalStep", "Reducer", "run"]
+
+WARMUP = 100
+PERIOD = 4
+
+
+class LocalStep(TorchStep):
+    """Every rank has a replica of its own, after the warm-up."""
+
+    warmup, period = WARMUP, PERIOD
+
+    def build(self) -> None:
+        """Hook, averager and optimizer, as documented."""
+        module = self.wrapped()
+        # The last: no gradients are averaged after the warm-up.
+        state = PostLocalSGDState(None, None, self.warmup, False)  # type: ignore[no-untyped-call]
+        module.register_comm_hook(state, post_localSGD_hook)
+        averager = PeriodicModelAverager(period=self.period, warmup_steps=self.warmup)
+        self.module = module
+        self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
+        self.replica.replace_optimizer(PostLocalSGDOptimizer(self.replica.optimizer, averager))
+
+    def end(self) -> None:
+        """PyTorch has put averaged parameters elsewhere in memory: back into the flat state."""
+        for parameter, place in zip(self.replica.state.parameters, self._places, strict=True):
+            if parameter.data_ptr() != place.data_ptr():
+                place.copy_(parameter.data)
+                parameter.data = place
+        super().end()
+
+    def assemble(self) -> None:
+        """The mean of the replicas."""
+        super().assemble()
+        trained = [section.values for section in self.replica.state.sections if section.kind == "parameters"]
+        self._means = [(values, values / self.size) for values in trained]
+        for _, mean in self._means:
+            dist.all_reduce(mean)
+
+    def whole(self) -> AbstractContextManager[None]:
+        """The mean, for as long as it is wanted."""
+        return swapped(self._means)
+
+    def settle(self) -> None:
+        """The mean, for good."""
+        for values, mean in self._means:
+            values.copy_(mean)
+
+
+class Backend(TorchBackend):
+    """A rank's side."""
+
+    team = LocalStep
+
+
+run = runner("torch_local_sgd")

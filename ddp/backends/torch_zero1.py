@@ -1,0 +1,49 @@
+"""`torch_zero1`: PyTorch's ZeroRedundancyOptimizer under DistributedDataParallel. Each rank has a part of the optimizer.
+
+Gradients and buffers are as in `torch_ddp`; after its part of the step every rank broadcasts the parameters that it moved.
+The optimizer is made anew from the class, the settings and the parameter groups of the one that the task makes.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ddp.backends.step_backend import FACTS, Reducer, runner
+from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.replica.optimizers import members
+
+__all__ = ["FACTS", "Backend", "Reducer", "ZeroStep", "run"]
+
+
+class ZeroStep(TorchStep):
+    """Every rank has the whole model and a part of the optimizer's state."""
+
+    def build(self) -> None:
+        """Raises ValueError for an optimizer that cannot be made again from its settings."""
+        self.module = self.wrapped()
+        task_made = self.replica.optimizer
+        if len(members(task_made)) > 1:
+            raise ValueError(
+                "torch_zero1 shards the state of one optimizer, not of several; use torch_ddp or mode=zero1"
+            )
+        kind = type(task_made)
+        taken = inspect.signature(kind).parameters
+        settings = {name: value for name, value in task_made.defaults.items() if name in taken}
+        groups = [dict(group) for group in task_made.param_groups]
+        try:
+            self.replica.replace_optimizer(ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings))
+        except TypeError as error:
+            raise ValueError(
+                f"torch_zero1 cannot make another {kind.__name__} from its settings ({error}); use torch_ddp"
+            ) from error
+
+
+class Backend(TorchBackend):
+    """A rank's side."""
+
+    team = ZeroStep
+
+
+run = runner("torch_zero1")

@@ -1,0 +1,261 @@
+"""Checkpoints on disk: what a rank lays down, how a whole one appears, how one is found and read.
+
+    <folder>/000007/model.pt       parameters and buffers, `state_dict` among them; and what the backend keeps
+                    rank-<r>.pt    the rank's optimizer state, rates and counters
+                    books          the coordinator's books, and size and sha256 of every part (msgpack)
+
+Parts are written in `.part-000007` beside it, which is renamed once all are there; the last two are kept. One that is torn
+in spite of that (a disk that lost power) does not match its sums and is passed over. Nothing is unpickled but tensors and
+plain containers (`weights_only`). Knows neither policies nor ranks' processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from ddp import regular
+from ddp.backends.facts import world_of
+from ddp.checkpoint.books import contradiction, revived
+from ddp.checkpoint.identity import Origin, RunIdentity, origin
+from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.replica.task import Job
+
+VERSION = 5
+KEEP = 2
+LARGEST_BOOKS = 1 << 26
+"""Bytes. Ours are a few thousand."""
+LARGEST_PART = 1 << 42
+"""Bytes. Parts have the size that the books say."""
+BOOKS, MODEL = "books", "model.pt"
+File = tuple[str, int, str]
+"""(name, bytes, sha256)."""
+
+
+PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
+"""What is read back as it is, beside tensors and containers."""
+
+
+class Torn(ValueError):
+    """A checkpoint that is not whole, or not one of ours."""
+
+
+class NotPlain(ValueError):
+    """What is to be kept holds something that would not be read back."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the file `books` holds."""
+
+    version: int
+    identity: RunIdentity
+    run: str
+    """Of the job that made it."""
+    index: int
+    members: tuple[int, ...]
+    files: tuple[File, ...]
+    books: CoordinatorCheckpoint
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A whole checkpoint."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def books(self) -> CoordinatorCheckpoint:
+        """As of the average that it holds."""
+        return self.manifest.books
+
+    def part(self, rank: int) -> Path:
+        """What `rank` goes on with: its own state; that of another rank if it was lost before."""
+        return self.path / rank_file(rank if self.is_own(rank) else self.manifest.members[0])
+
+    def origin(self, rank: int | None) -> Origin:
+        """What the part that `rank` goes on with must say of itself; of None, the model's."""
+        owner = rank if rank is None or self.is_own(rank) else self.manifest.members[0]
+        return origin(self.manifest.run, self.manifest.index, owner)
+
+    def is_own(self, rank: int) -> bool:
+        """Whether that is its own state."""
+        return rank in self.manifest.members
+
+
+def rank_file(rank: int) -> str:
+    """Name of a rank's part."""
+    return f"rank-{rank}.pt"
+
+
+def part_folder(folder: Path, index: int) -> Path:
+    """Where the parts of a checkpoint are written."""
+    return folder / f".part-{index:06}"
+
+
+def place(folder: Path, index: int) -> Path:
+    """Where a whole one lies."""
+    return folder / f"{index:06}"
+
+
+def _plain(held: Any) -> Any:
+    """With Python's numbers for NumPy's, which are not read back. Raises NotPlain for what has no such form."""
+    if type(held) in (dict, OrderedDict):
+        return type(held)((key, _plain(value)) for key, value in held.items())
+    if type(held) in (list, tuple, set):
+        return type(held)(_plain(value) for value in held)
+    if isinstance(held, np.generic):
+        return held.item()
+    if isinstance(held, torch.Tensor) or type(held) in PLAIN:
+        return held
+    raise NotPlain(
+        f"the state of the optimizer holds a {type(held).__name__}, and checkpoints hold tensors, numbers, texts, and "
+        "lists, tuples, sets and dictionaries of these"
+    )
+
+
+def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
+    """Write one part; one that cannot be written whole leaves nothing. Raises OSError that names it, NotPlain."""
+    path = part_folder(folder, index) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plain = _plain(held)
+    try:
+        with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
+            torch.save(plain, file)
+        return (name, path.stat().st_size, _sha256(path))
+    except (OSError, RuntimeError) as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise _named_error(error, path) from error
+
+
+def _named_error(error: BaseException, path: Path) -> OSError:
+    """What the system said, with the file that it is about."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    if cause is None or cause.errno is None:
+        return OSError(f"{str(error).splitlines()[0]}: {path}")
+    return OSError(cause.errno, cause.strerror, str(path))
+
+
+def publish(job: Job, order: Publish) -> Path:
+    """Put a checkpoint whose parts are all there into its place, and remove those that are too old. Raises OSError."""
+    folder = job.checkpoint_folder
+    assert folder is not None
+    parts = part_folder(folder, order.index)
+    manifest = Manifest(VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.books)
+    (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
+    whole = place(folder, order.index)
+    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, as are all beyond this one
+    os.rename(parts, whole)
+    ours = [path for path in _places(folder) if (path / BOOKS).is_file()]
+    beyond = [path for path in ours if int(path.name) > order.index]
+    # The next one may be in the making.
+    off = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
+    for old in (*beyond, *ours[len(beyond) + KEEP :], *off):
+        shutil.rmtree(old, ignore_errors=True)
+    return whole
+
+
+def begin(job: Job) -> Job:
+    """The job of a run that begins now, with a name of its own. What an earlier run did not finish laying down goes."""
+    if job.run or job.checkpoints is None or job.checkpoint_folder is None:
+        return job
+    for old in _parts(job.checkpoint_folder):
+        shutil.rmtree(old, ignore_errors=True)
+    return replace(job, run=secrets.token_hex(8))
+
+
+def _places(folder: Path) -> list[Path]:
+    """Folders of checkpoints, the latest first. What else lies there is the user's."""
+    return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
+
+
+def _parts(folder: Path) -> list[Path]:
+    return _named(folder, r"\.part-\d{6,}")
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    return [path for path in folder.glob("*") if re.fullmatch(pattern, path.name, re.ASCII) and path.is_dir()]
+
+
+def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The latest checkpoint in `folder` that is whole; and a line for each one that is not."""
+    problems: list[str] = []
+    for path in _places(folder):
+        try:
+            return read(path), problems
+        except Torn as error:
+            problems.append(str(error))
+    return None, problems
+
+
+def read(place: Path) -> Checkpoint:
+    """The checkpoint in a folder. Raises Torn with one line."""
+    try:
+        manifest = msgspec.msgpack.decode(regular.content(place / BOOKS, LARGEST_BOOKS), type=Manifest)
+        if manifest.version != VERSION:
+            raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
+        _check(place, manifest)
+        for name, size, sha256 in manifest.files:
+            path = place / name
+            if regular.size(path, LARGEST_PART) != size or _sha256(path) != sha256:
+                raise Torn(f"{path}: torn, its content is not what was written")
+    except OSError as error:
+        raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Torn(f"{place / BOOKS}: not the books of a checkpoint ({error})") from error
+    return Checkpoint(place, manifest)
+
+
+def copy(checkpoint: Checkpoint, to: Path) -> None:
+    """Write the files of a checkpoint into a new folder; what else lies there stays there. Raises OSError."""
+    to.mkdir(parents=True)
+    for name in (BOOKS, *(name for name, _, _ in checkpoint.manifest.files)):
+        regular.copy(checkpoint.path / name, to / name, LARGEST_PART)
+
+
+def _check(place: Path, manifest: Manifest) -> None:
+    """Raise Torn unless the manifest can be what it claims."""
+    world, members = manifest.identity.world_size, manifest.members
+    names = sorted([MODEL, *map(rank_file, members)])
+    whole = bool(members) and members == tuple(sorted(set(members))) and 0 <= members[0] <= members[-1] < world
+    if not whole or sorted(name for name, _, _ in manifest.files) != names:
+        raise Torn(f"{place / BOOKS}: they contradict themselves (ranks and their parts)")
+    if wrong := contradiction(manifest.books, world, manifest.identity.epochs, manifest.index):
+        raise Torn(f"{place / BOOKS}: they contradict themselves ({wrong})")
+
+
+def resume(job: Job) -> Checkpoint | None:
+    """The checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another run."""
+    if job.resume is None:
+        return None
+    checkpoint = read(job.resume)
+    if said := RunIdentity.of(job).difference(checkpoint.manifest.identity):
+        raise ValueError(f"{job.resume}: {said}; go on with what it was begun with, or begin anew")
+    books = checkpoint.books
+    world = world_of(job.backend, job.world_size, books.epoch_samples, job.batch_size, job.epochs)
+    try:
+        books = revived(books, job.policy, world)
+    except ValueError as error:
+        raise Torn(f"{job.resume}: {error}") from error
+    return replace(checkpoint, manifest=replace(checkpoint.manifest, books=books))
+
+
+def _sha256(path: Path) -> str:
+    with regular.opened(path, LARGEST_PART) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

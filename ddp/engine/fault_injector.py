@@ -1,0 +1,76 @@
+"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script
+(`ddp.core.faults`).
+
+Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice. A rank without a part in
+the script has no `FaultInjector`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+from ddp.core.events import Alive
+from ddp.core.faults import Fault
+from ddp.process.channel import Channel
+from ddp.process.codec import Record
+
+
+class LossyChannel(Channel):
+    """A channel that can lose a message on the way, as a broken network would: the sender does not notice."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self._losing = 0
+
+    def lose(self) -> None:
+        """The next message that is sent will not arrive; of signs of life, others would follow."""
+        self._losing += 1
+
+    def send(self, message: Record) -> None:
+        """Send one message, or lose it. Raises PeerGone."""
+        if self._losing and not isinstance(message, Alive):
+            self._losing -= 1
+        else:
+            super().send(message)
+
+
+class FaultInjector:
+    """The faults of one rank that are still to come, by its own steps."""
+
+    def __init__(self, faults: Sequence[Fault], slow: Callable[[float], None], lose: Callable[[], None]) -> None:
+        self._faults, self._slow, self._lose = list(faults), slow, lose
+
+    def meet(self, step: int) -> None:
+        """What is to happen before step number `step` happens, once: a step that is done again is spared."""
+        for fault in [fault for fault in self._faults if fault.step == step]:
+            self._faults.remove(fault)
+            self._happen(fault)
+
+    def _happen(self, fault: Fault) -> None:
+        match fault.kind:
+            case "crash":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "stall":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case "raise":
+                raise RuntimeError(f"the fault script says so: {fault}")
+            case "slow":
+                self._slow(fault.value)
+            case "lose":
+                self._lose()
+
+
+def mishaps(
+    faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
+) -> FaultInjector | None:
+    """The part of `rank` in the script from its step number `done` on; None if it has none.
+
+    Of what happened before, a run that goes on from a checkpoint has left what lasts: the rank is as slow as it was."""
+    mine = [fault for fault in faults if fault.rank == rank]
+    for fault in mine:
+        if fault.step < done and fault.kind == "slow":
+            slow(fault.value)
+    return FaultInjector(mine, slow, lose) if mine else None

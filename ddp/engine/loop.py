@@ -1,0 +1,316 @@
+"""What a rank does with its actions: the training loop of solo and distributed runs. Owns no decision.
+
+`TrainingLoop` measures and reports; where reports go is the caller's business (a channel, or straight to the record).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.books import MOST
+from ddp.checkpoint.identity import origin
+from ddp.comm.heartbeat import Heartbeat
+from ddp.core.commands import Evaluate, Save
+from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
+from ddp.core.spans import Batch
+from ddp.core.worker import Step
+from ddp.data.order import derive
+from ddp.data.seeded import others, seed_others, set_others
+from ddp.process.clock import now
+from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
+from ddp.process.profiling import Profiler
+from ddp.process.slowdown import Slowdown
+from ddp.replica import parts
+from ddp.replica.flat import savable
+from ddp.replica.handle import WorkerHandle
+from ddp.replica.norms import least_samples
+from ddp.replica.replica import Replica
+from ddp.replica.sums import sums
+from ddp.replica.task import Job
+from ddp.tally import MODULUS
+
+REPORT_S = 0.02
+"""Progress is reported at most this often, seconds, unless the rank runs out of work."""
+ALIVE_S = 1.0
+"""A sign of life in a long evaluation, seconds."""
+LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
+
+
+def place(job: Job, rank: int) -> torch.device:
+    """CUDA where every rank of this host has a GPU of its own, or where it is asked for; else the CPU."""
+    here = job.host_ranks or job.world_size
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if job.device == "cuda" and not gpus:
+        raise ValueError("cluster.device=cuda, but torch sees no CUDA device; use cluster.device=auto or cpu")
+    if job.device == "cpu" or gpus < (1 if job.device == "cuda" else here):
+        return torch.device("cpu")
+    return torch.device("cuda", rank % here % gpus)
+
+
+class TrainingLoop:
+    """One rank's training loop."""
+
+    def __init__(
+        self, job: Job, rank: int, send: Callable[[RankEvent], None], replica: type[Replica] = Replica
+    ) -> None:
+        self.job, self.rank, self._send = job, rank, send
+        reset_peak_rss()
+        self.device = place(job, rank)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.meter = Meter(rank, job.scratch, self.device)
+        speed = job.speeds[rank] if job.speeds else 1.0
+        self.slowdown = Slowdown(speed)
+        self.heart = Heartbeat(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
+        self.replica = replica(job, self.device, self.meter, self.slowdown)
+        seed_others(derive(job.seed, "others", rank))  # each rank draws its own
+        self.steps = 0
+        """Steps since the last contribution to an average."""
+        self.samples = 0
+        self.after = -1
+        """The round of that contribution."""
+        self.total_steps = 0
+        """Steps since the start."""
+        self.version = 0
+        """Averages taken in since the start."""
+        self._begun = -1
+        """The last epoch that the callback was called for."""
+        self._stepped: float | None = None
+        """When the last step ended; None: something else was done since."""
+        self._tallied = 0
+        """What had been read of the training data when the last report was made."""
+        self._pending = _Pending(-1)
+        self._reported = now()
+        self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
+        self._held = checkpoint.resume(job)
+        if self._held is not None:
+            held = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
+            parts.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
+            before, samples = self._held.books.epoch_samples, self.replica.samples
+            if before != samples:
+                raise checkpoint.Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
+            self._note(self.replica.data.check(held.get("data")))
+        elif job.checkpoints is not None and not rank and not self.replica.data.lasting:
+            self.replica.data.kept()  # as it is before anything is trained
+
+    def ready(self, transport: str) -> None:
+        """Report that model, data and transport are there."""
+        replica, job, model = self.replica, self.job, self.replica.model
+        count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
+        about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least_samples(model)))
+
+    def train(self, step: Step) -> None:
+        """Do one step; report if the rank runs out of work, or now and then."""
+        if step.batch.epoch != self._pending.epoch:
+            self.report()
+            self._pending = _Pending(step.batch.epoch)
+            self.begin(step.batch.epoch, step.seen)
+            self.pause()
+        if self._profiler is not None and self._profiler.step():
+            self.pause()
+        # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
+        between = 0.0 if self._stepped is None else now() - self._stepped
+        loss, busy = self.replica.step(step.batch, step.seen)
+        self._stepped = now()
+        if not self.total_steps:  # a first forward pass may have made what it lacked
+            self.replica.state.check_added(self.replica.model)
+        self._pending.add(loss, step.batch.samples, between + busy)
+        self.steps += 1
+        self.total_steps += 1
+        self.version += self.replica.in_step is not None
+        self.samples += step.batch.samples
+        if step.last or now() - self._reported > REPORT_S:
+            self.report()
+
+    def expect(self, batches: Iterable[Batch]) -> None:
+        """What will be trained next, in place of what was said before."""
+        self.replica.feed.expect(batches)
+
+    def close(self) -> None:
+        """Nothing runs in the background any more."""
+        self.replica.close()
+
+    def pause(self) -> float:
+        """Something else than a step is done: the time until the next one is not training. Returns since when: the end of
+        the last step, or now if something else was done since."""
+        since, self._stepped = self._stepped, None
+        return now() if since is None else since
+
+    def begin(self, last: int, seen: float) -> None:
+        """Call the user back for the epochs up to `last` that have not begun. No slice covers it: nobody computes."""
+        replica, about = self.replica, (self.rank, self.job.world_size, self.device)
+        if (callback := replica.task.epoch_callback) is not None:
+            for epoch in range(self._begun + 1, last + 1):
+                torch.manual_seed(derive(self.job.seed, "callback", epoch))  # what it draws is the same on all ranks
+                done, rates = (self.total_steps, self.version), replica.rates
+                with rates.unchanged():
+                    callback(epoch, WorkerHandle(*about, epoch, *done, replica.model, rates, replica.fraction(seen)))
+        self.replica.state.check_added(self.replica.model)
+        self._begun = max(self._begun, last)
+
+    def report(self) -> None:
+        """Report what has been trained since the last report."""
+        self._reported = now()
+        pending = self._pending
+        if not pending.steps:
+            return
+        done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        self._send(Progress(*done, *about))
+        self._pending = _Pending(pending.epoch)
+        self.meter.tick()
+
+    def _visited(self) -> int:
+        """Tally of what was read of the training data since the last report."""
+        before, self._tallied = self._tallied, self.replica.feed.visited()
+        return (self._tallied - before) % MODULUS
+
+    def contribute(self, round: int) -> tuple[int, int]:
+        """(steps, samples) since the last contribution, which begins anew after `round`."""
+        contribution, self.after = (self.steps, self.samples), round
+        self.steps = self.samples = 0
+        return contribution
+
+    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
+        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+        self.report()
+        self.pause()
+        began = now()
+        with consensus or nullcontext():
+            samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
+            model = sums(self.replica.state.sections)
+        seconds = self.meter.add("evaluate", began) - began
+        figures = samples, _finite(loss), _finite(metric), seconds, order.part, _finite(content), model
+        self._send(Evaluated(now(), self.rank, order.epoch, *figures))
+
+    def save(
+        self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
+    ) -> Saved:
+        """Lay down this rank's part of a checkpoint, and the model that `consensus` puts in place if it is for this rank to
+        do; all ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
+        self.report()
+        began, replica, folder = now(), self.replica, self.job.checkpoint_folder
+        assert folder is not None
+        files: tuple[checkpoint.File, ...] = ()
+        error = ""
+        replica.state.gather()
+        with consensus or nullcontext():
+            try:
+                files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state(order)),)
+                if order.model:
+                    files = (
+                        *files,
+                        checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(order, kept)),
+                    )
+            except OSError as problem:
+                files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
+            except checkpoint.NotPlain as problem:
+                files, error = (), str(problem)
+        self.meter.add("checkpoint", began)
+        saved = Saved(now(), self.rank, order.index, files, error)
+        self._send(saved)
+        return saved
+
+    def _note(self, said: str) -> None:
+        self.replica.note = "; ".join(filter(None, (self.replica.note, said)))
+
+    def _state(self, order: Save) -> dict[str, Any]:
+        counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
+        own = self.replica
+        held = {"optimizer": own.optimizer.state_dict(), "settings": own.settings, "rates": own.rates.capture()}
+        of = origin(self.job.run, order.index, self.rank)
+        return {**held, "others": others(), **counters, "of": of}
+
+    def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
+        # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
+        named = {name: v.detach() for name, v in savable(self.replica.model).items() if isinstance(v, Tensor)}
+        about = {"of": origin(self.job.run, order.index, None), "data": self.replica.data.kept()}
+        return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
+
+    def restore(self, kept: Sequence[Tensor] = ()) -> None:
+        """Take over what this rank laid down for the checkpoint that the run goes on from. Raises Torn."""
+        if self._held is None:
+            return
+        part = self._held.part(self.rank)
+        model = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
+        held = parts.load(part, self._held.origin(self.rank))
+        parts.take("averages", kept, model.get("kept"))
+        try:
+            parts.load_into(self.replica.optimizer, self.replica.settings, held)
+            if self._held.is_own(self.rank):
+                set_others(held["others"])
+            if self.replica.rates.restore(held["rates"]):
+                self._note(LACKS)
+            counters = [held[name] for name in ("begun", "steps", "version")]
+            if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
+                raise ValueError(f"counters {counters}")
+            self._begun, self.total_steps, self.version = counters
+        except Exception as error:  # optimizers check what they load in their own ways, or not at all
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            raise checkpoint.Torn(
+                f"{part}: not the state of this optimizer ({said}); go on with what it was begun with, or begin anew"
+            ) from error
+
+    def _heartbeat(self) -> None:
+        if now() - self._reported > ALIVE_S:
+            self._reported = now()
+            self._send(Alive(self._reported, self.rank))
+
+    def finish(self) -> None:
+        """Say the last words; leave the final state where it is wanted."""
+        self.meter.flush()
+        if self._profiler is not None:
+            self._profiler.close()
+        if self.job.keep_state:
+            import cloudpickle  # classes of the script itself go back as they came
+
+            path = self.job.scratch / f"state-{self.rank}.pt"
+            torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
+        device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+        self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes))
+
+
+class _Pending:
+    """Training of one epoch that is not reported yet."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.steps = self.samples = 0
+        self.busy_s = 0.0
+        self._loss_sum = 0.0
+        self._losses: list[torch.Tensor] = []
+        """Of steps on a GPU, which nobody waits for before the report."""
+        self._weights: list[int] = []
+
+    def add(self, loss: torch.Tensor | None, samples: int, busy_s: float) -> None:
+        """One step more; of a small model it takes a fraction of a millisecond."""
+        self.steps += 1
+        self.samples += samples
+        self.busy_s += busy_s
+        if loss is None:
+            return
+        if loss.device.type == "cpu":
+            self._loss_sum += loss.detach().item() * samples
+        else:
+            self._losses.append(loss.detach())
+            self._weights.append(samples)
+
+    def loss_sum(self) -> float | None:
+        """Sum of the loss over samples; None if it is not finite."""
+        total = self._loss_sum
+        if self._losses:
+            losses = torch.stack(self._losses).double().cpu()
+            total += float(losses @ torch.tensor(self._weights, dtype=torch.float64))
+        return _finite(total)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

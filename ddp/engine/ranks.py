@@ -1,0 +1,179 @@
+"""The ranks' processes, seen from the parent: started from the fork server, talked to over channels, never left behind.
+
+A rank that somebody else has a process for is the same from here: a channel, and somebody who ends it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.connection
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import TracebackType
+
+from ddp.core.commands import RankCommand
+from ddp.core.errors import ProtocolError, ReduceFailed
+from ddp.core.events import Event, Lost, RankEvent, Reduced, Tick
+from ddp.engine.rank import main
+from ddp.process import forkserver
+from ddp.process.channel import Channel, PeerGone
+from ddp.process.clock import now
+from ddp.process.shortage import descriptors, enough
+from ddp.replica.task import Job, RankProcess
+
+FAREWELL_S = 2.0
+"""How long a rank that has finished may take to go."""
+
+
+class ForkedRank:
+    """A rank forked from the fork server of this process."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        context = forkserver.warm(job.preload)
+        self._ours, self._theirs = context.Pipe()
+        arguments = (job, rank, self._theirs)
+        self._process = context.Process(target=main, args=arguments, name=f"rank-{rank}", daemon=True)
+
+    def start(self) -> Connection:
+        """Milliseconds from the second on."""
+        try:
+            with forkserver.script_left_alone():
+                self._process.start()
+        except BaseException:  # it may have been forked, though nobody knows its number: the closed channel ends it
+            self._ours.close()
+            raise
+        finally:
+            self._theirs.close()
+        return self._ours
+
+    def wait(self, timeout_s: float) -> bool:
+        """True as well of one that was never started."""
+        if self._process.pid is None:
+            return True
+        self._process.join(timeout_s)
+        return not self._process.is_alive()
+
+    def kill(self) -> None:
+        """Works on a stopped process as well."""
+        if self._process.pid is not None:
+            self._process.kill()
+
+    def fate(self) -> str:
+        """By its exit code."""
+        self.wait(FAREWELL_S)
+        code = self._process.exitcode
+        if code is None:
+            return "it has hung up, though its process still runs"
+        return f"its process is gone ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
+
+
+class RankProcesses:
+    """All ranks of a run. On leaving the context every process is gone, whatever happened."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._ticked = self._left = now()
+        with enough(f"{job.world_size} ranks cannot be started"):
+            if job.elsewhere is None:
+                descriptors(job.world_size)
+            self._wake, self._bell = Pipe(duplex=False)
+        self._reduced: list[Reduced | Exception] = []
+
+    def __enter__(self) -> RankProcesses:
+        self._channels: dict[int, Channel] = {}
+        self._runners: list[RankProcess] = []
+        elsewhere = self._job.elsewhere
+        try:
+            own = self._job if elsewhere is None else elsewhere.outfit(self._job)
+            for rank in range(self._job.world_size):
+                here = elsewhere is None or rank == 0
+                with enough(f"rank {rank} cannot be started"):
+                    runner = ForkedRank(own, rank) if here or elsewhere is None else elsewhere.runner(own, rank)
+                    self._runners.append(runner)
+                    self._channels[rank] = Channel(runner.start())
+        except BaseException:
+            self._end(0.0)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(FAREWELL_S if kind is None else 0.0)
+
+    def _end(self, patience_s: float) -> None:
+        try:
+            for runner in self._runners:
+                if not runner.wait(patience_s):
+                    runner.kill()
+            for runner in self._runners:
+                runner.wait(FAREWELL_S)
+        except BaseException:  # interrupted once more
+            for runner in self._runners:
+                runner.kill()
+            raise
+        finally:
+            for channel in self._channels.values():
+                channel.close()
+            self._wake.close()
+            self._bell.close()
+
+    def reduced(self, event: Reduced | Exception) -> None:
+        """Hand in what the reducer's thread has done; wakes `events`."""
+        self._reduced.append(event)
+        self._bell.send_bytes(b".")
+
+    def send(self, command: RankCommand) -> None:
+        """Give an order. A rank that is gone will be reported by `events`."""
+        channel = self._channels.get(command.rank)
+        if channel is not None:
+            try:
+                channel.send(command)
+            except PeerGone:
+                return
+
+    def drop(self, rank: int) -> None:
+        """End a rank that the run goes on without, whatever state it is in."""
+        channel = self._channels.pop(rank, None)
+        if channel is not None:
+            channel.close()
+        self._runners[rank].kill()
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed.
+
+        A caller who was away for longer than that, or stopped in here, is told so behind all that ranks said meanwhile."""
+        came = now()
+        by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
+        events: list[Event] = []
+        for ready in multiprocessing.connection.wait([*by_connection, self._wake], timeout_s):
+            if ready is self._wake:
+                events.append(self._take_reduced())
+            else:
+                rank = by_connection[ready]  # type: ignore[index]
+                if rank in self._channels:
+                    events += self._hear(rank)
+        at = now()
+        if at - self._ticked >= timeout_s:
+            self._ticked = at
+            away = came - self._left + max(at - came - timeout_s, 0.0)
+            events.append(Tick(at, away if away > timeout_s else 0.0))
+        self._left = now()
+        return events
+
+    def _take_reduced(self) -> Reduced:
+        self._wake.recv_bytes()
+        event = self._reduced.pop(0)
+        if isinstance(event, Exception):
+            raise ReduceFailed(f"averaging the snapshots failed: {type(event).__name__}: {event}") from event
+        return event
+
+    def _hear(self, rank: int) -> list[Event]:
+        try:
+            events = self._channels[rank].receive(0.0)
+            for event in events:
+                if not isinstance(event, RankEvent) or event.rank != rank:
+                    raise ProtocolError(f"rank {rank} sent what is not for it to say: {event}")
+            return events
+        except PeerGone:
+            self._channels.pop(rank).close()
+            return [Lost(now(), rank, self._runners[rank].fate())]

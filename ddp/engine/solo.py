@@ -1,0 +1,121 @@
+"""One rank: the training loop with neither coordinator nor channel, in the calling process."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from ddp.checkpoint import checkpoint
+from ddp.core import saving
+from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
+from ddp.core.coordinator_state import Mark
+from ddp.core.errors import Diverged, Exhausted, RankFailed
+from ddp.core.events import Progress, RankEvent, Saved
+from ddp.core.spans import Batch, Chunk
+from ddp.core.worker import Step, Worker
+from ddp.engine.loop import TrainingLoop
+from ddp.process.clock import now
+from ddp.replica.task import Job
+
+Emit = Callable[[Any, float], None]
+"""Receives every event and command with its time, as it happens."""
+
+
+def publish(job: Job, order: Publish, emit: Emit) -> None:
+    """Obey, and say so; a checkpoint that cannot be put into its place is none, and the run goes on."""
+    try:
+        checkpoint.publish(job, order)
+    except OSError as error:
+        emit(Saved(now(), order.members[0], order.index, (), f"{error.strerror or error}: {error.filename}"), now())
+    else:
+        emit(order, now())
+
+
+def run(job: Job, emit: Emit) -> None:
+    """Train `job` in this process. Raises RankFailed, Diverged, Torn; KeyboardInterrupt passes through."""
+
+    def send(event: RankEvent) -> None:
+        emit(event, event.at)
+        if isinstance(event, Progress) and event.loss_sum is None:
+            raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower the learning rate")
+
+    try:
+        _train(checkpoint.begin(job), send, emit)
+    except (Diverged, Exhausted, checkpoint.Torn):
+        raise
+    except Exception as error:
+        raise RankFailed(0, f"{type(error).__name__}: {error}", traceback.format_exc()) from error
+
+
+def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
+    held = checkpoint.resume(job)
+    with closing(TrainingLoop(job, 0, send)) as loop:
+        loop.restore()
+        loop.ready("none")
+        samples = loop.replica.samples
+        books = held.books if held is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
+        _epochs(job, loop, _Saver(job, loop, emit, books), books.samples)
+        loop.finish()
+
+
+def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
+    """All that is left after `seen` samples."""
+    samples = loop.replica.samples
+    loop.expect(_ahead(job, samples, seen))
+    while seen < job.epochs * samples:
+        epoch, start = divmod(seen, samples)
+        stop = min(samples, start + (saver.left(seen) or -(-samples // job.batch_size)) * job.batch_size)
+        _run(loop, Chunk(epoch, start, stop, job.batch_size), seen)
+        seen += stop - start
+        if stop == samples:
+            loop.evaluate(Evaluate(0, epoch, part=0, parts=1, in_turn=True, reason="solo"))
+        saver.at(seen)
+
+
+def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
+    """The batches behind `seen`: one rank is granted everything."""
+    for epoch in range(seen // samples, job.epochs):
+        chunk = Chunk(epoch, max(seen - epoch * samples, 0), samples, job.batch_size)
+        yield from map(chunk.at, range(chunk.steps))
+
+
+def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> None:
+    worker = Worker().receive(Train(0, chunk, seen=seen, pace=1.0, reason="solo"))
+    while worker.lane:
+        worker, step = worker.act()
+        assert isinstance(step, Step)
+        loop.train(step)
+
+
+class _Saver:
+    """Makes the checkpoints of a run on one rank."""
+
+    def __init__(self, job: Job, loop: TrainingLoop, emit: Emit, books: CoordinatorCheckpoint) -> None:
+        self._job, self._loop, self._emit = job, loop, emit
+        self._samples, self._index = books.epoch_samples, books.saves
+        self._last = self._mark(books.samples)
+
+    def _mark(self, seen: int) -> Mark:
+        epochs, rest = divmod(seen, self._samples)
+        batch = self._job.batch_size
+        return Mark(now(), epochs, epochs * -(-self._samples // batch) + -(-rest // batch))
+
+    def left(self, seen: int) -> int | None:
+        """Steps to the next checkpoint; None: to the end of the epoch."""
+        settings = self._job.checkpoints
+        return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
+
+    def at(self, seen: int) -> None:
+        """Make one if it is time."""
+        mark = self._mark(seen)
+        reason = saving.due(self._job.checkpoints, mark, self._last, self._job.epochs)
+        if not reason:
+            return
+        ledgers = saving.begun(self._samples, seen)
+        self._last, index, self._index = mark, self._index, self._index + 1
+        books = CoordinatorCheckpoint(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
+        saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))
+        if not saved.error:
+            publish(self._job, Publish(index, (0,), saved.files, books, reason), self._emit)

@@ -1,0 +1,156 @@
+"""A rank's measurements: slices of its time, and its memory now and then.
+
+Owns the file `slices-<rank>.jsonl` in the run's scratch folder, written in pieces, so that a killed rank leaves what it
+had. Knows nothing of what the slices mean.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ddp.process.clock import now
+
+if TYPE_CHECKING:
+    import torch
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+KEEP_S = 0.1
+"""Slices are written out at least this often, seconds: what a killed rank did since is not known."""
+
+
+class Meter:
+    """Appends slices in memory (about a microsecond each) and writes them out now and then."""
+
+    def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
+        self.rank = rank
+        self._path = scratch / f"slices-{rank}.jsonl"
+        self._slices: list[_Slice] = []
+        self._written = now()
+        self._last = 0.0
+        """When the last slice ended."""
+        self._synchronize: Callable[[], None] | None = None
+        self._allocated: Callable[[], int] | None = None
+        self._use: Callable[[], float | None] = lambda: None
+        if device.type == "cuda":
+            import torch
+
+            # Work is only enqueued on a device: a slice ends when the device is done, not the host.
+            self._synchronize = torch.cuda.synchronize
+            self._allocated = partial(torch.cuda.memory_allocated, device)
+            self._use = _use(device)
+
+    def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
+        """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes. It is cut around slices that lie
+        in it: what is exchanged during a backward pass is no computing."""
+        if self._synchronize:
+            self._synchronize()
+        at = now()
+        if self._last > since:
+            self._cut(since, kind)
+            since = self._last
+        self._slices.append(_Slice(since, self.rank, kind, at - since, seq, size))
+        self._last = at
+        return at
+
+    def _cut(self, since: float, kind: str) -> None:
+        """Slices of `kind` between those that began after `since`; the rest, behind the last one, is the caller's."""
+        first = len(self._slices)
+        while first and self._slices[first - 1].at >= since:
+            first -= 1
+        at = since
+        for inner in sorted(self._slices[first:], key=lambda each: each.at):
+            if inner.at > at:
+                self._slices.append(_Slice(at, self.rank, kind, inner.at - at))
+            at = inner.at + inner.seconds
+
+    def tick(self) -> None:
+        """Write slices out if it is time."""
+        if now() - self._written > KEEP_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all slices out."""
+        rank, self._written = self.rank, now()
+        lines = _ENCODER.encode_lines(self._slices)
+        if (held := _resident()) is not None:
+            used = (self._written, rank, held, process_time(), self._on_device())
+            lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
+        try:
+            with self._path.open("ab") as file:
+                file.write(lines)
+        except OSError as error:
+            error.filename = str(self._path)  # which a full disk does not say
+            raise
+        self._slices.clear()
+
+    def _on_device(self) -> bytes:
+        """What is said of the rank's device."""
+        if self._allocated is None:
+            return b""
+        use = self._use()
+        return b',"device_bytes":%d' % self._allocated() + (b"" if use is None else b',"device_use":%r' % use)
+
+
+class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
+    """As `ddp.process.codec` writes one, ten times as fast: a small model's step has four of them and takes half a
+    millisecond."""
+
+    at: float
+    rank: int
+    kind: str
+    seconds: float
+    seq: int = 0
+    bytes: int = 0
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def _use(device: torch.device) -> Callable[[], float | None]:
+    """What asks the driver how busy a GPU is, as a part of the time. None where it cannot be asked: without NVML's bindings
+    (the extra `gpu`), or of a part of a GPU."""
+    import torch
+
+    def ask() -> float | None:
+        try:
+            return torch.cuda.utilization(device) / 100
+        except Exception:  # NVML has errors of its own; a figure for the record is worth no run
+            return None
+
+    return ask if ask() is not None else lambda: None
+
+
+def _resident() -> int | None:
+    """Resident memory of this process, bytes; some ten microseconds. None where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def reset_peak_rss() -> None:
+    """Forget the peak of what ran before in this process. Linux; elsewhere the peak is the process's own."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def peak_rss_bytes() -> int:
+    """Peak resident memory of this process."""
+    try:
+        status = Path("/proc/self/status").read_text()
+        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,33 @@
+"""What `ddp.process.profiling` leaves of a rank, as data: for those who have no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ddp import regular
+
+
+class Operation(msgspec.Struct, array_like=True):
+    """One operation on the processor."""
+
+    name: str
+    at: float
+    """Seconds on the clock of the records."""
+    seconds: float
+    thread: int
+    """As the profiler numbers them."""
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """Where those of a rank lie."""
+    return folder / f"torch-{rank}.json"
+
+
+def read(path: Path) -> list[Operation]:
+    """The operations in a file that a rank has left. Raises ValueError for what is none, OSError."""
+    try:
+        return msgspec.json.decode(regular.content(path), type=list[Operation])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: not the operations of a rank ({error})") from None

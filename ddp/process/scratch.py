@@ -1,0 +1,55 @@
+"""The folder for a run's private files: slices, snapshots, states. In memory where there is room, gone at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ddp.process.process_lock import ProcessLock, ended
+from ddp.process.shortage import enough
+
+ROOM = 1 << 30
+"""Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""
+PREFIX = "ddp-run-"
+OWNER = ".owner"
+"""A file in the folder, locked while its run lasts: containers may share the memory, and know nothing of each other's
+processes."""
+
+
+@contextmanager
+def scratch(more: int = 0) -> Iterator[Path]:
+    """A new folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises Exhausted."""
+    with enough("no folder for a run's private files"):
+        memory, disk = places()
+    roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
+    where = memory if roomy else disk
+    tidy(where)
+    prefix = f"{PREFIX}{os.getpid()}-"
+    with enough(f"no folder for a run's private files can be made in {where} (TMPDIR names another place)"):
+        made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
+    with made as folder:
+        life: ProcessLock | None = None
+        with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
+            life = ProcessLock(Path(folder) / OWNER)
+        try:
+            yield Path(folder)
+        finally:
+            if life is not None:
+                life.end()
+
+
+def places() -> tuple[Path, Path]:
+    """Where such folders are: in memory, on disk."""
+    return Path("/dev/shm"), Path(tempfile.gettempdir())
+
+
+def tidy(where: Path) -> None:
+    """Remove the folders of runs that were killed before they could do so. One without a lock may be about to get it."""
+    for left in where.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another user's
+            if ended(left / OWNER):
+                shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,271 @@
+"""One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
+
+Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what is exchanged
+inside a step comes in as a function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp.checkpoint.samedata import SameData
+from ddp.core.events import Probe
+from ddp.core.spans import Batch
+from ddp.data.batch_loader import feed
+from ddp.data.epoch_order import EpochOrder
+from ddp.data.order import derive
+from ddp.data.seeded import seed_others
+from ddp.data.source import every, move
+from ddp.gradients.instep import InStep, moved
+from ddp.process.meter import Meter
+from ddp.process.slowdown import Slowdown
+from ddp.replica.flat import FlatState
+from ddp.replica.optimizers import as_one, members
+from ddp.replica.parameter_guard import Untouched
+from ddp.replica.parts import settings
+from ddp.replica.rates import Rates
+from ddp.replica.scalars import Scalars
+from ddp.replica.task import Job, Tensors, whole_batches
+
+PATIENCE = 0.8
+"""Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
+
+
+class Replica:
+    """Builds everything from the job; raises what the task's functions raise."""
+
+    def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(derive(job.seed, "init"))
+        seed_others(derive(job.seed, "init"))  # all ranks make the same model
+        self._job, self._meter, self._slowdown = job, meter, slowdown
+        self.task = job.task()
+        self.model = _module(self.task.model()).to(device)
+        self.state = FlatState(self.model)
+        # A list: a factory may go through it more than once.
+        self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
+        held = {id(p) for p in moved(self.state, self.optimizer)}
+        self._unmoved = [p for _, p in self.state.named if id(p) not in held]
+        """Parameters that the optimizer does not have: nobody else clears their gradients."""
+        self.untouched = Untouched(self.state.named, self.optimizer)
+        self.settings = settings(self.optimizer)
+        """What the optimizer was made with."""
+        self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
+        self.scalars = Scalars()
+        self._device = device
+        self._source, evaluated = self.task.train_data(), self.task.eval_data()
+        visits = EpochOrder(job.seed, len(self._source), self.task.sampler, whole_batches(self.task.drop_last, job))
+        visits(0)  # made now, when nobody waits for it
+        patience = PATIENCE * job.deadline_s
+        self.feed, note = feed(self._source, visits, device, job.loading, self.task.augment, patience)
+        in_turn = EpochOrder(0, len(evaluated), shuffle=False)
+        self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
+        self._eval_size = len(evaluated)
+        self.data = SameData((self._source, visits, self.task.augment), (evaluated, in_turn, None))
+        self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
+        """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
+        # The general call visits every kind of device, which costs a small model's step.
+        self._seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+        self.in_step: InStep | None = None
+        """What is done together with other ranks inside a step."""
+        self.samples = len(visits)
+        self.lr = 0.0
+        self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        self.feed.close()
+        self._eval.close()
+
+    def undo(self) -> None:
+        """Take back what a step changed and recorded before its exchange broke."""
+        self.scalars.undo()
+        if self.in_step is not None:
+            self.in_step.undo()
+
+    def capture(self) -> dict[str, Any]:
+        """Parameters, buffers and optimizer state, as they are."""
+        self.state.gather()
+        return {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what another replica captured."""
+        for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
+            flat.copy_(other)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.in_step is not None:
+            self.in_step.rebase()
+
+    def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Step with another optimizer, whose parameter groups are in the same order."""
+        self.optimizer = optimizer
+        self.rates.steer(optimizer)
+
+    def some(self, samples: int) -> Tensors:
+        """A batch of so many training samples, or as many as there are."""
+        batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
+        return batch
+
+    def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
+        """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
+        meter, team, began = self._meter, self.in_step, self._slowdown.begin()
+        tensors: Tensors = self.feed.get(batch) if batch.samples else ()
+        at = meter.add("data", began)
+        self.lr = self.rates.apply(self.fraction(seen))
+        self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
+        factor = 1.0
+        if team is None:
+            self.optimizer.zero_grad(set_to_none=True)
+            for parameter in self._unmoved:
+                parameter.grad = None
+        else:
+            factor = team.begin(batch)
+        loss: Tensor | None = None
+        if batch.samples:
+            self.untouched.begin()
+            with self.scalars:
+                loss = self.task.loss(self.model if team is None else team.module, tensors)
+            self.rates.check()
+            at = meter.add("forward", at)
+            _backward(loss if factor == 1.0 else loss * factor)
+            self.untouched.end()
+            at = meter.add("backward", at)
+        elif team is not None:
+            team.idle(batch)
+        busy = 0.0
+        if team is not None:
+            at = self._slowdown.pay(at - began, meter, "gradient")
+            busy = at - began
+            team.exchange(batch)
+            began = at = self._slowdown.begin()
+        self._clip(team)
+        self.optimizer.step()
+        at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
+        busy += at - began
+        if team is not None:
+            team.end()
+        return loss, busy
+
+    def _clip(self, team: InStep | None) -> None:
+        limit = self._job.max_grad_norm
+        if limit is None:
+            return
+        if team is None:
+            torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), limit)
+        else:
+            team.clip(limit)
+
+    def probes(self) -> tuple[Probe, ...]:
+        """What collectives inside the steps did since the last call."""
+        found: list[Probe] = getattr(self.in_step, "probes", [])
+        told = tuple(found)
+        found.clear()
+        return told
+
+    def fraction(self, seen: float) -> float:
+        """The fraction of all training samples that `seen` samples are, at most 1."""
+        return min(seen / (self._job.epochs * self.samples), 1.0)
+
+    @torch.no_grad()
+    def evaluate(self, part: int, parts: int, heartbeat: Callable[[], None]) -> tuple[int, float, float, float]:
+        """Evaluate slice `part` of `parts` of the test set: (samples, sum of the loss, of the metric, of all values shown).
+
+        `heartbeat` is called after every batch.
+        """
+        size, most = self._eval_size, self.task.eval_batch
+        first, last = size * part // parts, size * (part + 1) // parts
+        batches = [Batch(0, start, min(start + most, last), 0) for start in range(first, last, most)]
+        self._eval.expect(batches)
+        training = [module for module in self.model.modules() if module.training]
+        self.model.eval()
+        loss_sum = metric_sum = content = 0.0
+        for batch in batches:
+            tensors: Tensors = self._eval.get(batch)
+            loss, metric = self.task.evaluate(self.model, tensors)
+            weight = batch.samples if self.task.means else 1
+            loss_sum += float(loss) * weight
+            metric_sum += float(metric) * weight
+            content += _content(tensors)
+            heartbeat()
+        for module in training:
+            module.training = True
+        return last - first, loss_sum, metric_sum, content
+
+
+def _module(made: Any) -> nn.Module:
+    """What the model's factory has made. Raises ValueError if it is no model."""
+    if not isinstance(made, nn.Module):
+        raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
+    return made
+
+
+def _backward(loss: Tensor) -> None:
+    """Raise ValueError for a loss whose gradient was taken already."""
+    try:
+        loss.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        if "backward through the graph a second time" in str(error):
+            raise ValueError(
+                "the step called backward() on what its loss is made of: return the loss, and leave backward, the "
+                "optimizer's step and zero_grad to the engine"
+            ) from error
+        raise
+
+
+def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
+    """What the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    if not isinstance(getattr(made, "param_groups", None), list):
+        raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
+    for part in members(made):
+        _refuse_closure(part)
+    if any("initial_lr" in group for group in made.param_groups):
+        raise ValueError(
+            "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "
+            "leave it out, and give schedule=lambda seen: factor, of the fraction seen from 0 to 1"
+        )
+    mine = {id(parameter) for _, parameter in state.named}
+    known = [id(parameter) in mine for group in made.param_groups for parameter in group["params"]]
+    if mine and not any(known):
+        raise ValueError(
+            "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
+            "factory is given"
+        )
+    if not all(known):
+        raise ValueError(
+            f"the optimizer has {known.count(False)} of {len(known)} parameters from elsewhere, which each rank would train "
+            "for itself and the result would lack: make them parameters of the model"
+        )
+    optimizer: torch.optim.Optimizer = made
+    return optimizer
+
+
+def _refuse_closure(made: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(made.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise ValueError(
+            f"{type(made).__name__} asks for the loss several times in a step, and here a step is one forward and one "
+            "backward pass: take an optimizer whose step needs no closure, such as SGD or Adam"
+        )
+
+
+def _content(batch: Any) -> float:
+    """Sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add them up."""
+    found: list[float] = []
+
+    def add(tensor: Tensor) -> Tensor:
+        real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        try:
+            found.append(float(real.sum(dtype=torch.float64)))
+        except NotImplementedError:  # nested ones, which a user's batch may have
+            found.append(math.nan)
+        return tensor
+
+    every(add, batch)
+    return sum(found)

@@ -1,0 +1,177 @@
+"""`Task`: what is trained, and `Job`: how. Everything an engine needs, nothing of the harness.
+
+Both are plain data and functions importable by name, so that they reach a rank's process by reference. Solo and distributed
+runs share a task: they differ in nothing but the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ddp.core.averaging import Averaging
+from ddp.core.checkpointing import Checkpointing
+from ddp.core.faults import Fault
+from ddp.core.loading import Loading
+from ddp.core.policies import Policy
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from ddp.data.augment import Augment
+    from ddp.data.epoch_order import Sampler
+    from ddp.replica.handle import WorkerHandle
+
+Tensors = tuple["Tensor", ...]
+
+
+class Source(Protocol):
+    """A data set that fits a rank: `len(source)` samples, gathered by index."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> Tensors:
+        """The samples at `indices` (int64, shape [n]), in that order: tensors with first dimension n, on the device."""
+        ...
+
+    def to(self, device: torch.device) -> Source:
+        """The same data on `device`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """A published set-up, ready to train."""
+
+    model: Callable[[], nn.Module]
+    """Builds the model; random initialisation comes from torch's global generator, which the engine seeds."""
+    optimizer: Callable[[list[nn.Parameter]], Any]
+    """Its learning rates are those at schedule 1.0."""
+    loss: Callable[[nn.Module, Tensors], Tensor]
+    """Mean loss over a batch, a scalar tensor with gradient."""
+    evaluate: Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
+    """(sum of the loss, sum of the metric) over the samples of a batch, or with `means` the means; scalar tensors, called
+    without gradient."""
+    train_data: Callable[[], Source]
+    eval_data: Callable[[], Source]
+    schedule: Callable[[float], float]
+    """Fraction of all training samples seen, in [0, 1] -> factor on the learning rate."""
+    eval_batch: int = 500
+    means: bool = False
+    """`evaluate` gives means over the samples of a batch, of which a user's batch need not tell how many it has."""
+    augment: Augment | None = None
+    """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
+    sampler: Sampler | None = None
+    """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.epoch_order`."""
+    drop_last: bool = False
+    """Leave out, at the end of an epoch, what makes no whole batch on every rank."""
+    epoch_callback: Callable[[int, WorkerHandle], None] | None = None
+    """Called in every rank's process before its first step of an epoch, with the epoch and the rank. A rank that trains
+    nothing of an epoch is called for it together with the next one, so every rank sees all of them in ascending order."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run."""
+
+    task: Callable[[], Task]
+    """A function importable by name (or a `functools.partial` of one) that makes the task inside a rank. Not one of
+    `__main__`, which ranks do not import."""
+    epochs: int
+    batch_size: int
+    """Samples of one step of one rank."""
+    seed: int
+    world_size: int
+    policy: Policy
+    backend: str
+    """A key of `ddp.backends.BACKENDS`."""
+    scratch: Path
+    """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
+    loading: Loading = field(default_factory=Loading)
+    """How a rank gets at its data."""
+    averaging: Averaging = field(default_factory=Averaging)
+    """What an average is made of, and what becomes of it."""
+    transport: str = "auto"
+    """What collectives go through: a key of `ddp.comm.transports.TRANSPORTS`, or `auto`: the fastest that applies."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
+    speeds: tuple[float, ...] = ()
+    """Emulated relative speed of each rank in (0, 1]; empty: as fast as it goes."""
+    lr_scale: float = 1.0
+    """Factor on every learning rate."""
+    max_grad_norm: float | None = None
+    """Gradients of a step are scaled down to this L2 norm over all parameters, if above: on each rank by itself; where
+    gradients are averaged inside the step, after that."""
+    deadline_s: float = 60.0
+    """How long a rank may be silent; a collective may last half of it."""
+    tolerate_loss: bool = True
+    """Go on without a rank that is lost; otherwise the run fails."""
+    faults: tuple[Fault, ...] = ()
+    """What goes wrong on purpose."""
+    keep_state: bool = False
+    """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
+    checkpoints: Checkpointing | None = None
+    """How often a checkpoint is made; None: never."""
+    checkpoint_folder: Path | None = None
+    """Where they are laid down; made when the first one is."""
+    run: str = ""
+    """Names this run, so that parts of its checkpoints are told from those of others. Made by the engine."""
+    resume: Path | None = None
+    """The checkpoint (a folder in such a folder) to go on from."""
+    profile_steps: int = 0
+    """Steps of each rank, after its first ones, of which torch's operations are recorded (`ddp.process.profiling`)."""
+    preload: tuple[str, ...] = ()
+    """Modules that the fork server imports once for all ranks."""
+    elsewhere: RankProvider | None = field(default=None, repr=False, compare=False)
+    """Who has the ranks but the first, in processes that were started elsewhere; None: all are forked here."""
+    meet: str = ""
+    """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
+    host_ranks: int = 0
+    """Ranks on each host; 0: all."""
+    host: int = 0
+    """Place of this host; that of the coordinator is 0."""
+    clock_shift: float = 0.0
+    """What this host's clock lacks to the coordinator's, seconds."""
+    clock_error_s: float = 0.0
+    """Most that `clock_shift` may be off."""
+
+
+class RankProcess(Protocol):
+    """The process of one rank, wherever it is."""
+
+    def start(self) -> Connection:
+        """Start it; the parent's end of its channel. Raises RankLost."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended; waits up to `timeout_s` for that."""
+        ...
+
+    def kill(self) -> None:
+        """End it, whatever state it is in; does not wait."""
+        ...
+
+    def fate(self) -> str:
+        """What became of it, once it has hung up."""
+        ...
+
+
+class RankProvider(Protocol):
+    """Who has processes for all ranks but the first."""
+
+    def outfit(self, job: Job) -> Job:
+        """The job as ranks on this host are to get it."""
+        ...
+
+    def runner(self, job: Job, rank: int) -> RankProcess:
+        """For a rank of that job."""
+        ...
+
+
+def whole_batches(drop_last: bool, job: Job) -> int:
+    """What the samples of an epoch must be a multiple of."""
+    return job.batch_size * job.world_size if drop_last else 1

@@ -1,0 +1,185 @@
+"""State dicts of a sharded model and its optimizer: whole ones, and one rank's part; between any numbers of ranks.
+
+A part knows names, shapes and stretches, so parts alone make a whole (`merge`), and a whole is cut for any number of ranks.
+Nothing is computed with a value: what comes back has the original bits.
+
+    whole = full_state_dict(sharded)            on every rank: {"model": ..., "optimizer": ...}, as torch has them
+    load_full_state_dict(sharded, whole)        at any world size, any kind of sharding
+    part = sharded_state_dict(sharded)          this rank's, no communication
+    whole = merge([part of rank 0, of rank 1, ...])
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp.comm.collectives import Collectives
+from ddp.sharding.shards import Shard, cut
+from ddp.sharding.zero1 import ShardedStep
+
+StateDict = dict[str, Any]
+
+
+def sharded_state_dict(sharded: ShardedStep) -> StateDict:
+    """What this rank owns, by name; buffers and parameters that are not trained whole where they are whole."""
+    model, optimizer = sharded.site.model, sharded.site.optimizer
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    owned: dict[str, StateDict] = {}
+    for shard in sharded.shards:
+        state = {key: _copy(value) for key, value in optimizer.state.get(shard.values, {}).items()}
+        entry = {"start": shard.start, "stop": shard.stop, "values": shard.values.detach().clone(), "state": state}
+        owned[names[shard.parameter]] = entry
+    for group in sharded.groups:
+        if not group.shared_out:
+            owned |= {names[p]: _unsharded(p) for p in group.parameters}
+    settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    return {
+        "world_size": sharded.site.world_size,
+        "rank": sharded.site.rank,
+        "shapes": {name: list(shape) for name, shape in _shapes(sharded).items()},
+        "owned": owned,
+        "rest": {name: value.detach().clone() for name, value in _rest(sharded).items()},
+        "aliases": _aliases(sharded),
+        "groups": [
+            setting | {"params": [names[p] for p in members]}
+            for setting, members in zip(settings, sharded.before, strict=True)
+        ],
+    }
+
+
+def merge(parts: Sequence[StateDict]) -> StateDict:
+    """The whole of all ranks' parts: `model` and `optimizer` as torch's state dicts. Raises ValueError if one is missing."""
+    size = parts[0]["world_size"] if parts else 0
+    ranks = sorted(part["rank"] for part in parts)
+    if not parts or ranks != list(range(size)):
+        raise ValueError(f"parts of ranks {ranks} do not make a whole of {size} ranks: give one of each")
+    shapes = {name: torch.Size(shape) for name, shape in parts[0]["shapes"].items()}
+    pieces: dict[str, list[StateDict]] = {name: [] for name in shapes}
+    for part in sorted(parts, key=lambda each: each["rank"]):
+        for name, entry in part["owned"].items():
+            if not pieces[name] or entry["start"] >= pieces[name][-1]["stop"] > 0:
+                pieces[name].append(entry)
+    model = {name: _joined([entry["values"] for entry in found], shapes[name], name) for name, found in pieces.items()}
+    model |= parts[0]["rest"]
+    model |= {alias: model[name] for alias, name in parts[0]["aliases"].items()}
+    state: dict[int, StateDict] = {}
+    groups, number = [], 0
+    for group in parts[0]["groups"]:
+        for index, name in enumerate(group["params"], number):
+            if found := [entry for entry in pieces[name] if entry["state"]]:
+                state[index] = _whole_state(found, shapes[name], name)
+        groups.append(group | {"params": list(range(number, number + len(group["params"])))})
+        number += len(group["params"])
+    return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
+
+
+def full_state_dict(sharded: ShardedStep) -> StateDict:
+    """`model` and `optimizer`, whole, on every rank; all ranks call it, between steps. Raises ExchangeBroken."""
+    buffer = io.BytesIO()
+    torch.save(sharded_state_dict(sharded), buffer)
+    site, device = sharded.site, sharded.groups[0].device
+    parts = _all(site.collectives, buffer.getvalue(), site.world_size, site.rank, device)
+    return merge([torch.load(io.BytesIO(part), weights_only=True) for part in parts])
+
+
+def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
+    """Take over a whole, of any world size and kind; all ranks call it with the same one, between steps. Raises ValueError
+    for one of another model or optimizer."""
+    optimizer, site = sharded.site.optimizer, sharded.site
+    groups = whole["optimizer"]["param_groups"]
+    if [len(group["params"]) for group in groups] != [len(members) for members in sharded.before]:
+        raise ValueError("the state dict is of an optimizer with other parameter groups: make it as it was made then")
+    site.collectives.fence()  # nobody fetches any longer what is replaced
+    with sharded.whole():
+        try:
+            site.model.load_state_dict(whole["model"])
+        except RuntimeError as error:
+            raise ValueError(f"the state dict is of another model: {error}") from error
+        sharded.reload()
+    shards = {shard.parameter: shard for shard in sharded.shards}
+    for group, held, members in zip(optimizer.param_groups, groups, sharded.before, strict=True):
+        group.update({key: value for key, value in held.items() if key != "params"})
+        for number, parameter in zip(held["params"], members, strict=True):
+            state, shard = whole["optimizer"]["state"].get(number), shards.get(parameter)
+            if shard is None:
+                continue
+            optimizer.state.pop(shard.values, None)
+            if state is not None:
+                optimizer.state[shard.values] = _placed(state, sharded.shapes[parameter], shard)
+    sharded.rebase()
+
+
+def _placed(state: StateDict, shape: torch.Size, shard: Shard) -> StateDict:
+    """The shard's part of a parameter's state, where torch would have it: counters stay on the CPU."""
+    part = cut(state, shape, shard.start, shard.stop)
+    each = {k: isinstance(v, Tensor) and v.shape == shape and k != "step" for k, v in state.items()}
+    return {key: value.to(shard.values.device) if each[key] else value for key, value in part.items()}
+
+
+def _whole_state(found: list[StateDict], shape: torch.Size, name: str) -> StateDict:
+    whole: StateDict = {}
+    for key, value in found[0]["state"].items():
+        each = (
+            isinstance(value, Tensor) and key != "step" and value.dim() == 1 and len(value) == len(found[0]["values"])
+        )
+        whole[key] = _joined([entry["state"][key] for entry in found], shape, name) if each else value
+    return whole
+
+
+def _joined(values: list[Tensor], shape: torch.Size, name: str) -> Tensor:
+    if sum(value.numel() for value in values) != shape.numel():
+        raise ValueError(f"the parts of {name} do not make a whole")
+    return torch.cat([value.reshape(-1) for value in values]).view(shape) if values else torch.empty(shape)
+
+
+def _unsharded(parameter: Tensor) -> StateDict:
+    values = parameter.detach().reshape(-1).clone()
+    return {"start": 0, "stop": values.numel(), "values": values, "state": {}}
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _shapes(sharded: ShardedStep) -> dict[str, torch.Size]:
+    return {name: sharded.shapes[parameter] for name, parameter in sharded.site.model.named_parameters()}
+
+
+def _rest(sharded: ShardedStep) -> dict[str, Tensor]:
+    """Buffers, those that are saved."""
+    saved: dict[str, Tensor] = {}
+    for prefix, module in sharded.site.model.named_modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                saved[f"{prefix}.{name}" if prefix else name] = buffer
+    return saved
+
+
+def _aliases(sharded: ShardedStep) -> dict[str, str]:
+    """Further names of shared parameters -> the first one."""
+    model = sharded.site.model
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[parameter] for name, parameter in every if first[parameter] != name}
+
+
+def _all(collectives: Collectives, mine: bytes, world_size: int, rank: int, device: torch.device) -> list[bytes]:
+    """Every rank's bytes, on every rank."""
+    sizes = torch.zeros(world_size, dtype=torch.int64, device=device)
+    sizes[rank] = len(mine)
+    collectives.all_reduce([sizes])
+    parts = []
+    for owner, size in enumerate(sizes.tolist()):
+        # Sums of one value and zeros, in eight-byte steps: exact, and any transport can do it.
+        words = torch.zeros(-(-size // 8), dtype=torch.int64)
+        if owner == rank:
+            words.view(torch.uint8)[:size] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        words = words.to(device)
+        collectives.all_reduce([words])
+        parts.append(bytes(words.cpu().view(torch.uint8)[:size].numpy().tobytes()))
+    return parts

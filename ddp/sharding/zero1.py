@@ -1,0 +1,238 @@
+"""Optimizer state in shards: gradients are summed where they are owned, the owner moves its parameters, all fetch them.
+
+Also what all three kinds of sharding share. After every step all ranks hold the same parameters, with the bits that a
+replay of all ranks' batches on one would give.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import MAX
+from ddp.core.errors import EngineError
+from ddp.core.spans import Batch
+from ddp.gradients.flat_gradients import FlatGradients
+from ddp.gradients.instep import InStep, meet_counters
+from ddp.process.clock import now
+from ddp.process.meter import Meter
+from ddp.replica.flat import FlatState
+from ddp.sharding.layout import Run
+from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
+
+
+@dataclass(frozen=True)
+class ShardContext:
+    """What sharding needs of a rank. Ranks 0 to `world_size` - 1 all build the same model."""
+
+    model: nn.Module
+    state: FlatState
+    """Of the model."""
+    optimizer: torch.optim.Optimizer
+    """Of the model's parameters; keeps its identity, and works on shards from now on."""
+    collectives: Collectives
+    meter: Meter
+    world_size: int
+    rank: int
+
+
+class Zero(InStep, Protocol):
+    """A kind of sharding."""
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Within it the model's parameters are whole on every rank. All ranks enter together."""
+        ...
+
+    def settle(self) -> None:
+        """Training is over: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
+        optimizer has its parameters again, without state: make another, or have it load what `full_state_dict` gave
+        before."""
+        ...
+
+
+class ShardedStep:
+    """What all kinds share; an `InStep`. Raises ValueError for a model that is sharded already, for an optimizer that needs
+    whole tensors, and at the first step for ranks whose models differ."""
+
+    def __init__(self, site: ShardContext) -> None:
+        self.site, self.module = site, site.model
+        self.groups: list[ShardGroup] = grouped(site.model, site.world_size, site.rank)
+        self._digest = site.state.digest()
+        claim(site.model)
+        try:
+            self._place()
+            self.before = shard_optimizer(site.optimizer, self.groups)
+        except ValueError:
+            disclaim(site.model)
+            raise
+        self.shards = [shard for group in self.groups for shard in group.shards]
+        self.shapes = {
+            p: shape for group in self.groups for p, shape in zip(group.parameters, group.shapes, strict=True)
+        }
+        """Of the whole parameters."""
+        self._met = self._torn = self._settled = False
+
+    def _place(self) -> None:
+        """Make the shards: stretches of the whole parameters, which lie where other ranks can fetch them."""
+        self.site.state.lay(self.site.collectives.transport.empty)
+        for group in self.groups:
+            if group.trained:
+                group.place(lambda parameter, start, stop, at: parameter.data.view(-1)[start:stop])
+
+    def meet(self) -> None:
+        """Before the first step: ranks must have begun with the same model. Raises ValueError."""
+        if self._torn:
+            raise EngineError("a step broke while its parameters were handed out: go on from a checkpoint")
+        if self._met:
+            return
+        mine = int(self._digest[:15], 16)
+        bounds = torch.tensor([mine, -mine], device=self.groups[0].device if self.groups else None)
+        self.site.collectives.all_reduce([bounds], MAX)
+        if bounds.tolist() != [mine, -mine]:
+            raise ValueError(
+                "ranks hold different models, so no shard fits: build the model alike on all ranks "
+                "(same seed, same code), or load the same state before sharding"
+            )
+        self._met = True
+
+    def idle(self, batch: Batch) -> None:
+        """Gradients of zero weigh nothing."""
+
+    def rebase(self) -> None:
+        """Each kind's own."""
+        raise NotImplementedError
+
+    def clip(self, limit: float) -> None:
+        """By the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
+        held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
+        own = [shard.values for shard in self.shards if id(shard.values) in held]
+        gradients = [values.grad for values in own if values.grad is not None]
+        squares = torch.zeros(1, dtype=torch.float64, device=self.groups[0].device)
+        for gradient in gradients:
+            squares += torch.linalg.vector_norm(gradient, dtype=torch.float64).square()
+        self.site.collectives.all_reduce([squares])
+        factor = limit / (float(squares.sqrt()) + 1e-6)
+        if factor < 1.0 or factor != factor:
+            for gradient in gradients:
+                gradient.mul_(factor)
+
+    def end(self) -> None:
+        """Fetch what other ranks have moved."""
+        self._torn = True  # a step that breaks here cannot be taken back
+        self._hand_out()
+        self._torn = False
+
+    def _hand_out(self) -> None:
+        fetches, collectives = self._fetches(), self.site.collectives
+        collectives.fence()
+        for wait in [collectives.fetch(flat[start:stop], flat, runs) for flat, start, stop, runs in fetches]:
+            wait()
+
+    def _fetches(self) -> list[tuple[Tensor, int, int, list[Run]]]:
+        """(flat tensor, start, stop, who owns what of it), in stretches without a gap."""
+        if not hasattr(self, "_stretches"):
+            self._stretches = [entry for flat in self.site.state.tensors for entry in self._owned(flat)]
+        return self._stretches
+
+    def _owned(self, flat: Tensor) -> list[tuple[Tensor, int, int, list[Run]]]:
+        runs: list[Run] = []
+        for group in self.groups:
+            if not group.trained or group.dtype != flat.dtype:
+                continue
+            for index, parameter in enumerate(group.parameters):
+                offset = (parameter.data_ptr() - flat.data_ptr()) // flat.element_size()
+                own = group.layout.runs(*group.layout.span(index))
+                runs += [(owner, start + offset, stop + offset) for owner, start, stop in own]
+        runs = _joined(runs)
+        gaps = [k for k, (left, right) in enumerate(pairwise(runs), 1) if left[2] != right[1]]
+        stretches = [runs[a:b] for a, b in pairwise([0, *gaps, len(runs)]) if a < b]
+        return [(flat, each[0][1], each[-1][2], each) for each in stretches]
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Between steps it always is."""
+        return nullcontext()
+
+    def reload(self) -> None:
+        """The model's whole parameters were replaced: take over what is owned. Between steps, within `whole`."""
+
+    def settle(self) -> None:
+        """See `Zero`."""
+        if self._settled:
+            return
+        self._settled = True
+        self._let_go()
+        if self._met:
+            self.site.collectives.fence()  # nobody reads here any longer what may be written anew
+        self.site.state.lay()
+        restore_optimizer(self.site.optimizer, self.before)
+        disclaim(self.module)
+
+    def _let_go(self) -> None:
+        """Gradients stay where autograd puts them."""
+        raise NotImplementedError
+
+
+def _joined(runs: list[Run]) -> list[Run]:
+    """Neighbours of one owner as one."""
+    joined: list[Run] = []
+    for owner, start, stop in runs:
+        if joined and joined[-1][0] == owner and joined[-1][2] == start:
+            joined[-1] = (owner, joined[-1][1], stop)
+        else:
+            joined.append((owner, start, stop))
+    return joined
+
+
+class Zero1(ShardedStep):
+    """Gradients are whole on every rank, as without sharding; each sums up what it owns."""
+
+    def __init__(self, site: ShardContext) -> None:
+        super().__init__(site)
+        self.gradients = FlatGradients(site.state, site.collectives.transport.empty)
+        self._sums = [(flat, self._runs(flat.dtype)) for flat in self.gradients.flats]
+
+    def _runs(self, dtype: torch.dtype) -> list[Run]:
+        """Who owns what of a flat tensor of gradients."""
+        mine = [group for group in self.groups if group.trained and group.dtype == dtype]
+        return [run for group in mine for run in group.layout.runs(0, group.layout.starts[-1])]
+
+    def begin(self, batch: Batch) -> float:
+        """The mean of a slice is weighted when it is exchanged."""
+        self.meet()
+        self.gradients.zero()
+        return 1.0
+
+    def exchange(self, batch: Batch) -> None:
+        """Gradients to their owners; buffers, and which parameters were used, to all."""
+        gradients, site = self.gradients, self.site
+        began = now()
+        gradients.pack(batch.samples / batch.total)
+        site.meter.add("copy", began)
+        for flat, runs in self._sums:
+            if runs:
+                site.collectives.reduce(flat[: runs[-1][2]], runs)
+        site.collectives.all_reduce([flat[runs[-1][2] if runs else 0 :] for flat, runs in self._sums])
+        meet_counters(batch, gradients, site.collectives)
+        began = now()
+        gradients.unpack()
+        for shard in self.shards:
+            whole = shard.parameter.grad
+            shard.values.grad = None if whole is None else whole.view(-1)[shard.start : shard.stop]
+        site.meter.add("copy", began)
+
+    def _let_go(self) -> None:
+        self.gradients.close()
+
+    def undo(self) -> None:
+        """Put the buffers back."""
+        self.gradients.undo()
+
+    def rebase(self) -> None:
+        """Changes of buffers count from here."""
+        self.gradients.rebase()

@@ -1,0 +1,272 @@
+"""Parameters in shards, too: a layer's are gathered before its forward pass and again when its backward pass asks for them,
+and let go after either; the next layer's are on their way meanwhile.
+
+How much may be gathered at a time is limited: by the largest layer's parameters in the backward pass, where as much is left
+to its gradients, and by twice that in the forward pass. So a rank never has more than its shards and one layer, parameters
+and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ddp.core.spans import Batch
+from ddp.sharding.units import ShardedLayer, Unit, units
+from ddp.sharding.zero1 import ShardContext
+from ddp.sharding.zero2 import Zero2
+
+Saved = tuple[Unit, ShardedLayer, torch.Size, tuple[int, ...], int]
+"""In place of a saved tensor: layer, block, and size, stride and offset in the block's values."""
+
+
+class Zero3(Zero2):
+    """Between steps a rank has what it owns of everything, and the buffers."""
+
+    def __init__(self, site: ShardContext) -> None:
+        super().__init__(site)
+        self._units, self._needs = units(site.model, self.groups, self._sources, self._materialize)
+        self._of = {p: unit for unit in self._units for block in unit.blocks for p in block.parameters}
+        self._largest = max((unit.bytes for unit in self._units), default=0)
+        self._parted = self._active = self._backward = self._all = False
+        self._recent: dict[Unit, None] = {}
+        """What is gathered or on its way, the latest last."""
+        self._missing: dict[Unit, int] = {}
+        self._traces: dict[bool, list[Unit]] = {False: [], True: []}
+        """The order of layers in this step's forward and backward pass."""
+        self._next: dict[tuple[bool, Unit], Unit] = {}
+        """By the step before: what was needed next."""
+        self._packing = ExitStack()
+        """In a step, from its beginning on: what autograd saves of a layer must not keep it, nor outlive it."""
+        self._handles: list[Any] = []
+        self._hook()
+
+    @staticmethod
+    def _most(largest: int) -> int:
+        """Gradients that wait are beside a layer's own: they are to be few."""
+        return largest // 8
+
+    def _place(self) -> None:
+        self._sources: list[Tensor] = []
+        for number, group in enumerate(self.groups):
+            most = max(group.layout.length(rank) for rank in range(self.site.world_size))
+            source = self.site.collectives.transport.empty(f"shard{number}", most, group.dtype)
+            self._sources.append(source)
+
+            def lie(parameter: nn.Parameter, start: int, stop: int, at: int, source: Tensor = source) -> Tensor:
+                return source[at : at + stop - start].copy_(parameter.data.reshape(-1)[start:stop])
+
+            group.place(lie)
+
+    def _hook(self) -> None:
+        for module, needed in self._needs.items():
+            self._handles += [
+                module.register_forward_pre_hook(partial(self._before, needed)),
+                module.register_forward_hook(partial(self._after, needed), always_call=True),
+            ]
+        for parameter in self.site.state.parameters:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(self._arrived))  # type: ignore[no-untyped-call]
+
+    # What happens in a step.
+
+    def begin(self, batch: Batch) -> float:
+        """Layers come one by one, unless there is a rank without samples: it could not take part in that."""
+        factor = super().begin(batch)
+        if not self._parted:
+            self._part()
+        self._active, self._backward = True, False
+        self._all = batch.idles
+        self._missing = {unit: len(unit.trained) for unit in self._units}
+        self._traces = {False: [], True: []}
+        for unit in self._units if self._all else ():
+            self._gather(unit)
+        self._packing.enter_context(saved_tensors_hooks(self._pack, self._unpack))
+        return factor
+
+    def exchange(self, batch: Batch) -> None:
+        """As in `zero2`; no layer is needed any more."""
+        self._packing.close()
+        self._stop()
+        for backward, trace in self._traces.items():
+            self._next |= {(backward, unit): other for unit, other in pairwise(trace)}
+        super().exchange(batch)
+
+    def _stop(self) -> None:
+        self._active = self._backward = self._all = False
+        for unit in list(self._recent):
+            self._free(unit)
+
+    def _hand_out(self) -> None:
+        self.site.collectives.fence()
+
+    def undo(self) -> None:
+        """Put the buffers back, and let go of what is gathered."""
+        self._packing.close()
+        for unit in list(self._recent):
+            unit.waits.clear()
+        self._stop()
+        super().undo()
+
+    # Layers come and go.
+
+    def _before(self, needed: list[Unit], module: nn.Module, args: Any) -> None:
+        if not self._parted:
+            return
+        for unit in needed:
+            if not self._active:
+                raise ValueError(_outside(unit.name))
+            self._need(unit)
+            unit.pins += 1
+
+    def _after(self, needed: list[Unit], module: nn.Module, args: Any, out: Any) -> None:
+        for unit in needed if self._active else ():
+            unit.pins = max(unit.pins - 1, 0)
+            if not unit.pins and not self._backward and not self._all:
+                self._free(unit)
+
+    def _materialize(self, parameter: nn.Parameter) -> None:
+        """A parameter is used without its module's forward pass."""
+        unit = self._of[parameter]
+        if not self._active:
+            raise ValueError(_outside(unit.name))
+        self._need(unit)
+
+    def _pack(self, tensor: Tensor) -> Tensor | Saved:
+        address = tensor.untyped_storage().data_ptr()
+        for unit in self._recent:
+            for block in unit.blocks:
+                if unit.here and block.values is not None and block.values.data_ptr() == address:
+                    if tensor.dtype != block.values.dtype:
+                        return tensor
+                    return unit, block, tensor.shape, tensor.stride(), int(tensor.storage_offset())
+        return tensor
+
+    def _unpack(self, saved: Tensor | Saved) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        unit, block, shape, stride, offset = saved
+        if not self._active:
+            raise ValueError(_outside(unit.name))
+        self._backward = True
+        self._need(unit)
+        assert block.values is not None
+        return block.values.as_strided(shape, stride, offset)
+
+    def _arrived(self, parameter: nn.Parameter) -> None:
+        unit = self._of[parameter]
+        self._backward = True
+        self._missing[unit] -= 1
+        if not self._missing[unit] and not self._all:
+            self._free(unit)
+
+    def _need(self, unit: Unit) -> None:
+        """Have a layer here, and begin to gather the one behind it, as far as there is room."""
+        self._gather(unit)
+        trace = self._traces[self._backward]
+        if not trace or trace[-1] is not unit:
+            trace.append(unit)
+        if self._all:
+            return
+        limit = self._largest if self._backward else 2 * self._largest
+        for other in [other for other in self._recent if other is not unit and not other.pins]:
+            if sum(held.bytes for held in self._recent) > limit:
+                self._free(other)
+        after = self._next.get((self._backward, unit))
+        if after is not None and sum(held.bytes for held in self._recent) + after.bytes <= limit and not after.held:
+            self._start(after)
+
+    def _gather(self, unit: Unit) -> None:
+        if not unit.here:
+            if not unit.held:
+                self._start(unit)
+            unit.finish()
+        self._recent.pop(unit, None)
+        self._recent[unit] = None
+
+    def _start(self, unit: Unit) -> None:
+        self._recent[unit] = None
+        unit.start(self.site.collectives.fetch)
+
+    def _free(self, unit: Unit) -> None:
+        self._recent.pop(unit, None)
+        unit.free()
+
+    # The whole model.
+
+    def _part(self) -> None:
+        """From now on parameters are here only when they are needed."""
+        for unit in self._units:
+            unit.free()
+        self.site.state.part()
+        self._parted = True
+
+    def meet(self) -> None:
+        """Also see to it that what all begin with can be fetched."""
+        met = self._met
+        super().meet()
+        if not met:
+            self.site.collectives.fence()
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is changed of parameters within it is lost without `reload`."""
+        if not self._parted:
+            yield
+            return
+        self._assemble()
+        try:
+            yield
+        finally:
+            self._part()
+
+    def _assemble(self) -> None:
+        if self._active:
+            raise ValueError("the model cannot be made whole in the middle of a step: do it before or after")
+        for unit in self._units:
+            unit.restore()
+        self._parted = False
+        self.site.state.lay(fill=False)
+        for unit in self._units:
+            for block in unit.blocks:
+                whole = torch.empty(block.elements, dtype=block.source.dtype, device=block.source.device)
+                self.site.collectives.fetch(whole, block.source, block.runs)()
+                views = torch.split(whole, [shape.numel() for shape in block.shapes])
+                for parameter, view, shape in zip(block.parameters, views, block.shapes, strict=True):
+                    parameter.data.copy_(view.view(shape))
+
+    def reload(self) -> None:
+        """Shards as the whole parameters are now; others can fetch them."""
+        self.site.collectives.fence()
+        for shard in self.shards:
+            shard.values.data.copy_(shard.parameter.data.reshape(-1)[shard.start : shard.stop])
+        self.site.collectives.fence()
+
+    def gathered(self) -> list[Tensor]:
+        """What lives of parameters beside those that can be used: shards, and what is on its way."""
+        blocks = [block.values for unit in self._recent for block in unit.blocks]
+        return [*self._sources, *(values for values in blocks if values is not None)]
+
+    def settle(self) -> None:
+        """See `Zero`."""
+        if self._parted:
+            self._assemble()
+        super().settle()
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        for handle in self._handles:
+            handle.remove()
+
+
+def _outside(name: str) -> str:
+    return (
+        f"the parameters of {name} lie in shards outside a training step: use them within `with sharded.whole():`, "
+        "which all ranks enter together, or after `settle()`"
+    )
