@@ -18,7 +18,7 @@ from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
-from ddp.core.policies.sync import Sync
+from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import facts
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
@@ -125,7 +125,9 @@ def _coordinator(run: Run, at: float) -> Coordinator:
         tolerate_loss=config.cluster.tolerate_loss if paired else False,
         checkpoints=config.checkpoint,
     )
-    return Coordinator.start(make_policy(config.policy["name"], settings) if paired else Sync(), world, at)
+    return Coordinator.start(
+        make_policy(config.policy["name"], settings) if paired else POLICIES[EVERY_STEP](), world, at
+    )
 
 
 def _unlike(number: int, given: Any, recorded: Any) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
+from ddp.core.policies import meets_every_step
 from ddp.engine import facts
 from ddp.replica.task import Job
 from ddp.settings import (
@@ -171,7 +172,7 @@ def check_paths(config: Config) -> None:
 
 def check_faults(job: Job, engine: str, policy: str, samples: int) -> None:
     """Whether the steps come at which something is to go wrong, in epochs of so many `samples`."""
-    alike = "policy" not in facts(engine).made_of or policy == "sync"
+    alike = "policy" not in facts(engine).made_of or meets_every_step(policy)
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
 
 

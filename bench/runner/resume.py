@@ -26,6 +26,7 @@ from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
+from ddp.core.policies import DEFAULT
 from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -197,7 +198,7 @@ def configured_again(saved: dict[str, Any], folder: Path) -> Config:
 
 def _policy(said: Any) -> dict[str, Any]:
     """As in a configuration; a run on one rank has none."""
-    policy = {"name": "cadence"} if said is None else msgspec.convert(said, dict[str, Any])
+    policy = {"name": DEFAULT} if said is None else msgspec.convert(said, dict[str, Any])
     return policy | {"name": msgspec.convert(policy["name"], str)}
 
 

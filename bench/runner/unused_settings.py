@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from bench.runner.config import Config
+from ddp.core.policies import meets_every_step
 from ddp.engine import facts
 
 
@@ -29,7 +30,7 @@ def _with_backend(name: str) -> Callable[[Config], bool]:
 
 
 def _in_step(config: Config) -> bool:
-    return _with_backend("nccl")(config) and config.policy["name"] == "sync"
+    return _with_backend("nccl")(config) and meets_every_step(config.policy["name"])
 
 
 def _one_process(config: Config) -> bool:

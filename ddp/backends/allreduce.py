@@ -7,6 +7,7 @@ float32). A narrower wire carries the differences to the last average, which all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -78,16 +79,16 @@ class Backend:
         """Read what was shared, and do with it what the others did."""
         began, replica = now(), self._loop.replica
         held = torch.load(self._shared(round), map_location=self._loop.device)
-        divergence: float | None = 0.0
+        apart: tuple[float | None, float | None] = (0.0, 0.0)
         if "wire" in held:
             self._buffer[0].copy_(held["wire"][0])
             self._total.fill_(1.0)  # whoever shares has divided by it already
             self._counted = held["counters"]
-            divergence = self._take()
+            apart = self._take()
         else:
             replica.restore(held)
         size = replica.state.bytes
-        return AverageResult(self._loop.meter.add("copy", began, size=size) - began, size, divergence)
+        return AverageResult(self._loop.meter.add("copy", began, size=size) - began, size, apart[0], distance=apart[1])
 
     def _shared(self, round: int) -> Path:
         return self._job.scratch / f"shared-{round}.pt"
@@ -126,10 +127,12 @@ class Backend:
             more, sent = self._collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
-        divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
+        divergence, distance = (
+            self._take() if float(self._total) else (0.0, 0.0)
+        )  # else nobody trained since the last average
         after = sums(replica.state.sections) if told else ()
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, before, after, after)
+        return AverageResult(seconds, size, divergence, before, after, after, distance)
 
     def _make_wire(self) -> None:
         """One tensor for all sections, and behind them the weight where it is exact there."""
@@ -144,8 +147,8 @@ class Backend:
         """What is worked on at a time: on the CPU what its cache holds."""
         return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
 
-    def _take(self) -> float | None:
-        """Take over the average that the wire holds; returns the divergence."""
+    def _take(self) -> tuple[float | None, float | None]:
+        """Take over the average that the wire holds; return the divergence and the squared distance to it."""
         elastic = self._job.averaging.elastic
         total = float(self._total) if self._exact else 1.0
         norm = change = 0.0
@@ -176,7 +179,7 @@ class Backend:
             counter.copy_(highest)
         self._inner.scatter()
         self._averaged = True
-        return ratio(change, norm)
+        return ratio(change, norm), change if math.isfinite(change) else None
 
     def snapshot(self, round: int) -> Sums:
         """Never asked for: this backend blocks."""

@@ -20,7 +20,7 @@ from ddp.backends.transport import transport_of
 from ddp.comm.collectives import Collectives
 from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
-from ddp.core.policies.sync import Sync
+from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import facts
 from ddp.gradients.instep import InStep
 from ddp.replica.task import Job
@@ -44,7 +44,7 @@ def runner(name: str) -> Callable[[Job, Emit], None]:
         asked = job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)
         if asked and not facts(name).checkpoints:
             raise ValueError(f"{name} makes no checkpoints and cannot go on from one")
-        elche.run(replace(job, policy=Sync(), backend=name, tolerate_loss=False), emit)
+        elche.run(replace(job, policy=POLICIES[EVERY_STEP](), backend=name, tolerate_loss=False), emit)
 
     return run
 
