@@ -101,7 +101,7 @@ def _report(arguments: list[str]) -> int:
             return Exit.REFUSED
         out = asked.out or Path("reports") / asked.path.resolve().name
         beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
-        print(write_report(asked.path, out, found=found, **beside))
+        print(write_report(asked.path, out, tree=found, **beside))
     return Exit.OK
 
 

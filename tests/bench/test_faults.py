@@ -20,12 +20,12 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, json_schema
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace, write_timeline
-from bench.timeline.trace import violations
 from bench.validate import validate
 from ddp.core import commands, events
 from ddp.core.faults import parse
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
+from tests.bench.trace_rules import body_of, violations
 
 SPEC = make_spec("nccl_cadence", 3, faults=(parse("1@40:crash"),), epochs=6)
 
@@ -181,7 +181,7 @@ def test_the_command_brings_the_faults_back(tmp_path: Path) -> None:
 
 def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
     records = bereft()
-    trace = make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED))
     marks = [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"]
     assert "Drop: silent for 2.1 s" in marks
     assert "went on without rank 1" in marks
