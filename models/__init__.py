@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from ddp.registered import member
 
+if __name__ != "bench.models":
+    raise ImportError("the models are the package bench.models, which this folder is a part of: import that")
+
 if TYPE_CHECKING:
     from bench.models.setup import Recipe, Setup
     from ddp.replica.task import Task
