@@ -8,8 +8,6 @@ ROOT = Path(__file__).resolve().parents[2]
 """The source tree, or where it is installed."""
 CONF = ROOT / "conf"
 """Hydra's groups."""
-MODES = CONF / "mode"
-"""A preset for each mode."""
 BASELINES = ROOT / "baselines"
 """The committed references."""
 METRICS_SCHEMA = ROOT / "bench" / "metrics.schema.json"
