@@ -22,12 +22,11 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from bench.base.places import CONF
 from bench.base.usage import UsageError
+from bench.models import MODELS
 from bench.results.runfolder import Run
 from bench.runner.config_checks import world_size_of
-from bench.runner.plan import mode_name
-from ddp.engine import facts
+from bench.runner.modes import engine_of, mode_name
 from ddp.settings import known
-from models import MODELS
 
 WAY = ("mode", "engine", "policy", "backend")
 """Groups that make a way of training."""
@@ -113,7 +112,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     points = [
         ExperimentPoint(model, mode, world_size_of(size, engine), seed)
         for seed, model, (mode, engine), size in product(seeds, models, modes, sizes)
-        if len(sizes) == 1 or size is None or facts(engine).fits(size)
+        if len(sizes) == 1 or size is None or engine_of(engine).fits(size)
     ]
     further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
     return [point for point in dict.fromkeys(points) for _ in range(further)]

@@ -9,7 +9,7 @@ import msgspec
 
 from bench.results.runfolder import CONFIG, read_object
 from bench.results.schema import MOST_RANKS
-from bench.runner.plan import mode_name
+from bench.runner.modes import mode_name
 from bench.runner.spec import RunSpec
 
 

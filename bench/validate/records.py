@@ -39,8 +39,8 @@ class Records:
     evaluated: list[Evaluated] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
 
-    def brought(self) -> dict[int, dict[int, Snapshot | Averaged]]:
-        """Return round -> rank -> what says what it brought in: its snapshot where it made one, else its answer."""
+    def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
+        """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
         rounds: dict[int, dict[int, Snapshot | Averaged]] = {}
         for event in self.snapshots or self.averaged:
             rounds.setdefault(event.round, {})[event.rank] = event
