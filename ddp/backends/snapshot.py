@@ -17,14 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddp.backends.base import AverageResult
-from ddp.backends.facts import BackendFacts
-from ddp.core.commands import Average, Join, Reduce
+from ddp.backends.base import AverageResult, RankContext
+from ddp.core.commands import Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.process.clock import now
 from ddp.process.memory import shared
@@ -36,12 +35,6 @@ from ddp.replica.outer import Outer, outer, precise
 from ddp.replica.sums import due, sums
 from ddp.replica.task import Job
 
-if TYPE_CHECKING:
-    from ddp.engine.loop import TrainingLoop
-    from ddp.gradients.instep import InStep
-    from ddp.replica.replica import Replica
-
-FACTS = BackendFacts(blocking=False, in_step=False)
 NOBODY = "average"
 """Stands in a file's name where a rank's number does."""
 
@@ -63,10 +56,9 @@ def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
 class Backend:
     """A rank's side: its own snapshot, and the average that all read."""
 
-    facts = FACTS
     transport = "memory"
 
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self._loop, self._apart, self._applied = loop, job.averaging.apart, False
         self._inner = InnerOptimizer(loop.replica.optimizer, job.averaging)
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
@@ -84,26 +76,6 @@ class Backend:
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
 
-    def join(self, order: Join) -> None:
-        """Never asked for: snapshots need no group."""
-        raise AssertionError("snapshots need no group")
-
-    def share(self, round: int) -> None:
-        """Never asked for: no round is missed, the average lies there for all."""
-        raise AssertionError("the average lies there for all")
-
-    def adopt(self, round: int) -> AverageResult:
-        """Never asked for."""
-        raise AssertionError("the average lies there for all")
-
-    def in_step(self, replica: Replica) -> InStep:
-        """Never asked for: snapshots cannot be exchanged inside a step."""
-        raise AssertionError("this backend does nothing inside steps")
-
-    def average(self, order: Average, samples: int) -> AverageResult:
-        """Never asked for: this backend does not block."""
-        raise AssertionError("a non-blocking backend has no collective")
-
     def snapshot(self, round: int) -> Sums:
         """Copy the replica to shared memory."""
         began = now()
@@ -111,9 +83,9 @@ class Backend:
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
-        brought = sums(self._sections) if due(round) else ()
+        before = sums(self._sections) if due(round) else ()
         self._loop.meter.add("copy", began, size=self._bytes)
-        return brought
+        return before
 
     def apply(self, round: int, exact: bool) -> AverageResult:
         """Add what the average changed; counters take the maximum.
@@ -123,7 +95,7 @@ class Backend:
         began = now()
         self._loop.replica.state.gather()
         told = due(round)
-        brought, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
+        before, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -134,10 +106,10 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        divergence, became = float(self._divergence), sums(self._sections) if told else ()
+        divergence, after = float(self._divergence), sums(self._sections) if told else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         known = divergence if math.isfinite(divergence) else None
-        return AverageResult(seconds, 2 * self._bytes, known, brought, became, average)
+        return AverageResult(seconds, 2 * self._bytes, known, before, after, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
