@@ -10,12 +10,13 @@ from pathlib import Path
 
 from bench.base.style import styled
 from bench.base.usage import reason
+from bench.base.writing import write_text
 from bench.report import html, markdown
 from bench.report.page import Page
 from bench.report.planned import planned
 from bench.report.sections import SECTIONS
 from bench.results.cells import Cell, cells
-from bench.results.runfolder import find_runs, write_text
+from bench.results.runfolder import find_runs
 from bench.validate import Tree, judge_cells
 from bench.validate.legible import sound
 from bench.validate.library import Library, load

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.base.writing import write_text
 from bench.results.analysis.idle import gaps
 from bench.results.analysis.stream import RunRecords, sort
-from bench.results.runfolder import write_text
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
 from ddp import regular
