@@ -27,8 +27,8 @@ from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, reason, usage
 from bench.models.setup import Recipe
 from bench.runner.config import Config
+from bench.runner.modes import engine_of
 from ddp.core.errors import EngineError, ProtocolError, RankLost
-from ddp.engine import facts
 from ddp.process.orphans import at_parents_end
 from ddp.remote.handshake import shared_key
 from ddp.remote.secret import opened, own_key, seal
@@ -115,7 +115,7 @@ class Machines:
         """The configuration with torchrun's world size. Raises UsageError where the two contradict each other, RankLost if
         torchrun's store is gone."""
         place, cluster = self.seat, config.cluster
-        if facts(config.engine.name).one_process:
+        if engine_of(config.engine.name).one_process:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without torchrun")
         if config.world_size not in (None, place.world_size):
             raise UsageError(
