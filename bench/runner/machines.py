@@ -1,7 +1,7 @@
 """The command under torchrun: which process it is, and what that means. The one place that knows torchrun.
 
 The process of rank 0 is the command as ever; all others are node agents (`ddp.remote`), which need none of its words:
-they are told at torchrun's store where rank 0 listens, or that it does not. See docs/machines.md.
+they are told at torchrun's store where rank 0 listens, or that it does not. See docs/reference/machines.md.
 """
 
 from __future__ import annotations
