@@ -28,8 +28,8 @@ import torch
 
 from ddp import regular
 from ddp.backends import world_of
-from ddp.checkpoint.books import contradiction, revived
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
+from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.replica.task import Job
 
@@ -129,11 +129,11 @@ def _plain(held: Any) -> Any:
     )
 
 
-def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
+def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
     """Write one part; one that cannot be written whole leaves nothing. Raises OSError that names it, NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain = _plain(held)
+    plain = _plain(part)
     try:
         with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
             torch.save(plain, file)

@@ -124,6 +124,26 @@ def as_one(made: Any) -> Any:
     return made[0] if len(made) == 1 else Several(made)
 
 
+Settings = list[dict[str, Any]]
+"""What an optimizer was made with, by parameter group."""
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """Return the settings of an optimizer that has just been made, but for its rates, which are no part of its state here
+    (`Rates`). Not read off a state: there some optimizers keep what they have counted so far."""
+    return [{key: _chosen(group[key]) for key in group.keys() - {"params", "lr"}} for group in optimizer.param_groups]
+
+
+def _chosen(value: Any) -> Any:
+    """Return what a user may have chosen, in a form that nobody changes: numbers, texts, and these in a row. None for what
+    else optimizers keep in their groups, such as tensors to work in."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_chosen, value))
+    if isinstance(value, Tensor):
+        return None if value.ndim else value.item()
+    return value if isinstance(value, (int, float, str)) else None
+
+
 def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:
     """Return the optimizers that it is made of: itself, or several."""
     return optimizer.parts if isinstance(optimizer, Several) else (optimizer,)

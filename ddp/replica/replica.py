@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.checkpoint.samedata import SameData
 from ddp.core.events import Probe
 from ddp.core.spans import Batch
+from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
@@ -27,15 +27,18 @@ from ddp.gradients.instep import InStep, moved
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import FlatState
-from ddp.replica.optimizers import as_one, members
+from ddp.replica.optimizers import as_one, members, settings_of
 from ddp.replica.parameter_guard import Untouched
-from ddp.replica.parts import settings
 from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Tensors, whole_batches
 
 PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
+
+
+DataSource = tuple[Any, EpochOrder, Augment | None]
+"""Samples, their order, and what is made of a batch."""
 
 
 class Replica:
@@ -55,7 +58,7 @@ class Replica:
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
         self.untouched = Untouched(self.state.named, self.optimizer)
-        self.settings = settings(self.optimizer)
+        self.settings = settings_of(self.optimizer)
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
@@ -68,7 +71,8 @@ class Replica:
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
-        self.data = SameData((self._source, visits, self.task.augment), (evaluated, in_turn, None))
+        self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
+        """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
         """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
         # The general call visits every kind of device, which costs a small model's step.
@@ -83,6 +87,10 @@ class Replica:
         """Nothing is read any more."""
         self.feed.close()
         self._eval.close()
+
+    def add_note(self, text: str) -> None:
+        """Add to the note, if there is anything to add."""
+        self.note = "; ".join(filter(None, (self.note, text)))
 
     def undo(self) -> None:
         """Take back what a step changed and recorded before its exchange broke."""
