@@ -36,7 +36,8 @@ def modules() -> dict[str, ast.Module]:
 
 
 def _dotted(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"bench.{name}" if file.is_relative_to(ROOT / "models") else name
 
 
 def imports(tree: ast.Module) -> set[str]:
