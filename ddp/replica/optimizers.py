@@ -22,11 +22,11 @@ class Several:
 
     @property
     def state(self) -> MutableMapping[Any, Any]:
-        """What all of them keep, by parameter."""
+        """The states that all of them keep, by parameter."""
         return _States(self.parts)
 
     def step(self) -> None:
-        """One step of each."""
+        """Take one step with each."""
         for part in self.parts:
             part.step()
 
@@ -36,7 +36,7 @@ class Several:
             part.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """In the form that one optimizer of all groups would give; what else each of them has, under `more`."""
+        """Return the state in the form of one optimizer of all groups; what else each of them has, under `more`."""
         whole: dict[str, Any] = {"state": {}, "param_groups": [], "more": []}
         first = 0
         for part in self.parts:

@@ -1,8 +1,7 @@
 """One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
 
-Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what is exchanged
-inside a step comes in as a function.
-"""
+Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what they exchange
+inside a step is an `InStep`."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ DataSource = tuple[Any, EpochOrder, Augment | None]
 
 
 class Replica:
-    """Builds everything from the job; raises what the task's functions raise."""
+    """A replica, built from the job. Raises what the task's functions raise."""
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
@@ -84,7 +83,7 @@ class Replica:
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop reading data."""
         self.feed.close()
         self._eval.close()
 
@@ -99,7 +98,7 @@ class Replica:
             self.in_step.undo()
 
     def capture(self) -> dict[str, Any]:
-        """Parameters, buffers and optimizer state, as they are."""
+        """Return parameters, buffers and optimizer state, as they are."""
         self.state.gather()
         return {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
 
@@ -115,12 +114,12 @@ class Replica:
         self.rates.steer(optimizer)
 
     def some(self, samples: int) -> Tensors:
-        """A batch of so many training samples, or as many as there are."""
+        """Return a batch of so many training samples, or as many as there are."""
         batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
         return batch
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
-        """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
+        """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
         tensors: Tensors = self.feed.get(batch) if batch.samples else ()
         at = meter.add("data", began)
@@ -169,14 +168,14 @@ class Replica:
             team.clip(limit)
 
     def probes(self) -> tuple[Probe, ...]:
-        """What collectives inside the steps did since the last call."""
+        """Return what collectives inside the steps did since the last call."""
         found: list[Probe] = getattr(self.in_step, "probes", [])
         told = tuple(found)
         found.clear()
         return told
 
     def fraction(self, seen: float) -> float:
-        """The fraction of all training samples that `seen` samples are, at most 1."""
+        """Return the fraction of all training samples that `seen` samples are, at most 1."""
         return min(seen / (self._job.epochs * self.samples), 1.0)
 
     @torch.no_grad()
@@ -206,7 +205,7 @@ class Replica:
 
 
 def _module(made: Any) -> nn.Module:
-    """What the model's factory has made. Raises ValueError if it is no model."""
+    """Return what the model's factory has made. Raises ValueError if it is no model."""
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
     return made
@@ -226,7 +225,7 @@ def _backward(loss: Tensor) -> None:
 
 
 def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
-    """What the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    """Return what the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
     if not isinstance(getattr(made, "param_groups", None), list):
         raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
     for part in members(made):
@@ -262,7 +261,8 @@ def _refuse_closure(made: torch.optim.Optimizer) -> None:
 
 
 def _content(batch: Any) -> float:
-    """Sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add them up."""
+    """Return the sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add
+    them up."""
     found: list[float] = []
 
     def add(tensor: Tensor) -> Tensor:
