@@ -25,8 +25,7 @@ from bench.base.usage import UsageError
 from bench.models import MODELS
 from bench.results.runfolder import Run
 from bench.runner.config_checks import world_size_of
-from bench.runner.plan import mode_name
-from ddp.engine import facts
+from bench.runner.modes import engine_of, mode_name
 from ddp.settings import known
 
 WAY = ("mode", "engine", "policy", "backend")
@@ -122,7 +121,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
             seed,
         )
         for seed, model, way, size in product(seeds, models, ways, sizes)
-        if len(sizes) == 1 or size is None or facts(way.engine.name).fits(size)
+        if len(sizes) == 1 or size is None or engine_of(way.engine.name).fits(size)
     ]
     further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
     return [point for point in dict.fromkeys(points) for _ in range(further)]

@@ -177,7 +177,7 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
 
     try:
         with usage():
-            run = member("engine", engine, ENGINES[engine], "run")
+            run = member("engine", engine, ENGINES[engine].module, "run")
         with short_collections():
             run(job, emit)
         interrupts.check()

@@ -21,10 +21,10 @@ from bench.base.exitcodes import Exit
 from bench.base.hosts import interface_of, on_loopback
 from bench.base.usage import UsageError, usage
 from bench.runner.config import Config
+from bench.runner.modes import engine_of
 from bench.runner.node import serve
 from bench.runner.seat import CATALOGUE, Seat, open_store
 from ddp.core.errors import ProtocolError, RankLost
-from ddp.engine import facts
 from ddp.remote.secret import opened, seal
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Machines:
 
         Raise UsageError where the two contradict each other, RankLost if torchrun's store is gone."""
         place, cluster = self.seat, config.cluster
-        if facts(config.engine.name).one_process:
+        if engine_of(config.engine.name).one_process:
             raise UsageError(f"mode={config.engine.name} trains in one process: start it without torchrun")
         if config.world_size not in (None, place.world_size):
             started = f"torchrun has started {place.world_size} processes"

@@ -34,10 +34,10 @@ from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from bench.runner.config import Config, typed
 from bench.runner.config_checks import Machine, check_faults, check_paths
+from bench.runner.modes import engine_of
 from bench.runner.plan import RunPlan, plan
 from bench.runner.unused_settings import moot
 from ddp.core.errors import EngineError
-from ddp.engine import facts
 from ddp.process.clock import now
 from ddp.registered import blamed
 from ddp.suggest import unknown
@@ -281,7 +281,7 @@ def make_plan(
     name = config.model.name
     if name not in MODELS:
         raise UsageError(unknown("model", name, MODELS))
-    if not facts(config.engine.name).one_process and config.world_size != 1:
+    if not engine_of(config.engine.name).one_process and config.world_size != 1:
         from ddp.process import forkserver
 
         forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import
@@ -303,5 +303,5 @@ def make_plan(
             task = ready.job.task()
             task.model()  # which may refuse the data, or its depth
         if ready.job.faults:
-            check_faults(ready.job, config.engine.name, config.policy["name"], len(task.train_data()))
+            check_faults(ready.job, config.mode, len(task.train_data()))
     return ready

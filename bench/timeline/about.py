@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from bench.results.runfolder import CONFIG, read_object
 from bench.results.schema import MOST_RANKS
-from bench.runner.plan import mode_name
+from bench.runner.modes import mode_name
 
 
 class Named(Protocol):

@@ -17,14 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddp.backends.base import AverageResult
-from ddp.backends.facts import BackendFacts
-from ddp.core.commands import Average, Join, Reduce
+from ddp.backends.base import AverageResult, RankContext
+from ddp.core.commands import Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.process.clock import now
 from ddp.process.memory import shared
@@ -36,12 +35,6 @@ from ddp.replica.outer import Outer, outer, precise
 from ddp.replica.sums import due, sums
 from ddp.replica.task import Job
 
-if TYPE_CHECKING:
-    from ddp.engine.loop import TrainingLoop
-    from ddp.gradients.instep import InStep
-    from ddp.replica.replica import Replica
-
-FACTS = BackendFacts(blocking=False, in_step=False)
 NOBODY = "average"
 """Stands in a file's name where a rank's number does."""
 
@@ -63,10 +56,9 @@ def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
 class Backend:
     """A rank's side: its own snapshot, and the average that all read."""
 
-    facts = FACTS
     transport = "memory"
 
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self._loop, self._apart, self._applied = loop, job.averaging.apart, False
         self._inner = InnerOptimizer(loop.replica.optimizer, job.averaging)
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
@@ -83,26 +75,6 @@ class Backend:
             # The outer optimizer steps from the initial parameters: the same bits from all ranks.
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
-
-    def join(self, order: Join) -> None:
-        """Never asked for: snapshots need no group."""
-        raise AssertionError("snapshots need no group")
-
-    def share(self, round: int) -> None:
-        """Never asked for: no round is missed, the average lies there for all."""
-        raise AssertionError("the average lies there for all")
-
-    def adopt(self, round: int) -> AverageResult:
-        """Never asked for."""
-        raise AssertionError("the average lies there for all")
-
-    def in_step(self, replica: Replica) -> InStep:
-        """Never asked for: snapshots cannot be exchanged inside a step."""
-        raise AssertionError("this backend does nothing inside steps")
-
-    def average(self, order: Average, samples: int) -> AverageResult:
-        """Never asked for: this backend does not block."""
-        raise AssertionError("a non-blocking backend has no collective")
 
     def snapshot(self, round: int) -> Sums:
         """Copy the replica to shared memory."""

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp.backends.step_backend import StepBackend
+from ddp.backends.base import GroupBackend, RankContext
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.comm.transports.gloo import limit_collectives
 from ddp.core.commands import Join
@@ -29,7 +29,6 @@ from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
-    from ddp.engine.loop import TrainingLoop
     from ddp.replica.replica import Replica
 
 BEATS = 3
@@ -39,17 +38,17 @@ IDLE = 2
 """Samples of weight zero: a norm over the batch cannot do with one."""
 
 
-class TorchBackend(StepBackend):
+class TorchBackend(GroupBackend):
     """A rank's side. Engines say which team it is in."""
 
-    team: type[TorchStep]
+    step_type: type[TorchStep]
 
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         library = "nccl" if loop.device.type == "cuda" else "gloo"
         if job.transport not in ("auto", library):
             raise ValueError(f"cluster.transport={job.transport}: PyTorch's engines use {library} here; use auto")
         super().__init__(replace(job, transport=library), rank, loop)
-        if loop.device.type == "cuda" or not self.team.takes_sparse:
+        if loop.device.type == "cuda" or not self.step_type.takes_sparse:
             sparse.refuse(sparse.declared(loop.replica.model), job.backend)
         self._joined = False
         self.steps: TorchStep | None = None
@@ -66,7 +65,7 @@ class TorchBackend(StepBackend):
 
     def in_step(self, replica: Replica) -> TorchStep:
         """What happens inside a step."""
-        self.steps = self.team(replica, self.job, self.loop)
+        self.steps = self.step_type(replica, self.job, self.loop)
         return self.steps
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
@@ -92,7 +91,7 @@ class TorchStep:
     takes_sparse = True
     """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
 
-    def __init__(self, replica: Replica, job: Job, loop: TrainingLoop) -> None:
+    def __init__(self, replica: Replica, job: Job, loop: RankContext) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
@@ -146,10 +145,6 @@ class TorchStep:
         if self._inside:
             self._inside = False
             self._heart.__exit__(None, None, None)
-
-    def rebase(self) -> None:
-        """Never asked for: replicas are not shared."""
-        raise AssertionError("a lost rank ends the run")
 
     def assemble(self) -> None:
         """Bring the values of the whole model together. All ranks at once."""

@@ -6,10 +6,7 @@ evaluation, a checkpoint, the end) they are rank 0's as well.
 
 from __future__ import annotations
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-
-__all__ = ["FACTS", "Backend", "DistributedStep", "Reducer", "run"]
 
 
 class DistributedStep(TorchStep):
@@ -23,7 +20,4 @@ class DistributedStep(TorchStep):
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = DistributedStep
-
-
-run = runner("torch_ddp")
+    step_type = DistributedStep

@@ -17,10 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-
-__all__ = ["FACTS", "Backend", "FullyShardedStep", "Reducer", "run"]
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
@@ -95,7 +92,4 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = FullyShardedStep
-
-
-run = runner("torch_fsdp")
+    step_type = FullyShardedStep

@@ -17,11 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import PostLocalSGDOptimizer
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.replica.flat import swapped
-
-__all__ = ["FACTS", "Backend", "LocalStep", "Reducer", "run"]
 
 WARMUP = 100
 PERIOD = 4
@@ -72,7 +69,4 @@ class LocalStep(TorchStep):
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = LocalStep
-
-
-run = runner("torch_local_sgd")
+    step_type = LocalStep

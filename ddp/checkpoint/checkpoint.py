@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from ddp import regular
-from ddp.backends.facts import world_of
+from ddp.backends import world_of
 from ddp.checkpoint.books import contradiction, revived
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
 from ddp.core.commands import CoordinatorCheckpoint, Publish

@@ -100,8 +100,6 @@ class Replica:
         for flat, other in zip(self.state.tensors, state["tensors"], strict=True):
             flat.copy_(other)
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.in_step is not None:
-            self.in_step.rebase()
 
     def replace_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Step with another optimizer, whose parameter groups are in the same order."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.samedata import SameData
 from ddp.core.checkpointing import MOST, UNITS, Checkpointing
@@ -181,7 +181,7 @@ class Trainer:
             seed=whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
             policy=make_policy(policy, settings),
-            backend=known("backend", backend, BACKENDS),
+            backend=known("backend", backend, paired_backends()),
             loading=_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,

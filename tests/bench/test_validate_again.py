@@ -17,7 +17,7 @@ from bench.results.replay import Unfit, deviation
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records, write_text
 from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
-from ddp.backends.facts import world_of
+from ddp.backends import world_of
 from ddp.core.commands import Abort
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES, Policy

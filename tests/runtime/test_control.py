@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ddp import WorkerHandle, record_scalar
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
@@ -26,7 +26,7 @@ from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
 def by_hand(initial: dict[str, torch.Tensor], samples: int, size: int, limit: float) -> dict[str, torch.Tensor]:
