@@ -15,7 +15,6 @@ PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
 LONGER = {
     "bench/results/runfolder.py": 343,
-    "bench/runner/run.py": 307,
     "ddp/core/coordinator.py": 303,
     "ddp/core/events.py": 348,
     "ddp/core/rounds.py": 310,
