@@ -63,7 +63,8 @@ def _run(arguments: list[str]) -> int:
     from bench.runner.run import run
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from bench.runner.machines import attended, seat
+        from bench.runner.machines import attended
+        from bench.runner.seat import seat
 
         place = seat(os.environ)
         if place is not None:

@@ -71,7 +71,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     spec, launched = plan.spec, now()
     env, git, load_before = environment.describe(), environment.source(), environment.usage()
     with usage():
-        writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
+        writer = RunWriter(*spec.key)
     job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
         _write_plan(writer.path, plan)
