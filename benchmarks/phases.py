@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddp.core.phases import TABLE, Input, Phase
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "architecture.md"
 BEGIN, END = "<!-- phases of a round: python -m benchmarks.phases --write -->", "<!-- end of the phases -->"
 
 

@@ -53,10 +53,6 @@ class InStep(Protocol):
         """Take back what a step changed before its exchange broke."""
         ...
 
-    def rebase(self) -> None:
-        """Parameters and buffers were replaced from outside."""
-        ...
-
 
 def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """What `optimizer` moves, in the model's order."""

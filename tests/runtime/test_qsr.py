@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from ddp.backends import BACKENDS
-from ddp.backends.facts import world_of
+from ddp.backends import paired_backends, world_of
 from ddp.core.commands import Plan
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Event, RoundClosed
@@ -25,7 +24,7 @@ def test_at_a_constant_rate_it_is_a_cadence_of_fixed_length(play):
     assert rule.digests == fixed.digests
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_to_the_same_events_both_give_the_same_commands(play, backend):
     played = play("qsr", backend, options=RULE)
     heard = [record for record in played.records if isinstance(record, Event)]
@@ -41,7 +40,7 @@ def test_to_the_same_events_both_give_the_same_commands(play, backend):
     assert len([record for record in outputs[0] if isinstance(record, RoundClosed)]) > 4
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_policies_see_rate_samples_loss_and_spread(play, backend):
     task = partial(toy.task, lr=0.2, schedule=toy.rising_schedule)
     played = play("qsr", backend, task, options={"base": 2, "alpha": 0.01}, epochs=3)
