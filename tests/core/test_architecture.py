@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ddp.core.policies import POLICIES
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
@@ -65,3 +67,23 @@ def test_a_file_holds_one_idea(package: str) -> None:
     assert {name: count for name, count in lines.items() if count > LONGER.get(name, LONGEST)} == {}
     shrunk = {name for name in LONGER if name in lines and lines[name] <= LONGEST}
     assert shrunk == set(), "take them out of LONGER"
+
+
+METRICS_SYNC = ("bench/results/analyze.py", "sync")
+"""A section of `metrics.json` that is called so."""
+
+
+def test_policies_are_named_in_their_own_rooms_only() -> None:
+    """A new policy is one file and one line: nobody else knows which there are. Words of documentation are free."""
+    named, imported = set(), set()
+    for name, tree in modules().items():
+        if name.startswith("ddp.core.policies"):
+            continue
+        place = f"{name.replace('.', '/')}.py"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in POLICIES:
+                named.add((place, node.value))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddp.core.policies."):
+                imported.add((place, node.module))
+    assert named == {METRICS_SYNC}
+    assert imported == set()
