@@ -43,7 +43,7 @@ class Guard(Protocol):
     def __init__(self, threshold: float) -> None: ...
 
     def start(self) -> Any:
-        """The state before the first average."""
+        """Return the state before the first average."""
         ...
 
     def update(self, state: Any, report: Report) -> tuple[Any, GuardDecision]:

@@ -39,11 +39,11 @@ class GrowthGuard:
     threshold: float = 0.05
 
     def start(self) -> Trend:
-        """No divergence yet."""
+        """Return a trend without a divergence."""
         return Trend()
 
     def update(self, state: Trend, report: Report) -> tuple[Trend, GuardDecision]:
-        """After a nudge the guard begins anew: what comes next is measured on shorter windows."""
+        """Judge the growth. After a nudge the guard begins anew: what comes next is measured on shorter windows."""
         if report.divergence < NOISE_FLOOR or not report.k_max:
             return Trend(), STABLE
         if not state.last:
