@@ -15,10 +15,8 @@ class Report:
 
     divergence: float
     """Largest of the ranks' ||own - average|| / ||average||."""
-    k_used: int
-    """Steps of all ranks that went in."""
-    k_max: int
-    """Most steps of one rank that went in."""
+    steps: int
+    """Most steps of one rank that entered the average."""
 
 
 @dataclass(frozen=True, slots=True)
