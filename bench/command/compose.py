@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from hydra import compose as hydra_compose
@@ -40,8 +40,8 @@ def compose(
     leave_out: Callable[[str], None],
     ahead: bool = True,
 ) -> None:
-    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, or `leave_out` with a line on it
-    where it is a point of a sweep that is no run (`bench.command.sweep`). Raises UsageError, also for a sweep without a run.
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each; `leave_out` with a line on each
+    point of a sweep that is no run (`bench.command.sweep`). Raise UsageError, also for a sweep without a run.
 
     `ahead`: all points are composed before the first job as well, so that a bad one is refused before anything is trained.
     It takes as long again (0.1 s a point): leave it out where jobs train nothing, or where all is known to compose.
@@ -50,15 +50,15 @@ def compose(
     version.setbase("1.3")
     parser = get_args_parser()
     arguments = [in_our_words(word) for word in arguments]
-    asked = _read_flags(parser, arguments)
-    asked.overrides = [readable(word) for word in asked.overrides]
-    words, jobs, others = tuple(asked.overrides), 0, 0
+    options = _read_flags(parser, arguments)
+    options.overrides = [readable(override) for override in options.overrides]
+    overrides, jobs, others = tuple(options.overrides), 0, 0
 
     def point(composed: DictConfig) -> None:
         nonlocal jobs, others
         hydra = HydraConfig.get()
         swept = hydra.mode is RunMode.MULTIRUN
-        why = sweep.left_out(composed, words, hydra.sweeper.params or {}) if swept else None
+        why = sweep.left_out(composed, overrides, hydra.sweeper.params or {}) if swept else None
         if why is None:
             jobs += 1
             job(composed)
@@ -73,59 +73,58 @@ def compose(
             for word in arguments:
                 if word.startswith("="):
                     raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
-            for word in words:
-                if problem := beyond(word) or nameless(word):
+            for override in overrides:
+                if problem := beyond(override) or nameless(override):
                     raise UsageError(problem)
-            with _as_they_come(not ahead):
-                _run_hydra(asked, parser, point, str(CONF), "config")
-            if not jobs and not (asked.cfg or asked.info or asked.shell_completion):
-                raise UsageError("nothing to run: all of the sweep is left out" if others else _emptiness(words))
+            with nullcontext() if ahead else _as_they_come():
+                _run_hydra(options, parser, point, str(CONF), "config")
+            if not jobs and not (options.cfg or options.info or options.shell_completion):
+                raise UsageError("nothing to run: all of the sweep is left out" if others else _emptiness(overrides))
         except (HydraException, OmegaConfBaseException) as error:
-            raise UsageError(complain(_beneath(error, words), verbs)) from error
+            raise UsageError(complain(_beneath(error, overrides), verbs)) from error
 
 
 @contextmanager
-def _as_they_come(so: bool) -> Iterator[None]:
-    """If `so`, Hydra's sweeper composes a point right before its job only. It has no setting for that."""
-    kept = Sweeper.validate_batch_is_legal
+def _as_they_come() -> Iterator[None]:
+    """Have Hydra's sweeper compose a point right before its job only. It has no setting for that."""
+    original = Sweeper.validate_batch_is_legal
+    Sweeper.validate_batch_is_legal = lambda self, batch: None  # type: ignore[method-assign]
     try:
-        if so:
-            Sweeper.validate_batch_is_legal = lambda self, batch: None  # type: ignore[method-assign]
         yield
     finally:
-        Sweeper.validate_batch_is_legal = kept  # type: ignore[method-assign]
+        Sweeper.validate_batch_is_legal = original  # type: ignore[method-assign]
 
 
 @contextmanager
 def composing(conf: Path = CONF) -> Iterator[Callable[[list[str]], DictConfig]]:
-    """What composes the overrides that it is given, with Hydra's own settings, and runs nothing. Raises UsageError."""
+    """Yield what composes overrides, with Hydra's own settings, and runs nothing. Raise UsageError."""
     register()
     try:
         with initialize_config_dir(str(conf.resolve()), version_base="1.3"):
-            yield lambda words: hydra_compose("config", overrides=words, return_hydra_config=True)
+            yield lambda overrides: hydra_compose("config", overrides=overrides, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(complain(error)) from error
 
 
-def _emptiness(words: tuple[str, ...]) -> str:
-    """Which part of a sweep without a point has no values."""
-    chosen = [word for word in words if word.startswith("experiment=")]
+def _emptiness(overrides: tuple[str, ...]) -> str:
+    """Say which part of a sweep without a point has no values."""
+    experiment = [override for override in overrides if override.startswith("experiment=")]
     with composing() as composed:
-        params = composed(chosen).hydra.sweeper.params or {}
-        found = sweep.empty(words, params, GlobalHydra.instance().config_loader())
-    return f"nothing to run: no values in {', '.join(found)}" if found else "nothing to run: the sweep is empty"
+        params = composed(experiment).hydra.sweeper.params or {}
+        parts = sweep.empty(overrides, params, GlobalHydra.instance().config_loader())
+    return f"nothing to run: no values in {', '.join(parts)}" if parts else "nothing to run: the sweep is empty"
 
 
-def _beneath(error: Exception, words: tuple[str, ...]) -> Exception:
-    """What keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not compose
-    for a single run, an experiment with a mistake too."""
+def _beneath(error: Exception, overrides: tuple[str, ...]) -> Exception:
+    """Return what keeps several values from being composed as a sweep, if that is what is wrong: Hydra takes what does not
+    compose for a single run, an experiment with a mistake too."""
     if not names_several(error):
         return error
     with initialize_config_dir(str(CONF), version_base="1.3"):
         hydra = GlobalHydra.instance().hydra
         assert hydra is not None
         try:
-            hydra.compose_config("config", list(words), RunMode.MULTIRUN, validate_sweep_overrides=False)
+            hydra.compose_config("config", list(overrides), RunMode.MULTIRUN, validate_sweep_overrides=False)
         except (HydraException, OmegaConfBaseException) as deeper:
             return deeper
     return error
@@ -136,14 +135,14 @@ def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argpar
         raise UsageError(f"{message} (see --help)")
 
     parser.error = refuse  # type: ignore[method-assign, assignment]
-    asked, strange = parser.parse_known_intermixed_args(arguments)
+    options, strange = parser.parse_known_intermixed_args(arguments)
     if strange:
         raise UsageError(unknown("option", strange[0].partition("=")[0], parser._option_string_actions))
-    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(asked, flag)]
+    modes = [flag for flag in ("run", "cfg", "multirun", "info", "shell_completion") if getattr(options, flag)]
     if len(modes) > 1:
         raise UsageError(f"only one of --{', --'.join(modes)} at a time")
-    if asked.multirun and not asked.overrides:
+    if options.multirun and not options.overrides:
         raise UsageError("-m alone varies nothing: say what to vary, as in -m mode=solo,nccl_cadence seed=0,1,2")
-    if asked.resolve and not (asked.cfg or asked.help):
+    if options.resolve and not (options.cfg or options.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
-    return asked
+    return options

@@ -24,11 +24,8 @@ def examine() -> None:
     """Print the findings."""
     gloo, memory = _gloo(), _memory()
     checks = (*_basics(), gloo, memory, *_data())
-    print(
-        tabulate(
-            [(name, "no" if problem else "yes", problem or found) for name, problem, found in checks], tablefmt="plain"
-        )
-    )
+    findings = [(name, "no" if problem else "yes", problem or found) for name, problem, found in checks]
+    print(tabulate(findings, tablefmt="plain"))
     print("\nmodes by world size:")
     rows = _modes({"cpu": memory[1], "nccl": gloo[1]} | _step_backends(gloo[1]))
     print(tabulate(rows, headers=("", *map(str, WORLD_SIZES)), tablefmt="plain", disable_numparse=True))
@@ -52,13 +49,9 @@ def _gpus() -> Check:
 
     count = torch.cuda.device_count()
     if not count:
-        seen = environment.gpus()
-        why = (
-            f"the driver shows {', '.join(seen)}, but this torch cannot use them"
-            if seen
-            else "none; ranks train on the CPU"
-        )
-        return ("gpus, nccl", why, "")
+        seen = ", ".join(environment.gpus())
+        unusable = f"the driver shows {seen}, but this torch cannot use them"
+        return ("gpus, nccl", unusable if seen else "none; ranks train on the CPU", "")
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     return ("gpus, nccl", None if torch.distributed.is_nccl_available() else "torch without NCCL", names)
 

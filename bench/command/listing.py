@@ -26,7 +26,7 @@ _ENDS = (".", "!", "?")
 
 
 def presets(group: str) -> dict[str, str]:
-    """Names and comments of the presets in `conf/<group>`."""
+    """Return names and comments of the presets in `conf/<group>`."""
     files = sorted((CONF / group).glob("*.yaml"))
     return {file.stem: _comment(file.read_text(encoding="utf-8")) for file in files}
 
@@ -37,26 +37,18 @@ def _comment(text: str) -> str:
 
 
 def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
-    """First line of each module's docstring, read without importing it; of one that is broken, what is wrong."""
+    """Return the first line of each module's docstring, read without importing it; of a broken one, what is wrong."""
     found: dict[str, str] = {}
     for name, module in registry.items():
         try:
             with blamed(kind, name, module):
-                found[name] = _summary(_docstring(module), name)
+                file = origin(module)
+                if file is None:
+                    raise ModuleNotFoundError(name=module)
+                found[name] = _summary(ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or "", name)
         except Unusable as error:
-            found[name] = _broken(error)
+            found[name] = f"cannot be used: {error}"
     return found
-
-
-def _docstring(module: str) -> str:
-    file = origin(module)
-    if file is None:
-        raise ModuleNotFoundError(name=module)
-    return ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or ""
-
-
-def _broken(error: Unusable) -> str:
-    return f"cannot be used: {error}"
 
 
 def _policies() -> dict[str, str]:
@@ -87,7 +79,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _summary(text: str, name: str) -> str:
-    """Without the name that many a docstring begins with."""
+    """Return the sentence without the name that many a docstring begins with."""
     return _sentences(text.strip().removeprefix(f"`{name}`: "))
 
 
@@ -106,7 +98,7 @@ def _recipes() -> dict[str, str]:
         try:
             setup = load(model)
         except Unusable as error:
-            found[model] = _broken(error)
+            found[model] = f"cannot be used: {error}"
             continue
         for name, recipe in setup.recipes.items():
             found[f"{model}: {name}"] = (

@@ -16,31 +16,32 @@ from omegaconf import DictConfig, OmegaConf
 from bench.runner.modes import engine_of
 
 
-def left_out(composed: DictConfig, words: Sequence[str], params: Mapping[str, str]) -> str | None:
-    """Why this point of a sweep is no run; None if it is one. `words`: the overrides of the command line; `params`: what an
+def left_out(composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> str | None:
+    """Return why this point of a sweep is no run; None if it is one. `overrides`: of the command line; `params`: what an
     experiment sweeps, which they overrule."""
     engine, size = (OmegaConf.select(composed, key) for key in ("engine.name", "world_size"))
     if not isinstance(engine, str) or not isinstance(size, int) or engine_of(engine).fits(size):
         return None
-    said = _said(words, params).get("world_size")
-    if said is None or len(values(said)) < 2:
+    sizes = _effective(overrides, params).get("world_size")
+    if sizes is None or len(values(sizes)) < 2:
         return None
     return f"{engine} has one rank, so world_size={size} is no run of it"
 
 
-def empty(words: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
-    """The parts of a sweep, as they were said, that have no values. With one of them all of the sweep is empty."""
-    return [word for word in _said(words, params).values() if not values(word, loader)]
+def empty(overrides: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
+    """Return the parts of a sweep that have no values. With one of them all of the sweep is empty."""
+    return [override for override in _effective(overrides, params).values() if not values(override, loader)]
 
 
-def _said(words: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
-    """Key -> the override that counts."""
-    return {word.partition("=")[0]: word for word in [*(f"{key}={value}" for key, value in params.items()), *words]}
+def _effective(overrides: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+    """Return key -> the override that counts."""
+    swept = [f"{key}={value}" for key, value in params.items()]
+    return {override.partition("=")[0]: override for override in (*swept, *overrides)}
 
 
-def values(word: str, loader: ConfigLoader | None = None) -> list[str]:
-    """The overrides that one of a sweep stands for. `loader` knows the members of groups. Raises HydraException."""
-    (override,) = OverridesParser.create(config_loader=loader).parse_overrides([word])
-    if not override.is_discrete_sweep():
-        return [word]
-    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+def values(override: str, loader: ConfigLoader | None = None) -> list[str]:
+    """Return the overrides that one of a sweep stands for. `loader` knows the members of groups. Raise HydraException."""
+    (parsed,) = OverridesParser.create(config_loader=loader).parse_overrides([override])
+    if not parsed.is_discrete_sweep():
+        return [override]
+    return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]

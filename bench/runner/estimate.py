@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -23,28 +23,22 @@ class Estimate:
     source: str
 
 
-Alike = Callable[[Metrics, RunSpec], bool]
-
-SOURCES: dict[str, Alike] = {
-    "this cell": lambda m, spec: m.config_hash == spec.config_hash,
-    "this mode": lambda m, spec: _same(m, spec, "model", "data", "mode", "world_size"),
-    "this model": lambda m, spec: _same(m, spec, "model", "data"),
+SOURCES = {
+    "this cell": ("config_hash",),
+    "this mode": ("model", "data", "mode", "world_size"),
+    "this model": ("model", "data"),
 }
-"""Runs that tell, the best first."""
+"""Runs that a run is estimated from, the best first -> what they have in common with it."""
 
 
 def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
-    """Of one run: start-up and training of the runs that tell most, the training scaled by the number of epochs."""
+    """Estimate one run: start-up and training of the runs most like it, the training scaled by the number of epochs."""
     ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed]
-    for source, alike in SOURCES.items():
-        known = [m for m in ok if alike(m, spec)]
+    for source, fields in SOURCES.items():
+        known = [m for m in ok if all(getattr(m, name) == getattr(spec, name) for name in fields)]
         if known:
             return Estimate(fmean(_scaled(m, spec) for m in known), f"{source}, {plural(len(known), 'run')}")
     return Estimate(USUAL_S.get(spec.recipe, OTHERWISE_S), "a usual run")
-
-
-def _same(m: Metrics, spec: RunSpec, *fields: str) -> bool:
-    return all(getattr(m, name) == getattr(spec, name) for name in fields)
 
 
 def _scaled(m: Metrics, spec: RunSpec) -> float:

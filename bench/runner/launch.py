@@ -1,4 +1,4 @@
-"""Runs one `RunPlan`: engine, records, analysis, run folder. What became of it is an `Outcome`, not an exception.
+"""Runs one `RunPlan`: engine, records, analysis, run folder. A run that fails is an `Outcome`, not an exception.
 
 Knows neither Hydra nor policies, and says everything through the monitor. Imports torch with the engine, not before.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
@@ -73,20 +75,20 @@ class _End:
 def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, restarts: int = 0) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
-    Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
+    Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
     env, git, before = environment.describe(), environment.source(), environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
-    job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
-    try:
+    with _discarding(writer):
         _write_plan(writer.path, plan)
+        job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
         zero = launched
         if source is not None:
-            place, zero = _take_over(source, writer.path, launched)
-            job = replace(job, resume=place)
+            checkpoint, zero = _take_over(source, writer.path, launched)
+            job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
@@ -99,11 +101,13 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
-            ended = now()
-            disturbance = None
+            ended, notes = now(), list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
-            _say_end(end, monitor)
+                notes += [disturbance] if disturbance else []
+            for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
+                if text:
+                    monitor.say(text.rstrip(), on=Console(stderr=True))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
                 metrics = analyze(
@@ -114,11 +118,19 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
                     ended=ended,
                     env=env,
                     git=git,
-                    warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
+                    warnings=notes,
                     error=end.error,
                     restarts=restarts,
                 )
                 folder, metrics = _complete(writer, records, metrics, spec, launched)
+    return Outcome(spec, folder, metrics)
+
+
+@contextmanager
+def _discarding(writer: RunWriter) -> Iterator[None]:
+    """Discard what is written if something is raised inside; what the disk refuses becomes Unwritten."""
+    try:
+        yield
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
     except OSError as error:
@@ -130,18 +142,19 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     except BaseException as error:
         writer.discard(copied=isinstance(error, UsageError))
         raise
-    return Outcome(spec, folder, metrics)
 
 
 def _write_plan(folder: Path, plan: RunPlan) -> None:
-    write_text(folder / CONFIG, _config_text(plan.spec))
+    config = {"run_id": plan.spec.run_id, "config_hash": plan.spec.config_hash, **plan.spec.config}
+    write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
     if (graph := described(plan)) is not None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
 def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, float]:
-    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. The checkpoint
-    there, and when the run began."""
+    """Copy what is gone on from into the new run's folder: whatever comes, it can be gone on from again.
+
+    Return the checkpoint there, and when the run began."""
     with usage():
         lines = earlier(source, at)
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
@@ -155,7 +168,7 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, flo
 def _complete(
     writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
 ) -> tuple[Path, Metrics]:
-    """Write the rest of the folder, `metrics.json` last, and put it into place; and the result as written.
+    """Write the rest of the folder, `metrics.json` last, and put it into place; return it and the result as written.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
     try:  # whoever interrupts does not wait for pictures
@@ -169,7 +182,7 @@ def _complete(
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
-    """Run the engine to its end, whatever that is. Raises UsageError if it cannot go on from its checkpoint."""
+    """Run the engine to its end, whatever that is. Raise UsageError if it cannot go on from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -206,13 +219,3 @@ def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> N
         )
     for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")
-
-
-def _say_end(end: _End, monitor: Monitor) -> None:
-    for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
-        if text:
-            monitor.say(text.rstrip(), on=Console(stderr=True))
-
-
-def _config_text(spec: RunSpec) -> str:
-    return json.dumps({"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}, indent=1) + "\n"
