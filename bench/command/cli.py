@@ -80,7 +80,7 @@ def _report(arguments: list[str]) -> int:
     from bench.report import write_report
 
     with usage(), no_collections():
-        runs, problems = found = some_runs(options.path)
+        runs, problems = tree = some_runs(options.path)
         for problem in problems:
             print(f"bench: left out: {problem}", file=sys.stderr)
         if not runs:
@@ -88,7 +88,7 @@ def _report(arguments: list[str]) -> int:
             return Exit.REFUSED
         out = options.out or Path("reports") / options.path.resolve().name
         compared = {name: getattr(options, name) for name in ("baseline", "previous", "experiment")}
-        print(write_report(options.path, out, found=found, **compared))
+        print(write_report(options.path, out, tree=tree, **compared))
     return Exit.OK
 
 

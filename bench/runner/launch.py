@@ -20,20 +20,12 @@ from bench.base import environment, interrupts
 from bench.base.collector import no_collections, short_collections
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
+from bench.base.writing import write_text
 from bench.results.analyze import analyze
 from bench.results.modelgraph import described
-from bench.results.runfolder import (
-    CHECKPOINTS,
-    CONFIG,
-    EVENTS,
-    GRAPH,
-    METRICS,
-    NotInPlace,
-    RunWriter,
-    Unwritten,
-    write_text,
-)
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
 from bench.results.schema import Metrics
+from bench.results.writer import NotInPlace, RunWriter, Unwritten
 from bench.runner.journal import Journal
 from bench.runner.plan import RunPlan
 from bench.runner.progress import Monitor
@@ -45,7 +37,7 @@ from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
 from ddp.engine import ENGINES
 from ddp.process.clock import now
-from ddp.process.codec import Record, stamp
+from ddp.process.codec import Record, decode
 from ddp.process.scratch import scratch
 from ddp.registered import member
 from ddp.replica.task import Job
@@ -79,31 +71,31 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
-    env, git, before = environment.describe(), environment.source(), environment.usage()
+    env, git, load_before = environment.describe(), environment.source(), environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
     with _discarding(writer):
         _write_plan(writer.path, plan)
         job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
-        zero = launched
+        before: list[Record] = [Launched(launched)]
         if source is not None:
-            checkpoint, zero = _take_over(source, writer.path, launched)
+            checkpoint, before = _take_over(source, writer.path, launched)
             job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log, zero) as monitor,
+            Monitor(spec, console, log, before) as monitor,
         ):
             if source is None:
-                journal.add(Launched(launched), launched)
+                journal.add(before[0], launched)
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended, notes = now(), list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
-                disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
+                disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
                 notes += [disturbance] if disturbance else []
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
@@ -151,10 +143,10 @@ def _write_plan(folder: Path, plan: RunPlan) -> None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
-def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, float]:
+def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, list[Record]]:
     """Copy what is gone on from into the new run's folder: whatever comes, it can be gone on from again.
 
-    Return the checkpoint there, and when the run began."""
+    Return the checkpoint there, and the records before it."""
     with usage():
         lines = earlier(source, at)
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
@@ -162,7 +154,7 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, flo
         part = place.with_name(f".part-{place.name}")
         copy(source.checkpoint, part)
         os.rename(part, place)
-    return place, min(map(stamp, lines))
+    return place, list(map(decode, lines))
 
 
 def _complete(
@@ -186,7 +178,7 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
-        monitor.update(record, at)
+        monitor.update(record)
 
     try:
         with usage():

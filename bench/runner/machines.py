@@ -1,6 +1,7 @@
 """Rank 0's command under torchrun: it trains with the ranks that torchrun has started, on this host and others.
 
-The process of rank 0 is the command as ever; all others are node agents (`bench.runner.node`). See docs/machines.md.
+The process of rank 0 is the command as ever; all others are node agents (`bench.runner.node`).
+See docs/reference/machines.md.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from bench.runner.modes import engine_of
 from bench.runner.plan import RunPlan, plan
 from bench.runner.unused_settings import moot
 from ddp.core.errors import EngineError
-from ddp.process.clock import now
 from ddp.registered import blamed
 from ddp.suggest import unknown
 
@@ -184,7 +183,7 @@ class Session:
             if isinstance(left, Path):
                 return self._finished(left)
             source = left or source
-        info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric, now())
+        info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)
