@@ -43,9 +43,8 @@ def compose(
     """Have Hydra compose every cell that `arguments` ask for, and call `job` with each; `leave_out` with a line on each
     point of a sweep that is no run (`bench.command.sweep`). Raise UsageError, also for a sweep without a run.
 
-    `ahead`: all points are composed before the first job as well, so that a bad one is refused before anything is trained.
-    It takes as long again (0.1 s a point): leave it out where jobs train nothing, or where all is known to compose.
-    """
+    `ahead`: compose all points before the first job as well, so that a bad one is refused before anything is trained. It
+    takes as long again (0.1 s a point): leave it out where jobs train nothing, or where all is known to compose."""
     register()
     version.setbase("1.3")
     parser = get_args_parser()
@@ -70,12 +69,8 @@ def compose(
     with scratch() as folder:
         OmegaConf.register_new_resolver("hydra_scratch", lambda: str(folder), replace=True)
         try:
-            for word in arguments:
-                if word.startswith("="):
-                    raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
-            for override in overrides:
-                if problem := beyond(override) or nameless(override):
-                    raise UsageError(problem)
+            for problem in filter(None, (beyond(override) or nameless(override) for override in overrides)):
+                raise UsageError(problem)
             with nullcontext() if ahead else _as_they_come():
                 _run_hydra(options, parser, point, str(CONF), "config")
             if not jobs and not (options.cfg or options.info or options.shell_completion):
@@ -134,6 +129,9 @@ def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argpar
     def refuse(message: str) -> None:
         raise UsageError(f"{message} (see --help)")
 
+    for word in arguments:
+        if word.startswith("="):
+            raise UsageError(f"{word!r} has no key: write key=value, as in seed{word}")
     parser.error = refuse  # type: ignore[method-assign, assignment]
     options, strange = parser.parse_known_intermixed_args(arguments)
     if strange:

@@ -101,17 +101,17 @@ _EXPLAINED = (
 
 def _composition(error: HydraException) -> str:
     text = str(error)
-    if found := re.search(_SEVERAL, text):
-        return f"{found[1] or found[2]} names several values: add -m to run one after the other{_or_one(found[1])}"
+    if hit := re.search(_SEVERAL, text):
+        return f"{hit[1] or hit[2]} names several values: add -m to run one after the other{_or_one(hit[1])}"
     for pattern, ours in _EXPLAINED:
-        if found := re.search(pattern, text):
-            return ours.format(found[1])
-    if found := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
-        return _unknown_key(found[1])
-    if found := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
-        return f"{found[1]}: {found[2]}"
-    if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
-        return f"{found[1]}: {_first_line(error.__cause__)}"
+        if hit := re.search(pattern, text):
+            return ours.format(hit[1])
+    if hit := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
+        return _unknown_key(hit[1])
+    if hit := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
+        return f"{hit[1]}: {hit[2]}"
+    if (hit := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
+        return f"{hit[1]}: {_first_line(error.__cause__)}"
     return _first_line(error)
 
 

@@ -38,39 +38,39 @@ def _comment(text: str) -> str:
 
 def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
     """Return the first line of each module's docstring, read without importing it; of a broken one, what is wrong."""
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for name, module in registry.items():
         try:
             with blamed(kind, name, module):
                 file = origin(module)
                 if file is None:
                     raise ModuleNotFoundError(name=module)
-                found[name] = _summary(ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or "", name)
+                lines[name] = _summary(ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or "", name)
         except Unusable as error:
-            found[name] = f"cannot be used: {error}"
-    return found
+            lines[name] = f"cannot be used: {error}"
+    return lines
 
 
 def _policies() -> dict[str, str]:
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for name, policy in POLICIES.items():
         settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
         about = _summary(inspect.getdoc(inspect.getmodule(policy)) or "", name)
-        found[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
-    return found
+        lines[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
+    return lines
 
 
 def _modes() -> dict[str, str]:
     """Return what each mode's parts say of themselves, in a sentence each; all pairs share an engine, which is left out."""
     policies = {name: inspect.getdoc(inspect.getmodule(policy)) or "" for name, policy in POLICIES.items()}
     backends, engines = GROUPS["backends"](), GROUPS["engines"]()
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for name, mode in modes().items():
         parts = [engines[mode.engine]] if mode.backend is None else []
         parts += [_summary(policies[mode.policy], mode.policy)] if mode.policy and mode.policy in name else []
         parts += [backends[mode.backend]] if mode.backend is not None else []
-        found[name] = " ".join(_first_sentence(part) for part in parts)
-    return found
+        lines[name] = " ".join(_first_sentence(part) for part in parts)
+    return lines
 
 
 def _first_sentence(text: str) -> str:
@@ -93,19 +93,19 @@ def _sentences(text: str) -> str:
 
 
 def _recipes() -> dict[str, str]:
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for model in MODELS:
         try:
             setup = load(model)
         except Unusable as error:
-            found[model] = f"cannot be used: {error}"
+            lines[model] = f"cannot be used: {error}"
             continue
         for name, recipe in setup.recipes.items():
-            found[f"{model}: {name}"] = (
+            lines[f"{model}: {name}"] = (
                 f"{recipe.data}, {plural(recipe.epochs, 'epoch')} of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
                 f"{setup.metric} {recipe.target:g} expected"
             )
-    return found
+    return lines
 
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {

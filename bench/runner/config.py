@@ -204,8 +204,8 @@ def typed(composed: DictConfig) -> Config:
     Raises omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
     groups and for interpolations that lead nowhere.
     """
-    said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    assert isinstance(said, dict)
-    config = OmegaConf.to_object(OmegaConf.merge(_schema(), said))
+    values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(values, dict)
+    config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     assert isinstance(config, Config)
     return config

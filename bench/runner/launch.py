@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -71,7 +72,8 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
-    env, git, load_before = environment.describe(), environment.source(), environment.usage()
+    about: dict[str, Any] = {"env": environment.describe(), "git": environment.source()}
+    load_before = environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
     with _discarding(writer):
@@ -93,29 +95,18 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
-            ended, notes = now(), list(source.notes if source else ())
+            about |= {"launched": launched, "ended": now(), "restarts": restarts}
+            about["warnings"] = list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
-                notes += [disturbance] if disturbance else []
+                about["warnings"] += [disturbance] if disturbance else []
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
                     monitor.say(text.rstrip(), on=Console(stderr=True))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                metrics = analyze(
-                    spec,
-                    records,
-                    status=end.status,
-                    launched=launched,
-                    ended=ended,
-                    env=env,
-                    git=git,
-                    warnings=notes,
-                    error=end.error,
-                    restarts=restarts,
-                )
-                folder, metrics = _complete(writer, records, metrics, spec, launched)
-    return Outcome(spec, folder, metrics)
+                metrics = analyze(spec, records, status=end.status, error=end.error, **about)
+                return _complete(writer, records, metrics, spec, launched)
 
 
 @contextmanager
@@ -157,10 +148,8 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, lis
     return place, list(map(decode, lines))
 
 
-def _complete(
-    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
-) -> tuple[Path, Metrics]:
-    """Write the rest of the folder, `metrics.json` last, and put it into place; return it and the result as written.
+def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Outcome:
+    """Write the rest of the folder, `metrics.json` last, and put it into place.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
     try:  # whoever interrupts does not wait for pictures
@@ -170,7 +159,7 @@ def _complete(
         note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
         metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    return writer.commit(metrics.status), metrics
+    return Outcome(spec, writer.commit(metrics.status), metrics)
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
@@ -206,8 +195,7 @@ def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> N
     )
     if source is not None:
         books = source.checkpoint.books
-        monitor.say(
-            f"goes on from {source.checkpoint.path}: {plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
-        )
+        trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")

@@ -51,8 +51,8 @@ def _resident(config: Config) -> bool:
 
 
 def _unguarded(config: Config) -> bool:
-    said = config.policy
-    return "guard" in said and (said["guard"] != "level" or bool(said["no_divergence_guard"]))
+    policy = config.policy
+    return "guard" in policy and (policy["guard"] != "level" or bool(policy["no_divergence_guard"]))
 
 
 _RULES = (

@@ -48,7 +48,9 @@ class TensorSource:
 
 def texts(batch: Any) -> bool:
     """Tell whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
-    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(one, (str, bytes)) for one in batch)
+    return (
+        isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(member, (str, bytes)) for member in batch)
+    )
 
 
 def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
@@ -70,9 +72,9 @@ def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, An
         return members
     try:
         if isinstance(batch, MutableMapping):
-            made = copy.copy(batch)  # attributes, default factories
-            made.update(members)
-            return made
+            copied = copy.copy(batch)  # attributes, default factories
+            copied.update(members)
+            return copied
         return type(batch)(members)  # type: ignore[call-arg]
     except TypeError:
         return members
