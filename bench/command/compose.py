@@ -2,21 +2,26 @@
 
 Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words
 (`bench.command.hydra_errors`), and so does a sweep that has no run in it.
+
+A sweep over world sizes is a product, in which engines of one rank meet sizes that they cannot have. These points are left
+out, with a line on each; where one size is asked for, it is the user's mistake (`EngineSpec.fits`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir, version
 from hydra._internal.utils import _run_hydra, get_args_parser
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
@@ -25,10 +30,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.places import CONF
 from bench.base.usage import UsageError
-from bench.command import sweep
 from bench.command.hydra_errors import beyond, complain, nameless, names_several
 from bench.command.overrides import in_our_words, readable
 from bench.runner.config import register
+from bench.runner.modes import engine_of
 from ddp.process.scratch import scratch
 from ddp.suggest import unknown
 
@@ -41,7 +46,7 @@ def compose(
     ahead: bool = True,
 ) -> None:
     """Have Hydra compose every cell that `arguments` ask for, and call `job` with each; `leave_out` with a line on each
-    point of a sweep that is no run (`bench.command.sweep`). Raise UsageError, also for a sweep without a run.
+    point of a sweep that is no run. Raise UsageError, also for a sweep without a run.
 
     `ahead`: compose all points before the first job as well, so that a bad one is refused before anything is trained. It
     takes as long again (0.1 s a point): leave it out where jobs train nothing, or where all is known to compose."""
@@ -57,7 +62,7 @@ def compose(
         nonlocal jobs, others
         hydra = HydraConfig.get()
         swept = hydra.mode is RunMode.MULTIRUN
-        why = sweep.left_out(composed, overrides, hydra.sweeper.params or {}) if swept else None
+        why = left_out_reason(composed, overrides, hydra.sweeper.params or {}) if swept else None
         if why is None:
             jobs += 1
             job(composed)
@@ -106,7 +111,7 @@ def _emptiness(overrides: tuple[str, ...]) -> str:
     experiment = [override for override in overrides if override.startswith("experiment=")]
     with composing() as composed:
         params = composed(experiment).hydra.sweeper.params or {}
-        parts = sweep.empty(overrides, params, GlobalHydra.instance().config_loader())
+        parts = empty(overrides, params, GlobalHydra.instance().config_loader())
     return f"nothing to run: no values in {', '.join(parts)}" if parts else "nothing to run: the sweep is empty"
 
 
@@ -144,3 +149,34 @@ def _read_flags(parser: argparse.ArgumentParser, arguments: list[str]) -> argpar
     if options.resolve and not (options.cfg or options.help):
         raise UsageError("--resolve needs --cfg, as in --cfg job --resolve")
     return options
+
+
+def left_out_reason(composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> str | None:
+    """Return why this point of a sweep is no run; None if it is one. `overrides`: of the command line; `params`: what an
+    experiment sweeps, which they overrule."""
+    engine, size = (OmegaConf.select(composed, key) for key in ("engine.name", "world_size"))
+    if not isinstance(engine, str) or not isinstance(size, int) or engine_of(engine).fits(size):
+        return None
+    sizes = _effective(overrides, params).get("world_size")
+    if sizes is None or len(values(sizes)) < 2:
+        return None
+    return f"{engine} has one rank, so world_size={size} is no run of it"
+
+
+def empty(overrides: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
+    """Return the parts of a sweep that have no values. With one of them all of the sweep is empty."""
+    return [override for override in _effective(overrides, params).values() if not values(override, loader)]
+
+
+def _effective(overrides: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+    """Return key -> the override that counts."""
+    swept = [f"{key}={value}" for key, value in params.items()]
+    return {override.partition("=")[0]: override for override in (*swept, *overrides)}
+
+
+def values(override: str, loader: ConfigLoader | None = None) -> list[str]:
+    """Return the overrides that one of a sweep stands for. `loader` knows the members of groups. Raise HydraException."""
+    (parsed,) = OverridesParser.create(config_loader=loader).parse_overrides([override])
+    if not parsed.is_discrete_sweep():
+        return [override]
+    return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]

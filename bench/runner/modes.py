@@ -29,7 +29,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """What results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy, and of `solo`, its own name."""
+        """Return what results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy and `solo`, its name."""
         if self.backend in BACKENDS and not BACKENDS[self.backend].averages:
             return self.backend
         return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine

@@ -5,14 +5,12 @@ Which of the two changes no bit of a batch. Knows nothing of who grants position
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ddp.core.loading import Loading
-from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather
@@ -20,25 +18,7 @@ from ddp.data.resident import Resident
 from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
 
-
-class BatchLoader(Protocol):
-    """What both kinds have."""
-
-    kind: str
-
-    def expect(self, granted: Iterable[Batch]) -> None:
-        """Take `granted` as what comes next, in this order, in place of all before. A thread may consume it, bit by bit."""
-
-    def get(self, batch: Batch) -> Any:
-        """Return the samples at the positions of a batch that is not empty, augmented, on the device.
-
-        Raise what the data set and the augmentation raise, and DataError."""
-
-    def visited(self) -> int:
-        """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
-
-    def close(self) -> None:
-        """End what runs in the background; memory goes with the object. The next `get` begins anew."""
+BatchLoader = Resident | Streaming
 
 
 def feed(
