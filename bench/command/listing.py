@@ -27,13 +27,12 @@ _ENDS = (".", "!", "?")
 
 def presets(group: str) -> dict[str, str]:
     """Return names and comments of the presets in `conf/<group>`."""
-    files = sorted((CONF / group).glob("*.yaml"))
-    return {file.stem: _comment(file.read_text(encoding="utf-8")) for file in files}
-
-
-def _comment(text: str) -> str:
-    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
-    return _sentences("\n".join(lines))
+    comments: dict[str, str] = {}
+    for file in sorted((CONF / group).glob("*.yaml")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        comment = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
+        comments[file.stem] = _sentences("\n".join(comment))
+    return comments
 
 
 def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:

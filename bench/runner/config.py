@@ -63,16 +63,12 @@ class DataConfig:
     dir: str = "data"
     """Folder that downloads are kept in, as torchvision lays them out."""
     path: str | None = None
-    """A user's own file or folder. This and what follows: as the data set takes them; null: its own."""
+    """A user's own file or folder. This and what follows: `DataOptions`; null: the data set's own."""
     seq_len: int | None = None
-    """Characters of one sample of a text."""
     samples: int | None = None
-    """Samples to train on."""
     classes: int | None = None
     shape: list[int] | None = None
-    """Channels, height and width of an image."""
     seed: int | None = None
-    """Of what is drawn for the data set itself, whatever the seed of the run."""
 
 
 @dataclass
