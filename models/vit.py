@@ -54,9 +54,7 @@ SETUP = Setup(
     higher_is_better=True,
     recipes={
         "quick": Recipe(data="digits", epochs=5, batch_size=16, lr=1e-3, target=0.95, schedule="warm_up_10"),
-        "published": Recipe(
-            data="cifar10", epochs=100, batch_size=128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True
-        ),
+        "published": Recipe("cifar10", 100, 128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True),
     },
     task=partial(classification, ViT, partial(torch.optim.AdamW, weight_decay=0.05)),  # on everything, as published
 )

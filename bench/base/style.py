@@ -106,8 +106,7 @@ def _leave_room(figure: Figure) -> None:
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG without date or version, so that equal figures are equal bytes.
 
-    With a palette: a quarter of the size, and figures have few colours.
-    """
+    With a palette: a quarter of the size, and figures have few colours."""
     _leave_room(figure)
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(SETTINGS["savefig.dpi"])

@@ -101,8 +101,7 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
 
     Return the exit code as far as it concerns who trained: a regression that is proved, and a run that failed, do. Too few
     seeds for a verdict, nothing to compare with, or something to look at, do not: a run is no claim. `bench validate` has
-    exit codes for these. Seeds of a cell that finished earlier count with its own; nothing else does.
-    """
+    exit codes for these. Seeds of a cell that finished earlier count with its own; nothing else does."""
     from bench.results.cells import cells
     from bench.results.runfolder import find_runs
     from bench.validate import judge_cells

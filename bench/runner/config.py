@@ -198,8 +198,7 @@ def typed(composed: DictConfig) -> Config:
     """Return the composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
 
     Raise omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
-    groups and for interpolations that lead nowhere.
-    """
+    groups and for interpolations that lead nowhere."""
     values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(values, dict)
     config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))

@@ -69,8 +69,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
-    NotInPlace if the folder is whole and stays where it was written.
-    """
+    NotInPlace if the folder is whole and stays where it was written."""
     spec, launched = plan.spec, now()
     about: dict[str, Any] = {"env": environment.describe(), "git": environment.source()}
     load_before = environment.usage()

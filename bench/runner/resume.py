@@ -59,8 +59,7 @@ def locate(path: Path, since: float = 0.0) -> ResumeSource | Path:
     """Return the run in or beside `path`, with its latest checkpoint; the folder itself if that run is finished.
 
     `path` is the place of a run folder, whether one lies there or only the hidden folder of a run that was killed; or that
-    hidden folder. Runs that were begun before the time `since` are passed over. Raise ValueError with the remedy.
-    """
+    hidden folder. Runs that were begun before the time `since` are passed over. Raise ValueError with the remedy."""
     path = Path(path).absolute()
     if status(path) == "ok" and _begun(path) >= since:
         return path
@@ -121,8 +120,7 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any]) -> None:
 def configured(command: Config, settings: Mapping[str, Any], source: ResumeSource) -> Config:
     """Return the configuration of the run that is gone on with. `settings`: what the command line sets of `command`, by key.
 
-    Raise ValueError for what contradicts the run.
-    """
+    Raise ValueError for what contradicts the run."""
     agree(settings, source.config)
     own = config_of(source.config, source.folder)
     output = command.output if "output" in settings else source.output or own.output

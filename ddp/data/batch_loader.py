@@ -31,8 +31,7 @@ def feed(
 ) -> tuple[BatchLoader, str]:
     """Return the loader of a rank on `device`, and what a reader of the results must know about it ("": nothing).
 
-    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for.
-    """
+    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for."""
     size: int | None = getattr(source, "nbytes", None)
     if loading.kind == "resident" and size is None:
         raise ValueError(

@@ -56,8 +56,7 @@ class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
 
     For functions of torch on the CPU that can be given a generator; one that is given stays. ValueError for dropout and the
-    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered.
-    """
+    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered."""
 
     def __init__(self) -> None:
         super().__init__()
