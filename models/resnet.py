@@ -24,7 +24,7 @@ from ddp.replica.task import Task
 
 WIDTHS = (16, 32, 64)
 DEPTH = 20
-"""Layers with weights, where nothing else is said."""
+"""Layers with weights by default."""
 
 
 def blocks(depth: int) -> int:

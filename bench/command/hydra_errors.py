@@ -61,8 +61,7 @@ def names_several(error: Exception) -> bool:
 
 
 def beyond(override: str) -> str | None:
-    """Return what is wrong with an override of a key beneath one that has none beneath it; None: nothing. Numbers may be
-    places in a list."""
+    """Return what is wrong with an override of a key beneath a key that has none. Numbers may be places in a list."""
     key, _, value = override.partition("=")
     key, keys = key.lstrip("+~"), known_keys()
     above = [part for part in keys if key.startswith(f"{part}.")]

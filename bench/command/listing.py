@@ -124,7 +124,7 @@ HEAVY = ("recipes",)
 
 
 def show(group: str | None) -> None:
-    """Print one group, or all that are at hand. Raises ValueError for an unknown one."""
+    """Print one group, or all that are at hand. Raise ValueError for an unknown one."""
     if group is not None and group not in GROUPS:
         raise ValueError(unknown("group", group, GROUPS))
     for name in [group] if group else [name for name in GROUPS if name not in HEAVY]:

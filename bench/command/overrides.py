@@ -1,7 +1,4 @@
-"""Overrides as Hydra is to read them: other names for our keys, `~`, and quotes for text that its grammar has no place for.
-
-Knows no configuration.
-"""
+"""Overrides as Hydra can read them: our names for keys, the home folder for `~`, quotes for text. Knows no configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `plan`: which cells a command line means and what they will cost; nothing is trained. Said before experiments."""
+"""The verb `plan`: which cells a command line means and what they will cost. Trains nothing."""
 
 from __future__ import annotations
 

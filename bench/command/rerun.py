@@ -1,7 +1,4 @@
-"""The verbs `rerun` and `replay`: is a recorded run what its configuration makes, and what the core decides?
-
-Neither writes into the run folder.
-"""
+"""The verbs `rerun` and `replay`: is a run what its configuration makes, and what the core decides? Write no run folder."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class DataLoader:
     Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's
     that began.
 
-    ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
+    Raises ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ class Seeded(TorchFunctionMode):
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside, in this thread, ValueError for what would draw from torch's global generator: `message`, of the function."""
+    """Refuses, in this thread, what would draw from torch's global generator: ValueError, `message` of the function."""
 
     def __init__(self, message: str) -> None:
         super().__init__()

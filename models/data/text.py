@@ -10,7 +10,7 @@ from torch import Tensor
 from ddp.data import TensorSource
 
 SEQ_LEN = 128
-"""Characters of a piece where nothing else is said, as the published set-ups have it."""
+"""Characters of a piece by default, as the published set-ups have it."""
 
 
 class Pieces(TensorSource):
