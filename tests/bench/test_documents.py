@@ -21,7 +21,7 @@ from ddp.core.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-MOST_WORDS = 20_500
+MOST_WORDS = 21_000
 
 
 def anchors(page: Path) -> set[str]:
