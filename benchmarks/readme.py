@@ -26,11 +26,12 @@ from rich.console import Console
 
 from bench.base.exitcodes import Exit
 from bench.base.style import styled
+from bench.base.writing import write_text
 from bench.command.summary import CellOutcome, show_run
 from bench.report.page import Page
 from bench.report.sections import breakdown
 from bench.results.cells import cells
-from bench.results.runfolder import METRICS, Run, find_runs, write_text
+from bench.results.runfolder import METRICS, Run, find_runs
 from bench.results.schema import Metrics
 from benchmarks.documents import DOCS, put
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.samedata import SameData
+from ddp.checkpoint.parts import load as load_part
+from ddp.checkpoint.same_data import SameData
 from ddp.core.checkpointing import MOST, UNITS, Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
@@ -26,7 +27,6 @@ from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.engine.loop import place
 from ddp.process import forkserver
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.parts import load as load_part
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
 from ddp.settings import (

@@ -1,8 +1,6 @@
-"""Whether the books of a checkpoint can be what they claim, and a policy's state as its own type again.
+"""Checks a coordinator's checkpoint: whether it can be what it claims, and whether its policy can go on with its state.
 
-What is read from a disk is believed once it has been checked here: everything that a run goes on with must be possible, and
-the policy must be able to live with its state. Knows neither files nor processes.
-"""
+What is read from a disk is believed once it is checked here. Knows neither files nor processes."""
 
 from __future__ import annotations
 
@@ -26,52 +24,53 @@ TRIAL = 8
 """Windows that a policy must be able to take in from its state: enough for a guard to nudge."""
 
 
-def contradiction(books: CoordinatorCheckpoint, size: int, epochs: int, index: int) -> str:
-    """What in the books of checkpoint `index` of a run of `size` ranks cannot be; empty if nothing is found."""
-    complaints = (
-        (0 < books.epoch_samples <= MOST, f"{books.epoch_samples} samples in an epoch"),
-        (0 <= index < books.saves <= MOST, f"checkpoint {index} of {books.saves}"),
-        (0 <= books.rounds <= MOST, f"{books.rounds} averages"),
-        (len(books.ledgers) <= books.begun <= epochs, f"{books.begun} of {epochs} epochs begun"),
-        (_ascending(books), "epochs that are begun and not complete"),
-        (all(_possible_ledger(ledger, books, size) for ledger in books.ledgers), "which samples are trained"),
-        (books.plan is not None or books.policy_state is None, "a policy's state without its plan"),
+def contradiction(saved: CoordinatorCheckpoint, size: int, epochs: int, index: int) -> str:
+    """Return what in checkpoint `index` of a run of `size` ranks cannot be; empty if nothing."""
+    checks = (
+        (0 < saved.epoch_samples <= MOST, f"{saved.epoch_samples} samples in an epoch"),
+        (0 <= index < saved.saves <= MOST, f"checkpoint {index} of {saved.saves}"),
+        (0 <= saved.rounds <= MOST, f"{saved.rounds} averages"),
+        (len(saved.ledgers) <= saved.begun <= epochs, f"{saved.begun} of {epochs} epochs begun"),
+        (_ascending(saved), "epochs that are begun and not complete"),
+        (all(_possible_ledger(ledger, saved, size) for ledger in saved.ledgers), "which samples are trained"),
+        (saved.plan is not None or saved.policy_state is None, "a policy's state without its plan"),
     )
-    return next((what for sound, what in complaints if not sound), "")
+    return next((what for sound, what in checks if not sound), "")
 
 
-def _ascending(books: CoordinatorCheckpoint) -> bool:
-    epochs = [-1, *(ledger.epoch for ledger in books.ledgers), books.begun]
+def _ascending(saved: CoordinatorCheckpoint) -> bool:
+    epochs = [-1, *(ledger.epoch for ledger in saved.ledgers), saved.begun]
     return all(before < after for before, after in pairwise(epochs))
 
 
-def _possible_ledger(ledger: Ledger, books: CoordinatorCheckpoint, size: int) -> bool:
+def _possible_ledger(ledger: Ledger, saved: CoordinatorCheckpoint, size: int) -> bool:
     edges = [edge for span in ledger.merged for edge in span]
     ascending = all(before < after for before, after in pairwise(edges))
-    within = all(0 <= edge <= ledger.samples for edge in edges) and ledger.samples == books.epoch_samples
+    within = all(0 <= edge <= ledger.samples for edge in edges) and ledger.samples == saved.epoch_samples
     return ascending and within and len(ledger.pools) in (0, 1, size) and ledger == ledger.reopen()
 
 
-def revived(books: CoordinatorCheckpoint, policy: Policy, world: World) -> CoordinatorCheckpoint:
-    """The books with the policy's state as its own type. ValueError if it is none that `policy` can go on with."""
-    if books.plan is None:
-        return books
+def revived(saved: CoordinatorCheckpoint, policy: Policy, world: World) -> CoordinatorCheckpoint:
+    """Return the checkpoint with the policy's state as its own type. Raises ValueError if `policy` cannot go on with
+    it."""
+    if saved.plan is None:
+        return saved
     begin, plan = policy.init(world)
     try:
-        state = _like(begin, books.policy_state)
+        state = _like(begin, saved.policy_state)
         _finite(msgspec.to_builtins(state))
-        _live(policy, state, books.plan, plan)
+        _live(policy, state, saved.plan, plan)
     except Exception as error:  # the policy's own code, on whatever was in the file
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"its policy cannot go on with what is in it ({said}); go on with the settings of before, or begin anew"
+            f"its policy cannot go on with what is in it ({reason}); go on with the settings of before, or begin anew"
         ) from error
-    return replace(books, policy_state=state)
+    return replace(saved, policy_state=state)
 
 
-def _like(begin: Any, held: Any) -> Any:
-    """`held` as the type that `begin` has, also where a field is declared as anything."""
-    made = None if begin is None else msgspec.convert(held, type(begin))
+def _like(begin: Any, state: Any) -> Any:
+    """Return `state` as the type that `begin` has, also where a field is declared as anything."""
+    made = None if begin is None else msgspec.convert(state, type(begin))
     if begin is None or not is_dataclass(made):
         return made
     free = [field.name for field in fields(made) if field.type in (Any, "Any")]
@@ -90,7 +89,7 @@ def _finite(value: Any) -> None:
 
 
 def _live(policy: Policy, state: Any, plan: Plan, begin: Plan) -> None:
-    """Let the policy take in some windows, ever worse ones, and look at what it plans."""
+    """Let the policy take in some windows, ever worse ones, and check what it plans."""
     _check_plan(plan, begin)
     for number in range(1, TRIAL + 1):
         event = RoundClosed(
@@ -98,8 +97,8 @@ def _live(policy: Policy, state: Any, plan: Plan, begin: Plan) -> None:
             wait_s=(0.0,) * len(plan.counts), divergence=(0.1 * number,) * len(plan.counts),
             starved=(True,) * len(plan.counts),
         )  # fmt: skip
-        state, said = policy.update(state, event)
-        for record in said:
+        state, records = policy.update(state, event)
+        for record in records:
             if isinstance(record, Plan):
                 _check_plan(plan := record, begin)
 

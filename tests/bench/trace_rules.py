@@ -1,4 +1,4 @@
-"""The rules of a Chrome trace, checked: what is wrong with one, in words. Knows nothing of who wrote it.
+"""The rules of a Chrome trace, checked: what is wrong with one, in words.
 
 Complete slices (X) of a (pid, tid) must nest, or viewers drop them; flows need their ends inside slices; every process and
 lane has a name.
@@ -6,11 +6,18 @@ lane has a name.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
-Json = dict[str, Any]
+from bench.timeline.trace import Json, Trace
+
+
+def body_of(trace: Trace) -> Json:
+    """What `to_json` writes, as read."""
+    body: Json = json.loads(trace.to_json())
+    return body
 
 
 def violations(trace: Json) -> list[str]:
