@@ -1,6 +1,6 @@
 """Where the controller decides otherwise than its reference, and how far ranks are from the schedule, in virtual time.
 
-`python -m benchmarks.choices` prints these tables of docs/explanation/controller.md; `--write` puts them there.
+`python -m benchmarks.choices` prints tables behind docs/explanation/controller.md; `--write` puts the schedule's there.
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ if __name__ == "__main__":
     for name in asked.only:
         made[name] = TABLES[name]()
         print(made[name], end="\n\n", flush=True)
-    if asked.write:
-        put("explanation/controller.md", **made)
+    if asked.write and "schedule" in made:
+        put("explanation/controller.md", schedule=made["schedule"])
