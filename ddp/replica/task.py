@@ -155,7 +155,7 @@ class RankProcess(Protocol):
         """End it, whatever state it is in; does not wait."""
         ...
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """What became of it, once it has hung up."""
         ...
 
