@@ -158,7 +158,7 @@ def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Findi
 def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:
     """Return the verdicts with too little data as such that stop nobody; not where runs were compared though they differ."""
     allowed = [verdict.name == "INCONCLUSIVE" and verdict.check != "baseline" for verdict in verdicts]
-    eased = [replace(one, exit_code=Exit.OK) if ok else one for one, ok in zip(verdicts, allowed, strict=True)]
+    eased = [replace(v, exit_code=Exit.OK) if ok else v for v, ok in zip(verdicts, allowed, strict=True)]
     return eased, [f"allowed: {sum(allowed)} INCONCLUSIVE, which count as exit code 0"] if any(allowed) else []
 
 

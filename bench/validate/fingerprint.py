@@ -58,7 +58,7 @@ def differences(
 
 def beyond(differing: list[FieldDifference], allowed: Collection[str]) -> list[FieldDifference]:
     """Return those that nobody has allowed, by the name of the field with or without its prefix."""
-    return [one for one in differing if not {one.field, one.field.removeprefix("env.")} & set(allowed)]
+    return [each for each in differing if not {each.field, each.field.removeprefix("env.")} & set(allowed)]
 
 
 def _word(value: JsonValue) -> str:

@@ -64,7 +64,7 @@ def _workload(reference: Reference, cell: Cell) -> list[FieldDifference]:
     settings = differences(flat(reference.config), flat(known), prefix="")
     if not settings:  # what no field shows: the recipe itself was changed
         return [FieldDifference("config_hash", reference.config_hash[:8], cell.about.config_hash[:8])]
-    return [one for one in settings if not one.field.startswith("cluster.")]
+    return [each for each in settings if not each.field.startswith("cluster.")]
 
 
 def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) -> list[FieldDifference]:

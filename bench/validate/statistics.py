@@ -162,11 +162,11 @@ class Call(IntEnum):
     """Too few seeds, here or in the baseline."""
 
 
-def decide(found: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
+def decide(comparison: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
     """Return `Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation."""
     count = np.asarray(seeds)
-    passed = found.p_noninferior < level(count)
-    proved = holm(found.p_inferior) <= PROOF
+    passed = comparison.p_noninferior < level(count)
+    proved = holm(comparison.p_inferior) <= PROOF
     final = (count >= LOOKS[-1]) & (np.asarray(base_seeds) >= GATING_SEEDS)
     return np.select(
         [proved, passed, np.broadcast_to(final, passed.shape)],

@@ -81,13 +81,13 @@ def _compare(wire: Wire) -> HostClock:
 
 def _ask(wire: Wire) -> tuple[float, float]:
     """Ask for the time; returns (how long the answer took, what this clock lacks)."""
-    asked = time.monotonic()
+    sent = time.monotonic()
     wire.send(FrameKind.CLOCK)
     kind, body = wire.receive()
     came = time.monotonic()
     if kind != FrameKind.CLOCK:
         raise LinkLost("it does not tell the time")
-    return came - asked, float(json.loads(body)) - (asked + came) / 2
+    return came - sent, float(json.loads(body)) - (sent + came) / 2
 
 
 class NodeAgent:
