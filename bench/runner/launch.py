@@ -78,19 +78,19 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     with _discarding(writer):
         _write_plan(writer.path, plan)
         job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
-        before: list[Record] = [Launched(launched)]
+        past: list[Record] = [Launched(launched)]
         if source is not None:
-            checkpoint, before = _take_over(source, writer.path, launched)
+            checkpoint, past = _take_over(source, writer.path, launched)
             job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log, before) as monitor,
+            Monitor(spec, console, log, past) as monitor,
         ):
             if source is None:
-                journal.add(before[0], launched)
+                journal.add(past[0], launched)
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
