@@ -51,6 +51,8 @@ class AverageResult:
     """Of the replica just before, just after, and of what was taken for the average."""
     after: Sums = ()
     average: Sums = ()
+    distance: float | None = 0.0
+    """||own - average||^2 over parameters; None: not finite."""
 
 
 class Backend(Protocol):
