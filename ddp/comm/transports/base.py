@@ -81,6 +81,11 @@ class Transport(Protocol):
         """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
         ...
 
+    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
+        """Begin an `all_reduce` in the background. `tensor` is not to be touched, and no other collective made, before the
+        end of what is returned; more may be started."""
+        ...
+
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Sum over the group, in place, in what each member owns; the rest of its `tensor` is undefined afterwards. Runs
         are the same on all ranks. Raises ExchangeBroken."""

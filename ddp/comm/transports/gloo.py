@@ -93,6 +93,23 @@ class Transport:
         if op == MEAN:
             tensor.div_(dist.get_world_size())
 
+    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
+        """Leave it to the library's own threads."""
+        try:
+            work = dist.all_reduce(tensor, op=OPS[op], async_op=True)
+        except (RuntimeError, ValueError) as error:
+            raise ExchangeBroken(str(error)) from error
+
+        def wait() -> None:
+            try:
+                work.wait()
+            except (RuntimeError, ValueError) as error:
+                raise ExchangeBroken(str(error)) from error
+            if op == MEAN:
+                tensor.div_(dist.get_world_size())
+
+        return wait
+
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Run by run, in buckets."""
         try:

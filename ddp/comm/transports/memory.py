@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm import futex
+from ddp.comm.courier import Courier
 from ddp.comm.transports.arithmetic import about, reduction, told
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 from ddp.process.memory import shared
@@ -73,6 +74,7 @@ class Transport:
         """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
+        self._courier: Courier | None = None
 
     @staticmethod
     def applies(site: TransportConfig) -> bool:
@@ -108,6 +110,9 @@ class Transport:
             self._counters[LINE * (len(self._members) + self._me)] = LEFT
             futex.wake(self._place(self._me))
         self._members = ()
+        if self._courier is not None:
+            self._courier.stop()
+            self._courier = None
 
     def close(self) -> None:
         """The files go with the folder."""
@@ -133,6 +138,11 @@ class Transport:
                 laid[self._me].copy_(part)
                 self._large(laid, op)
                 part.copy_(laid[self._me])
+
+    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
+        """In a thread of this rank."""
+        self._courier = self._courier or Courier()
+        return self._courier.submit(partial(self.all_reduce, tensor, op)).result
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Each reduces its own from everybody's tensor, or from everybody's stage if the tensor lies elsewhere."""

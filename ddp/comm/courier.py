@@ -1,0 +1,48 @@
+"""A thread that carries out collectives beside the one that computes. Knows nothing of what they reduce."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import torch
+
+
+class Courier:
+    """Carries out jobs in the order in which they are handed in; after the first that fails, all fail as it did.
+
+    Its thread dies with the process: whoever leaves in the middle of a collective does not wait for its end.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = queue.SimpleQueue()
+        self._threads = torch.get_num_threads()
+        threading.Thread(target=self._work, name="collectives", daemon=True).start()
+
+    def submit(self, job: Callable[[], None]) -> Future[None]:
+        """Queue a job; the future's `result` waits for it and raises its error."""
+        future: Future[None] = Future()
+        self._jobs.put((job, future))
+        return future
+
+    def stop(self) -> None:
+        """End the thread behind the jobs that it has."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._threads)  # a new thread begins with torch's default
+        broken: Exception | None = None
+        while (entry := self._jobs.get()) is not None:
+            job, future = entry
+            try:
+                if broken is not None:
+                    raise broken
+                job()
+            except Exception as error:
+                broken = error
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+            del entry, job, future  # what they hold is not to live until the next one comes
