@@ -18,7 +18,7 @@ from functools import partial
 
 import torch
 
-import models
+from bench import models
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.process.forkserver import ENVIRONMENT

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import models
+from bench import models
+from bench.models.data.options import PLAIN, DataOptions
 from benchmarks.ranks import gather, lay_down
 from ddp.backends.base import load
 from ddp.core.commands import Join
@@ -33,7 +34,6 @@ from ddp.replica.task import Job
 from ddp.sharding.memory import STATE, Kinds, TensorWatch, kinds
 from ddp.sharding.zero1 import ShardedStep
 from ddp.sharding.zero2 import largest
-from models.data.options import PLAIN, DataOptions
 
 MODES = ("nccl_sync", "zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")
 RANKS = (1, 2, 4)

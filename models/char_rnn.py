@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from bench.models.data import DataOptions, DataSet
+from bench.models.parts import language
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataOptions, DataSet
-from models.parts import language
-from models.setup import Recipe, Setup
 
 EMBEDDING, HIDDEN, LAYERS, DROPOUT = 128, 256, 2, 0.2
 

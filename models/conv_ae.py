@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from bench.models.data import DataSet
+from bench.models.parts import Evaluate, Loss, images_of, task_on
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task, Tensors
-from models.data import DataSet
-from models.parts import Evaluate, Loss, images_of, task_on
-from models.setup import Recipe, Setup
 
 WIDTHS = (16, 32)
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.attention import Layer, initialise
+from bench.models.data import DataOptions, DataSet
+from bench.models.parts import language
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.attention import Layer, initialise
-from models.data import DataOptions, DataSet
-from models.parts import language
-from models.setup import Recipe, Setup
 
 LAYERS, HEADS, WIDTH, HIDDEN, DROPOUT = 4, 4, 128, 512, 0.1
 

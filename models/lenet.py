@@ -14,10 +14,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
 
 SMALL = 16
 """Images below this height or width are padded before the second convolution too: its 5x5 kernel would not fit otherwise."""

@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import nn
 
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
 
 
 def build(data: DataSet) -> nn.Module:

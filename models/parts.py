@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.data import DataSet, data_set
+from bench.models.setup import Recipe
 from ddp.data import as_source, crop_and_flip
 from ddp.replica.task import Source, Task, Tensors
-from models.data import DataSet, data_set
-from models.setup import Recipe
 
 
 def constant(seen: float) -> float:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.data import DataSet
+from bench.models.parts import classification, classifier
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification, classifier
-from models.setup import Recipe, Setup
 
 WIDTHS = (16, 32, 64)
 DEPTH = 20

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.data import DataSet
+from bench.models.parts import classification, classifier
+from bench.models.resnet import conv3x3
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification, classifier
-from models.resnet import conv3x3
-from models.setup import Recipe, Setup
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and blocks of each stage: 2 layers with weights in a block, and 2 more make 34."""

@@ -10,11 +10,11 @@ from functools import partial
 
 from torch import nn
 
+from bench.models import resnet
+from bench.models.data import DataSet
+from bench.models.parts import classifier
+from bench.models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, conv3x3, task_of
 from ddp.graph import FlowBuilder, Graph
-from models import resnet
-from models.data import DataSet
-from models.parts import classifier
-from models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, conv3x3, task_of
 
 
 def block(channels: int, out: int) -> FlowBuilder:

@@ -12,11 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from bench.models.attention import STD, Layer, initialise
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.attention import STD, Layer, initialise
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
 
 LAYERS, HEADS, WIDTH, HIDDEN, PATCH = 9, 12, 192, 384, 4
 

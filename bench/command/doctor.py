@@ -88,7 +88,7 @@ def _memory() -> Check:
 
 
 def _data() -> list[Check]:
-    from models.data import DATA, data_set
+    from bench.models.data import DATA, data_set
 
     checks: list[Check] = []
     for name in (name for name, entry in DATA.items() if "path" not in entry.options):  # the others are users' own

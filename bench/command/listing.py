@@ -13,13 +13,13 @@ from tabulate import tabulate
 from bench.base.figures import plural
 from bench.base.places import CONF
 from bench.loggers import LOGGERS
+from bench.models import MODELS, load
+from bench.models.data import DATA
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.registered import Unusable, blamed, origin
 from ddp.suggest import unknown
-from models import MODELS, load
-from models.data import DATA
 
 _ENDS = (".", "!", "?")
 

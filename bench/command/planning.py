@@ -18,6 +18,7 @@ from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError
 from bench.command.compose import compose
+from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 from bench.runner.config import typed
@@ -25,7 +26,6 @@ from bench.runner.config_checks import Machine
 from bench.runner.estimate import Estimate, estimate
 from bench.runner.plan import plan
 from bench.runner.spec import RunSpec
-from models import MODELS
 
 RUNS = Path("runs")
 
@@ -46,8 +46,8 @@ class PlannedRuns:
         """Note one run; Hydra calls this."""
         import torch
 
-        import models
-        from models.data import DATA
+        from bench import models
+        from bench.models.data import DATA
 
         try:
             config = typed(composed)

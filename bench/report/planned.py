@@ -22,12 +22,12 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from bench.base.places import CONF
 from bench.base.usage import UsageError
+from bench.models import MODELS
 from bench.results.runfolder import Run
 from bench.runner.config_checks import world_size_of
 from bench.runner.plan import mode_name
 from ddp.engine import facts
 from ddp.settings import known
-from models import MODELS
 
 WAY = ("mode", "engine", "policy", "backend")
 """Groups that make a way of training."""

@@ -12,13 +12,13 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from bench.models import MODELS
 from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.engine import ENGINES
-from models import MODELS
 
 
 @dataclass
@@ -58,7 +58,7 @@ class DataConfig:
     """What is trained on, and where it lies."""
 
     name: str | None = None
-    """A key of `models.data.DATA`; null: the recipe's."""
+    """A key of `bench.models.data.DATA`; null: the recipe's."""
     dir: str = "data"
     """Folder that downloads are kept in, as torchvision lays them out."""
     path: str | None = None

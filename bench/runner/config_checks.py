@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from bench.models.data import DATA, DataOptions, check
+from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
 from ddp.core.checkpointing import Checkpointing
 from ddp.engine import facts
@@ -26,8 +28,6 @@ from ddp.settings import (
     whole,
 )
 from ddp.suggest import unknown
-from models.data import DATA, DataOptions, check
-from models.setup import Recipe, Setup
 
 MAX_WORLD = 64
 MAX_PROFILED = 100

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-import models
+from bench import models
 from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, reason, usage
+from bench.models.setup import Recipe
 from bench.runner.config import Config
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.engine import facts
 from ddp.process.orphans import at_parents_end
 from ddp.remote.handshake import shared_key
 from ddp.remote.secret import opened, own_key, seal
-from models.setup import Recipe
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import models
+from bench import models
+from bench.models.data import title
+from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig
 from bench.runner.config_checks import (
     Machine,
@@ -37,8 +39,6 @@ from ddp.core.world import World
 from ddp.engine import ENGINES, facts
 from ddp.replica.task import Job
 from ddp.settings import check_parts, known, make_policy, script
-from models.data import title
-from models.setup import Recipe, Setup
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from bench.command.summary import CellOutcome
 from bench.loggers import chosen
 from bench.loggers.info import RunInfo
 from bench.loggers.process import LoggerProcesses
+from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from bench.runner.config import Config, typed
 from bench.runner.config_checks import Machine, check_faults, check_paths
@@ -40,7 +41,6 @@ from ddp.engine import facts
 from ddp.process.clock import now
 from ddp.registered import blamed
 from ddp.suggest import unknown
-from models import MODELS
 
 if TYPE_CHECKING:
     from bench.dashboard.process import DashboardProcess
@@ -287,8 +287,8 @@ def make_plan(
         forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import
     import torch
 
-    import models
-    from models.data import DATA, prepare
+    from bench import models
+    from bench.models.data import DATA, prepare
 
     machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()

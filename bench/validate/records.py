@@ -38,8 +38,8 @@ class Records:
     evaluated: list[Evaluated] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
 
-    def brought(self) -> dict[int, dict[int, Snapshot | Averaged]]:
-        """Round -> rank -> what says what it brought in: its snapshot where it laid one down, else its answer."""
+    def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
+        """Return round -> rank -> what tells of its contribution: its snapshot where it laid one down, else its answer."""
         found: dict[int, dict[int, Snapshot | Averaged]] = {}
         for event in self.snapshots or self.averaged:
             found.setdefault(event.round, {})[event.rank] = event

@@ -65,11 +65,11 @@ def _older(part: Callable[[Any], Any]) -> Callable[..., Any]:
 
     def broken(snapshot: Any, self: Any, round: int) -> Any:
         held = getattr(self, "held", None)
-        brought = snapshot(round)
+        before = snapshot(round)
         self.held = [laid.clone() for laid in self._snapshot]
         for laid, old in zip(self._snapshot, held or self.held, strict=True):
             part(laid).copy_(part(old))
-        return brought
+        return before
 
     return broken
 
@@ -88,10 +88,10 @@ def coarse_snapshot(cpu: Module) -> None:
     """Snapshots are laid down with eight bits of mantissa."""
 
     def broken(snapshot: Any, self: Any, round: int) -> Any:
-        brought = snapshot(round)
+        before = snapshot(round)
         for laid in self._snapshot:
             laid.copy_(laid.bfloat16())
-        return brought
+        return before
 
     wrap(cpu.Backend, "snapshot", broken)
 

@@ -101,7 +101,7 @@ class Backend:
         began, replica, meter = now(), self._loop.replica, self._loop.meter
         replica.state.gather()
         told = due(order.round)
-        brought = sums(replica.state.sections) if told else ()
+        before = sums(replica.state.sections) if told else ()
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -127,9 +127,9 @@ class Backend:
             seconds, size = seconds + more, size + sent
         began = now()
         divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
-        became = sums(replica.state.sections) if told else ()
+        after = sums(replica.state.sections) if told else ()
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, brought, became, became)
+        return AverageResult(seconds, size, divergence, before, after, after)
 
     def _make_wire(self) -> None:
         """One tensor for all sections, and behind them the weight where it is exact there."""

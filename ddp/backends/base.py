@@ -33,9 +33,9 @@ class AverageResult:
     """Sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
-    brought: Sums = ()
+    before: Sums = ()
     """Of the replica just before, just after, and of what was taken for the average."""
-    became: Sums = ()
+    after: Sums = ()
     average: Sums = ()
 
 

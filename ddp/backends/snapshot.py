@@ -111,9 +111,9 @@ class Backend:
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
-        brought = sums(self._sections) if due(round) else ()
+        before = sums(self._sections) if due(round) else ()
         self._loop.meter.add("copy", began, size=self._bytes)
-        return brought
+        return before
 
     def apply(self, round: int, exact: bool) -> AverageResult:
         """Add what the average changed; counters take the maximum.
@@ -123,7 +123,7 @@ class Backend:
         began = now()
         self._loop.replica.state.gather()
         told = due(round)
-        brought, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
+        before, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -134,10 +134,10 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        divergence, became = float(self._divergence), sums(self._sections) if told else ()
+        divergence, after = float(self._divergence), sums(self._sections) if told else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         known = divergence if math.isfinite(divergence) else None
-        return AverageResult(seconds, 2 * self._bytes, known, brought, became, average)
+        return AverageResult(seconds, 2 * self._bytes, known, before, after, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a

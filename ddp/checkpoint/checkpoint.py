@@ -40,6 +40,8 @@ LARGEST_BOOKS = 1 << 26
 LARGEST_PART = 1 << 42
 """Bytes. Parts have the size that the books say."""
 BOOKS, MODEL = "books", "model.pt"
+RENAMED = (b"\xa8takeover", b"\xa9rebalance")
+"""A field of plans in books of earlier versions, and its name now; both with the length that msgpack puts before them."""
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
 
@@ -207,7 +209,8 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """The checkpoint in a folder. Raises Torn with one line."""
     try:
-        manifest = msgspec.msgpack.decode(regular.content(place / BOOKS, LARGEST_BOOKS), type=Manifest)
+        books = regular.content(place / BOOKS, LARGEST_BOOKS).replace(*RENAMED)
+        manifest = msgspec.msgpack.decode(books, type=Manifest)
         if manifest.version != VERSION:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
         _check(place, manifest)

@@ -151,9 +151,9 @@ class RankLoop:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
         if not backend.facts.blocking:
-            brought = backend.snapshot(order.round)
+            before = backend.snapshot(order.round)
             steps, samples = loop.contribute(order.round)
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, brought))
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before))
             self._away = now() - since
             return
         change = backend.average(order, loop.samples)
@@ -166,7 +166,7 @@ class RankLoop:
 
     def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
-        seen = change.brought, change.became, change.average
+        seen = change.before, change.after, change.average
         self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:

@@ -74,6 +74,10 @@ _TYPES = EVENTS | COMMANDS
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in _TYPES.items()}
 _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
+_SUMS = ((b'"brought":', b'"before":'), (b'"became":', b'"after":'))
+_PLAN = ((b'"takeover":', b'"rebalance":'),)
+_RENAMED = {"Plan": _PLAN, "Publish": _PLAN, "Averaged": _SUMS, "Snapshot": _SUMS, "Progress": _SUMS}
+"""Fields as earlier versions recorded them, and their names now."""
 
 
 class _Kind(msgspec.Struct):
@@ -103,9 +107,26 @@ def encode(record: Record, at: float | None = None) -> bytes:
 def decode(line: bytes | str) -> Any:
     """The event or command that `line` holds. Raises ProtocolError that says what is wrong with it."""
     try:
-        return _decoders[_kind.decode(line).type].decode(line)
+        kind = _kind.decode(line).type
+        return _decoders[kind].decode(_renamed(line, kind))
     except KeyError as error:
         raise ProtocolError(f"message without a known type ({error}): {line[:200]!r}") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
+
+
+def _renamed(line: bytes | str, kind: str) -> bytes | str:
+    """Return `line` with the names that its fields have now."""
+    for old, new in _RENAMED.get(kind, ()):
+        line = line.encode() if isinstance(line, str) else line
+        line = line.replace(old, new)
+    return line
+
+
+def body(line: bytes | str) -> dict[str, Any]:
+    """Return all that a recorded line tells, by the names of now; its type and time too. Raises ProtocolError."""
+    try:
+        return msgspec.json.decode(_renamed(line, _kind.decode(line).type), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError) as error:
         raise ProtocolError(f"malformed message ({error}): {line[:200]!r}") from None
 

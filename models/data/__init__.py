@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.options import PLAIN, DataOptions
 from ddp.registered import blamed, member
 from ddp.settings import known
-from models.data.dataset import DataSet, Origin
-from models.data.options import PLAIN, DataOptions
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]
 
@@ -26,17 +26,17 @@ class Entry(NamedTuple):
 
 
 DATA: dict[str, Entry] = {
-    "cifar10": Entry("models.data.cifar10"),
-    "cifar100": Entry("models.data.cifar100"),
-    "digits": Entry("models.data.digits"),
-    "fashion_mnist": Entry("models.data.fashion_mnist"),
-    "image_folder": Entry("models.data.image_folder", ("path", "shape", "seed")),
-    "mnist": Entry("models.data.mnist"),
-    "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
-    "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
-    "shifted_digits": Entry("models.data.shifted_digits"),
-    "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
-    "text_file": Entry("models.data.text_file", ("path", "seq_len")),
+    "cifar10": Entry("bench.models.data.cifar10"),
+    "cifar100": Entry("bench.models.data.cifar100"),
+    "digits": Entry("bench.models.data.digits"),
+    "fashion_mnist": Entry("bench.models.data.fashion_mnist"),
+    "image_folder": Entry("bench.models.data.image_folder", ("path", "shape", "seed")),
+    "mnist": Entry("bench.models.data.mnist"),
+    "pydoc": Entry("bench.models.data.pydoc", ("seq_len", "samples")),
+    "shakespeare": Entry("bench.models.data.shakespeare", ("seq_len",)),
+    "shifted_digits": Entry("bench.models.data.shifted_digits"),
+    "synthetic": Entry("bench.models.data.synthetic", ("samples", "classes", "shape", "seed")),
+    "text_file": Entry("bench.models.data.text_file", ("path", "seq_len")),
 }
 """Name -> where its file is, and the settings that it takes."""
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, absent, fetch, one_at_a_time
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import images_source
-from models.data.options import DataOptions
 
 SHAPE = (3, 32, 32)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.models.data.options import DataOptions
 from ddp.replica.task import Source
-from models.data.options import DataOptions
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.data import kept
-from models.data.meter import ProgressMeter
+from bench.models.data import kept
+from bench.models.data.meter import ProgressMeter
 
 CHUNK = 256
 """Images that a thread decodes in one go."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
+from bench.models.data.split import held_out
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.images import images_source
-from models.data.options import DataOptions
-from models.data.split import held_out
 
 MEAN, STD = (0.3053,), (0.3760,)
 TOP = 16

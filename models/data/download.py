@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from bench.models.data.meter import ProgressMeter
 from ddp.process.shortage import free
-from models.data.meter import ProgressMeter
 
 CONNECT_S = 20.0
 """A network that swallows packets must not hang a run: no answer, or no further byte, for so long is a failure."""

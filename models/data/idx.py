@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, absent, fetch, one_at_a_time
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import images_source
-from models.data.options import DataOptions
 
 PARTS = ("train", "t10k")
 

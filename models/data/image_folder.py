@@ -2,7 +2,7 @@
 
 With sub-folders `train` and `test` (or `val`), those; else a fifth of each class is held out, drawn by `data.seed`. Images
 are read as RGB and must be of one size, or are brought to `data.shape`. They are decoded once, by whoever prepares a run;
-ranks map what came out. Knows nothing of how that is kept (`models.data.kept`).
+ranks map what came out. Knows nothing of how that is kept (`bench.models.data.kept`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.data import kept
-from models.data.dataset import DataSet, Origin
-from models.data.decode import decode
-from models.data.options import DataOptions
-from models.data.split import held_out
+from bench.models.data import kept
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.decode import decode
+from bench.models.data.options import DataOptions
+from bench.models.data.split import held_out
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Other files are passed over, as torchvision does."""

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.download import one_at_a_time
+from bench.models.data.images import images_source
 from ddp.data import TensorSource
-from models.data.download import one_at_a_time
-from models.data.images import images_source
 
 FORM = 2
 """Of what is kept: to be raised where it changes."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from models.data.dataset import DataSet, Origin
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, Pieces, encode, pieces
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""

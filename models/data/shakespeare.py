@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from string import ascii_letters
 
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, is_whole, one_at_a_time
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, Pieces, encode, pieces
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, absent, fetch, is_whole, one_at_a_time
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 FILE = Remote(
     "input.txt",

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.random import PCG64
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.images import images_source
+from bench.models.data.memory import afford
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource, derive
-from models.data.dataset import DataSet, Origin
-from models.data.images import images_source
-from models.data.memory import afford
-from models.data.options import DataOptions
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 10_000
 """Where nothing else is said."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.data.dataset import DataSet, Origin
-from models.data.memory import afford
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, encode, pieces
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.memory import afford
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, encode, pieces
 
 
 def _read(path: Path) -> str:

@@ -16,10 +16,10 @@ from hydra.core.override_parser.types import Quote, QuotedString
 
 from bench.command import cli
 from bench.command.overrides import readable
+from bench.models import MODELS, mlp
+from bench.models.data import DATA, Entry
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
-from models import MODELS, mlp
-from models.data import DATA, Entry
 from tests.bench import fake_engine
 
 SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
@@ -287,7 +287,7 @@ def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatc
 
 
 def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):
-    from models.data import mnist
+    from bench.models.data import mnist
 
     def refuse(folder: str, options: object) -> None:
         raise ValueError(f"data set mnist is not in {folder}")

@@ -13,12 +13,12 @@ from bench.base.places import CONF
 from bench.command.hydra_errors import complain, known_keys
 from bench.command.listing import presets
 from bench.command.overrides import in_our_words, readable
+from bench.models import MODELS
 from bench.runner.config import Config, register, typed
 from bench.runner.plan import mode_name
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from models import MODELS
 
 
 def composed(*overrides: str) -> Config:

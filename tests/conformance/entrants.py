@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import models
+from bench import models
+from bench.models.data import DataOptions
+from bench.models.setup import Recipe
 from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
@@ -24,8 +26,6 @@ from ddp.engine.loop import TrainingLoop
 from ddp.process import forkserver
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Job, Task
-from models.data import DataOptions
-from models.setup import Recipe
 from tests.conformance.oracle import Course, Rule
 from tests.runtime import toy
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from bench.models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
+from bench.models.data.images import Pixels, images_source
 from ddp.data import TensorSource
-from models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
-from models.data.images import Pixels, images_source
 from tests.models.data_files import write_cifar, write_images, write_mnist
 
 PLAYS = "".join(shakespeare.VOCABULARY) * 40

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.utils.data import StackDataset, TensorDataset
 
-import models
+from bench import models
+from bench.models.data import DATA, DataSet, Entry, data_set, prepare
+from bench.models.parts import accuracy, cross_entropy, task_on
+from bench.models.setup import Recipe
 from ddp.data import TensorSource
 from ddp.registered import Unusable
 from ddp.replica.task import Task
-from models.data import DATA, DataSet, Entry, data_set, prepare
-from models.parts import accuracy, cross_entropy, task_on
-from models.setup import Recipe
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
 

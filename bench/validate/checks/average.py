@@ -45,12 +45,12 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
     slack = SLACK.get(settings.get("wire", "float64"))
     if slack is None or settings.get("elastic") not in (None, 1, 1.0) or settings.get("outer", "none") != "none":
         return
-    brought = known.brought()
+    contributions = known.contributions()
     for event in known.averaged:
-        parts = brought.get(event.round, {})
-        if event.average and all(part.brought for part in parts.values()):
-            weights = [(_weight(part.samples, settings), part.brought) for part in parts.values()]
-            yield _round(event, weights, parts[event.rank].brought if event.rank in parts else (), slack)
+        parts = contributions.get(event.round, {})
+        if event.average and all(part.before for part in parts.values()):
+            weights = [(_weight(part.samples, settings), part.before) for part in parts.values()]
+            yield _round(event, weights, parts[event.rank].before if event.rank in parts else (), slack)
 
 
 def _weight(samples: int, settings: dict[str, object]) -> float:
@@ -70,19 +70,19 @@ def _round(event: Averaged, parts: list[tuple[float, Sums]], own: Sums, slack: f
         return f"{where}: the average is not the weighted mean of the replicas ({_shown(event.average, wanted, far)})"
     after = [
         None if None in (a, b, c) else b + a - c  # type: ignore[operator]
-        for a, b, c in zip(event.average[::2], event.brought[::2], own[::2], strict=False)
+        for a, b, c in zip(event.average[::2], event.before[::2], own[::2], strict=False)
     ]
-    if len(after) == len(sizes) and (far := apart(event.became, after, sizes, 2 * slack)):
-        return f"{where}: the replica did not move by average less snapshot ({_shown(event.became, after, far)})"
+    if len(after) == len(sizes) and (far := apart(event.after, after, sizes, 2 * slack)):
+        return f"{where}: the replica did not move by average less snapshot ({_shown(event.after, after, far)})"
     return ""
 
 
 def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
     for number, step in enumerate(known.probes(world_size)):
-        wanted, sizes = mean([(float(probe.samples), probe.brought) for probe in step])
+        wanted, sizes = mean([(float(probe.samples), probe.before) for probe in step])
         for rank, probe in enumerate(step):
-            far = apart(probe.became, wanted, sizes, SLACK["float32"])
-            told = _shown(probe.became, wanted, far)
+            far = apart(probe.after, wanted, sizes, SLACK["float32"])
+            told = _shown(probe.after, wanted, far)
             yield f"probe {number}, rank {rank}: what a step exchanged is not its weighted mean ({told})" if far else ""
 
 

@@ -58,7 +58,7 @@ def _amiss(run: Run, known: Records) -> str:
         if still > MOST * rounds:
             return f"rank {rank} reports steps, but its replica did not move in {still} of {rounds} windows"
         probes = [probe for event in known.progress if event.rank == rank for probe in event.probes if probe.samples]
-        empty = sum(probe.brought[1] == 0.0 for probe in probes)
+        empty = sum(probe.before[1] == 0.0 for probe in probes)
         if empty > MOST * len(probes):
             return f"rank {rank} reports steps, but {empty} of {len(probes)} gradients that were looked at are zero"
     return ""
@@ -66,17 +66,17 @@ def _amiss(run: Run, known: Records) -> str:
 
 def _still(known: Records, rank: int) -> tuple[int, int]:
     """(windows in which a rank reports steps and stayed as it was, windows with steps)."""
-    answers = {event.round: event for event in known.averaged if event.rank == rank and event.became}
+    answers = {event.round: event for event in known.averaged if event.rank == rank and event.after}
     still = rounds = 0
-    before: Averaged | None = None
+    last: Averaged | None = None
     laid: tuple[float | None, ...] = ()
-    for number, parts in sorted(known.brought().items()):
+    for number, parts in sorted(known.contributions().items()):
         event = parts.get(rank)
-        if event is None or not event.brought or number not in answers:
+        if event is None or not event.before or number not in answers:
             continue
-        if before is not None and before.round == number - 1 and event.steps:
+        if last is not None and last.round == number - 1 and event.steps:
             # What was trained while the last average was under way moved the replica before that was applied.
             rounds += 1
-            still += event.brought == before.became and laid == before.brought
-        before, laid = answers[number], event.brought
+            still += event.before == last.after and laid == last.before
+        last, laid = answers[number], event.before
     return still, rounds
