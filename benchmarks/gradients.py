@@ -3,8 +3,8 @@
     git worktree add ../before REVISION
     python -m benchmarks.gradients ../before --model mlp --recipe published --data data --pairs 60
 
-Each checkout has two ranks in processes of its own, which build a replica and its backend as the engine does. Blocks of steps
-take turns, so that other programs on the machine slow both; `alone` is the same step without the other rank.
+Each checkout has two ranks in processes of its own, which build a replica and its backend as the engine does. Blocks of
+steps take turns, so that other programs on the machine slow both; `alone` is the same step without the other rank.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def compare(arguments: argparse.Namespace) -> None:
         for each in ranks.values():
             each.close()
     pairs = list(zip(turns["before"], turns["now"], strict=True))
-    print(f"{arguments.model}/{arguments.recipe}: {arguments.pairs} pairs of {steps} steps, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{arguments.model}/{arguments.recipe}: {arguments.pairs} pairs of {steps} steps, load {os.getloadavg()[0]:.1f}"
+    )
     for key in ("wall", "cpu"):
         print(f"  {key}: now / before {spread([now[key] / before[key] for before, now in pairs])}")
     for name, rows in turns.items():

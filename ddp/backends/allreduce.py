@@ -22,9 +22,10 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.gradients.instep import GradientAverage, InStep
+from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
+from ddp.replica.in_step import InStep
 from ddp.replica.inner import InnerOptimizer
 from ddp.replica.mean import PIECE, pieces, ratio, square
 from ddp.replica.outer import outer

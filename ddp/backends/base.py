@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ddp.engine.loop import TrainingLoop
-    from ddp.gradients.instep import InStep
+    from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
 

@@ -38,7 +38,7 @@ from ddp.replica.task import Job
 
 if TYPE_CHECKING:
     from ddp.engine.loop import TrainingLoop
-    from ddp.gradients.instep import InStep
+    from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
 FACTS = BackendFacts(blocking=False, in_step=False)

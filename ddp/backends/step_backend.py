@@ -22,7 +22,7 @@ from ddp.core.commands import Average, Join
 from ddp.core.events import Sums
 from ddp.core.policies.sync import Sync
 from ddp.engine import facts
-from ddp.gradients.instep import InStep
+from ddp.replica.in_step import InStep
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:

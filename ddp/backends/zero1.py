@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from ddp.backends.step_backend import FACTS, Reducer, StepBackend, runner
 from ddp.engine.loop import TrainingLoop
-from ddp.gradients.instep import InStep
+from ddp.replica.in_step import InStep
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.sharding.zero1 import ShardContext, Zero, Zero1

@@ -40,7 +40,7 @@ def kinds(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: ShardedSt
     if isinstance(sharded, Zero1):
         gradients += sharded.gradients.flats
     if isinstance(sharded, Zero2):
-        gradients += sharded.buckets.held()
+        gradients += sharded.gradients.alive()
     if isinstance(sharded, Zero3):
         parameters += sharded.gathered()
     state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]

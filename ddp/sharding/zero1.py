@@ -18,11 +18,12 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
-from ddp.gradients.flat_gradients import FlatGradients
-from ddp.gradients.instep import InStep, meet_counters
+from ddp.gradients.average import meet_counters
+from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
+from ddp.replica.in_step import InStep
 from ddp.sharding.layout import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
@@ -194,7 +195,7 @@ class Zero1(ShardedStep):
 
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
-        self.gradients = FlatGradients(site.state, site.collectives.transport.empty)
+        self.gradients = StepGradients(site.state, site.collectives.transport.empty, eager=True)
         self._sums = [(flat, self._runs(flat.dtype)) for flat in self.gradients.flats]
 
     def _runs(self, dtype: torch.dtype) -> list[Run]:
@@ -205,7 +206,7 @@ class Zero1(ShardedStep):
     def begin(self, batch: Batch) -> float:
         """The mean of a slice is weighted when it is exchanged."""
         self.meet()
-        self.gradients.zero()
+        self.gradients.clear()
         return 1.0
 
     def exchange(self, batch: Batch) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+import torch
 from torch import nn
 
+from ddp.comm.transports.base import Run
 from ddp.core.spans import Batch
-from ddp.gradients.flat_gradients import FlatGradients
-from ddp.gradients.instep import meet_counters
-from ddp.gradients.owner_buckets import Buckets
+from ddp.gradients.average import meet_counters
+from ddp.gradients.owned import Own, OwnedGradients
+from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.sharding.zero1 import ShardContext, ShardedStep
 
@@ -24,8 +24,24 @@ class Zero2(ShardedStep):
 
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
-        self.rest = FlatGradients(site.state, site.collectives.transport.empty, gradients=False)
-        self.buckets = Buckets(self.groups, site.collectives, self._most(largest(site.model)))
+        self.rest = StepGradients(site.state, site.collectives.transport.empty, gradients=False)
+        trained = [group for group in self.groups if group.trained]
+        places = [(group, index) for group in trained for index in range(len(group.parameters))]
+        self._parameters = [group.parameters[index] for group, index in places]
+        number = {parameter: index for index, parameter in enumerate(self._parameters)}
+        own: dict[int, Own] = {}
+        for group in trained:
+            memory = torch.zeros(group.layout.length(group.rank), dtype=group.dtype, device=group.device)
+            for shard in group.shards:
+                total = memory[shard.at : shard.at + shard.stop - shard.start]
+                own[number[shard.parameter]] = shard.start, shard.stop, total
+        self._own = [(shard, own[number[shard.parameter]][2]) for group in trained for shard in group.shards]
+
+        def runs(index: int) -> list[Run]:
+            group, at = places[index]
+            return group.layout.runs(*group.layout.span(at))
+
+        self.gradients = OwnedGradients(self._parameters, runs, own, site.collectives, self._most(largest(site.model)))
 
     @staticmethod
     def _most(largest: int) -> int:
@@ -35,30 +51,29 @@ class Zero2(ShardedStep):
     def begin(self, batch: Batch) -> float:
         """Gradients are weighted one by one, when they are there."""
         self.meet()
-        self.rest.zero()
-        self.buckets.begin(batch.samples / batch.total)
+        self.rest.clear()
+        self.gradients.begin(batch.samples / batch.total)
         return 1.0
 
     def exchange(self, batch: Batch) -> None:
-        """What the backward pass has not sent; buffers, and which parameters were used, to all."""
-        site = self.site
-        self.buckets.flush()
+        """Send what the backward pass has not; buffers, and which parameters were used, to all."""
+        site, gradients = self.site, self.gradients
+        gradients.flush()
         began = now()
-        self.rest.pack(batch.samples / batch.total)
+        touched = {self._parameters[index] for index in gradients.touched}
+        self.rest.pack(batch.samples / batch.total, used=[float(p in touched) for p in site.state.parameters])
         site.meter.add("copy", began)
         site.collectives.all_reduce(self.rest.flats)
         meet_counters(batch, self.rest, site.collectives)
         self.rest.unpack()
-        self.buckets.hand_over(dict(zip(site.state.parameters, self._used(), strict=True)))
+        used = dict(zip(site.state.parameters, self.rest.used(), strict=True))
+        for shard, total in self._own:
+            shard.values.grad = total if used[shard.parameter] else None
         if not batch.idles:
-            self.buckets.learn()
+            gradients.learn()
 
     def _let_go(self) -> None:
-        self.rest.close()
-        self.buckets.close()
-
-    def _used(self) -> Iterable[bool]:
-        return self.rest.used()
+        self.gradients.close()
 
     def undo(self) -> None:
         """Put the buffers back."""

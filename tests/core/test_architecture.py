@@ -20,7 +20,6 @@ LONGER = {
     "ddp/core/coordinator.py": 303,
     "ddp/core/events.py": 348,
     "ddp/core/rounds.py": 310,
-    "ddp/parallel/group.py": 311,
     "ddp/engine/loop.py": 316,
     "ddp/trainer/trainer.py": 311,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,8 @@ from ddp.process.codec import Record
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
+HIDDEN = "hidden"
+"""Kind of a slice that a thread beside the one that trains has measured."""
 Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join
 
 
@@ -100,6 +102,8 @@ class RunRecords:
     """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
 
     slices: Slices
+    behind: Slices = field(default_factory=lambda: Slices.of(()))
+    """Collectives that ran beside what `slices` hold; their kind is `exchange`, too."""
     zero: float = 0.0
     """When the run was launched, or the first run that this one goes on from: what times are shown since."""
     ready: dict[int, Ready] = field(default_factory=dict)
@@ -157,10 +161,13 @@ class RunRecords:
 def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
-    slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    all_slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    slices = [each for each in all_slices if each.kind != HIDDEN]
+    behind = Slices.of([replace(each, kind="exchange") for each in all_slices if each.kind == HIDDEN])
     none, zero = Slices.of(()), _zero(records, launched)
-    stream = RunRecords(Slices.of(slices) if since == -np.inf else none, zero)
-    for one in slices if since == -np.inf else ():
+    whole = since == -np.inf
+    stream = RunRecords(Slices.of(slices) if whole else none, behind if whole else none, zero)
+    for one in slices if whole else ():
         _seen(stream, one.rank, one.at + one.seconds)
     now = launched
     for record in records:
@@ -168,7 +175,8 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             continue
         if isinstance(record, Resumed):
             last = record.at == since
-            stream = RunRecords(Slices.of(slices) if last else none, zero, resumed=record, earlier=stream)
+            now_behind = behind if last else none
+            stream = RunRecords(Slices.of(slices) if last else none, now_behind, zero, resumed=record, earlier=stream)
             for one in slices if last else ():
                 _seen(stream, one.rank, one.at + one.seconds)
         if isinstance(record, Plan):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,18 @@ class TransportConfig:
     """Ranks on this host; 0: all."""
 
 
+def spare(site: TransportConfig) -> bool:
+    """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
+    has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return site.device.type == "cuda" or bool(site.meet) or cores > (site.host_ranks or site.world_size)
+
+
 class Transport(Protocol):
     """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
 
     name: str
+    site: TransportConfig
 
     def __init__(self, site: TransportConfig) -> None: ...
 
@@ -79,11 +88,6 @@ class Transport(Protocol):
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
         """Reduce a contiguous tensor over the group, in place; the same bits on all ranks. Raises ExchangeBroken."""
-        ...
-
-    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
-        """Begin an `all_reduce` in the background. `tensor` is not to be touched, and no other collective made, before the
-        end of what is returned; more may be started."""
         ...
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:

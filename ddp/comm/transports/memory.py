@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from ddp.comm import futex
-from ddp.comm.courier import Courier
 from ddp.comm.transports.arithmetic import about, reduction, told
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 from ddp.process.memory import shared
@@ -58,7 +57,7 @@ class Transport:
     name = "memory"
 
     def __init__(self, site: TransportConfig) -> None:
-        self._site, self._folder, self._rank = site, site.folder, site.rank
+        self.site, self._folder, self._rank = site, site.folder, site.rank
         self._spin_s = SPIN_S if site.world_size <= len(os.sched_getaffinity(0)) else 0.0
         self._life = ProcessLock(self._lock(site.rank))
         self._stage = [self._region(half, site.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
@@ -74,7 +73,6 @@ class Transport:
         """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
-        self._courier: Courier | None = None
 
     @staticmethod
     def applies(site: TransportConfig) -> bool:
@@ -110,9 +108,6 @@ class Transport:
             self._counters[LINE * (len(self._members) + self._me)] = LEFT
             futex.wake(self._place(self._me))
         self._members = ()
-        if self._courier is not None:
-            self._courier.stop()
-            self._courier = None
 
     def close(self) -> None:
         """The files go with the folder."""
@@ -138,11 +133,6 @@ class Transport:
                 laid[self._me].copy_(part)
                 self._large(laid, op)
                 part.copy_(laid[self._me])
-
-    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
-        """In a thread of this rank."""
-        self._courier = self._courier or Courier()
-        return self._courier.submit(partial(self.all_reduce, tensor, op)).result
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Each reduces its own from everybody's tensor, or from everybody's stage if the tensor lies elsewhere."""
@@ -294,9 +284,9 @@ class Transport:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
-        if waited_s > self._site.limit_s:
+        if waited_s > self.site.limit_s:
             late = ", ".join(str(self._members[k]) for k in waiting)
-            raise ExchangeBroken(f"rank {late} did not come within {self._site.limit_s:g} s")
+            raise ExchangeBroken(f"rank {late} did not come within {self.site.limit_s:g} s")
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
