@@ -127,7 +127,7 @@ def compare(arguments: argparse.Namespace) -> None:
         ranks = {name: Trees(tree, arguments, Path(folder) / name) for name, tree in trees.items()}
         for each in ranks.values():
             each.block("together", 3)
-        steps = max(2, round(BLOCK_S / ranks["now"].block("alone", 5)["wall"]))
+        steps = arguments.steps or max(2, round(BLOCK_S / ranks["now"].block("alone", 5)["cpu"]))
         turns: dict[str, list[Row]] = {"before": [], "now": [], "alone": []}
         for turn in range(arguments.pairs):
             order = list(ranks)
@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--data", default="data")
     parser.add_argument("--backend", default="nccl", help="nccl, zero1, zero2 or zero3")
     parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=0, help="of a block; 0: as many as take about 0.15 s")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)

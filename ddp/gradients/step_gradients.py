@@ -36,29 +36,20 @@ class StepGradients:
         """`empty` gives what a transport reduces without a copy; `plan`: buckets, else one for each data type. Without
         `gradients` they lie elsewhere. `eager`: whatever their size."""
         self._state, self._parameters = state, state.parameters
-        buckets = list(plan if plan is not None else whole(self._parameters)) if gradients else []
-        moved = {section.values.dtype: section.values.numel() for section in state.sections if moves(section)}
-        last = {self._parameters[bucket[0]].dtype: bucket for bucket in buckets}
-        bare = sorted((moved or {torch.float32: 0} if not buckets else moved).keys() - last.keys(), key=str)
-        last |= dict.fromkeys(bare, ())
-        self.early = [bucket for bucket in buckets if bucket not in last.values()]
-        """Buckets without a tail: they may go before the step is over."""
-        # Who was used, and whether counters differ, travels behind the last bucket: a collective of its own would cost as
-        # much as the gradients of a small model.
-        flags = [[0, 0]] * (len(last) - 1) + [[len(self._parameters), int(bool(state.counters))]]
-        sizes = [[moved.get(dtype, 0), *own] for dtype, own in zip(last, flags, strict=True)]
-        first = len(self.early)
-        tails = {first + k: (dtype, sum(size)) for k, (dtype, size) in enumerate(zip(last, sizes, strict=True))}
-        give = empty or state.ordinary
+        buckets = list(plan or by_type(self._parameters)) if gradients else []
+        tails, buckets = _tails(state, buckets)
+        first, give = len(buckets) - len(tails), empty or state.ordinary
+        self.early = buckets[:first]
+        """Buckets that have nothing behind them: they may go before the step is over."""
         self._storage = BucketStorage(
             self._parameters,
-            [*self.early, *last.values()],
+            buckets,
             lambda number, size, dtype: give(f"gradients{number}", size, dtype),
-            tails,
+            {first + k: (dtype, sum(sizes)) for k, (dtype, sizes) in enumerate(tails.items())},
         )
         self.flats, self.values = self._storage.flats, self._storage.values
-        places = [torch.split(tail, size) for tail, size in zip(self._storage.tails[first:], sizes, strict=True)]
-        self._changes = BufferChanges(state, {dtype: place[0] for dtype, place in zip(last, places, strict=True)})
+        places = [torch.split(t, s) for t, s in zip(self._storage.tails[first:], tails.values(), strict=True)]
+        self._changes = BufferChanges(state, {dtype: place[0] for dtype, place in zip(tails, places, strict=True)})
         _, self._used, self._unusual = places[-1]
         self._counters = Counters(state)
         self._members = range(len(self._parameters)) if gradients else range(0)
@@ -160,7 +151,19 @@ class StepGradients:
         self.clear()
 
 
-def whole(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
+def _tails(state: FlatState, buckets: Plan) -> tuple[dict[torch.dtype, list[int]], Plan]:
+    """Return by data type how many changes, flags of use and flags of counters lie behind its last bucket, and the buckets
+    in such an order that these come last."""
+    moved = {section.values.dtype: section.values.numel() for section in state.sections if moves(section)}
+    last = {state.parameters[bucket[0]].dtype: bucket for bucket in buckets}
+    last |= dict.fromkeys(sorted(moved.keys() - last.keys(), key=str) or ([] if last else [torch.float32]), ())
+    tails = {dtype: [moved.get(dtype, 0), 0, 0] for dtype in last}
+    # A collective of their own would cost as much as the gradients of a small model.
+    tails[[*last][-1]][1:] = len(state.parameters), int(bool(state.counters))
+    return tails, [*(bucket for bucket in buckets if bucket not in last.values()), *last.values()]
+
+
+def by_type(parameters: Sequence[Tensor]) -> list[tuple[int, ...]]:
     """Return a bucket for each data type, in the order of their names."""
     dtypes = sorted({parameter.dtype for parameter in parameters}, key=str)
     return [tuple(index for index, p in enumerate(parameters) if p.dtype == dtype) for dtype in dtypes]

@@ -1,4 +1,4 @@
-"""Gradients in shards, too: each goes to its owners during the backward pass, and is forgotten by all others."""
+"""Own the second kind: gradients in shards, too. Each goes to its owners during the backward pass, and no other keeps it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from ddp.comm.transports.base import Run
 from ddp.core.spans import Batch
 from ddp.gradients.average import meet_counters
 from ddp.gradients.owned import Own, OwnedGradients
-from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.sharding.zero1 import ShardContext, ShardedStep
 
 
 def largest(model: nn.Module) -> int:
-    """Elements of the largest layer: of the parameters that one module has itself."""
+    """Return the elements of the largest layer: of the parameters that one module has itself."""
     return max((sum(p.numel() for p in module.parameters(recurse=False)) for module in model.modules()), default=0)
 
 
 class Zero2(ShardedStep):
     """Between steps a rank has the gradients that it owns; during the backward pass a bucket's more."""
 
+    whole_gradients = False
+
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
-        self.rest = StepGradients(site.state, site.collectives.transport.empty, gradients=False)
         trained = [group for group in self.groups if group.trained]
         places = [(group, index) for group in trained for index in range(len(group.parameters))]
         self._parameters = [group.parameters[index] for group, index in places]
@@ -45,13 +45,13 @@ class Zero2(ShardedStep):
 
     @staticmethod
     def _most(largest: int) -> int:
-        """Elements of a bucket."""
+        """Return the elements of a bucket."""
         return largest
 
     def begin(self, batch: Batch) -> float:
-        """Gradients are weighted one by one, when they are there."""
+        """Begin with no gradients; they are weighted one by one, as they come."""
         self.meet()
-        self.rest.clear()
+        self.together.clear()
         self.gradients.begin(batch.samples / batch.total)
         return 1.0
 
@@ -61,24 +61,17 @@ class Zero2(ShardedStep):
         gradients.flush()
         began = now()
         touched = {self._parameters[index] for index in gradients.touched}
-        self.rest.pack(batch.samples / batch.total, used=[float(p in touched) for p in site.state.parameters])
+        self.together.pack(batch.samples / batch.total, used=[float(p in touched) for p in site.state.parameters])
         site.meter.add("copy", began)
-        site.collectives.all_reduce(self.rest.flats)
-        meet_counters(batch, self.rest, site.collectives)
-        self.rest.unpack()
-        used = dict(zip(site.state.parameters, self.rest.used(), strict=True))
+        site.collectives.all_reduce(self.together.flats)
+        meet_counters(batch, self.together, site.collectives)
+        self.together.unpack()
+        used = dict(zip(site.state.parameters, self.together.used(), strict=True))
         for shard, total in self._own:
             shard.values.grad = total if used[shard.parameter] else None
         if not batch.idles:
             gradients.learn()
 
     def _let_go(self) -> None:
+        super()._let_go()
         self.gradients.close()
-
-    def undo(self) -> None:
-        """Put the buffers back."""
-        self.rest.undo()
-
-    def rebase(self) -> None:
-        """Changes of buffers count from here."""
-        self.rest.rebase()
