@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from ddp.registered import member
 
+if __name__ != "bench.models":
+    raise ImportError("the models are the package bench.models, which this folder is a part of: import that")
+
 if TYPE_CHECKING:
     from bench.models.setup import Recipe, Setup
     from ddp.replica.task import Task
@@ -26,7 +29,7 @@ MODELS: dict[str, str] = {
 
 
 def load(name: str) -> Setup:
-    """The set-up of model `name`. KeyError for an unknown one; ValueError, in one line, for one that is broken."""
+    """Return the set-up of model `name`. Raise KeyError for an unknown one; ValueError, in one line, for a broken one."""
     from bench.models.setup import Setup  # which imports the engine's tasks
 
     setup: Setup = member("model", name, MODELS[name], "SETUP", Setup)
@@ -34,5 +37,5 @@ def load(name: str) -> Setup:
 
 
 def make_task(name: str, recipe: Recipe, data_dir: str) -> Task:
-    """The task of a model under a recipe; importable by name, so that a rank can call it."""
+    """Return the task of a model under a recipe; importable by name, so that a rank can call it."""
     return load(name).task(recipe, data_dir)

@@ -55,9 +55,8 @@ class Setup:
     """Layers with weights where nothing else is said; None: their number cannot be chosen by `model.depth`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.recipes, dict) or not all(
-            isinstance(recipe, Recipe) for recipe in self.recipes.values()
-        ):
+        recipes = self.recipes.values() if isinstance(self.recipes, dict) else [None]
+        if not all(isinstance(recipe, Recipe) for recipe in recipes):
             raise TypeError("recipes must be a dict of name to Recipe")
         if not callable(self.task):
             raise TypeError("task must be a function of a recipe and the data folder that makes a Task")

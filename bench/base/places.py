@@ -9,8 +9,6 @@ ROOT = PACKAGE.parent
 """The source tree, or where it is installed."""
 CONF = (PACKAGE / "conf").resolve()
 """Hydra's groups; in a source tree a link to the folder of that name beside `bench`, as `baselines` and `models` are."""
-MODES = CONF / "mode"
-"""A preset for each mode."""
 BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
 METRICS_SCHEMA = PACKAGE / "metrics.schema.json"

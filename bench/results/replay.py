@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
+from bench.runner.modes import engine_of
 from bench.runner.resume import configured_again
 from ddp import regular
+from ddp.backends import world_of
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
-from ddp.core.policies.sync import Sync
-from ddp.engine import facts
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
 from ddp.settings import make_policy
@@ -37,7 +37,7 @@ class Unfit(ValueError):
 def deviation(run: Run) -> tuple[int, str | None]:
     """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
     m = run.metrics
-    if m.world_size == 1 or facts(m.engine).one_process:
+    if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
     if m.resumed is not None:
         raise Unfit("it went on from a checkpoint; replay the run that it began as")
@@ -109,23 +109,20 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
-    from ddp.backends.facts import world_of  # torch
-
     m = run.metrics
     config = configured_again(read_object(run.path / CONFIG), run.path)
-    paired = "backend" in facts(m.engine).made_of
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = world_of(
-        config.backend.name if paired else m.engine,
+        config.backend.name,
         m.world_size,
         0,
         m.batch_size,
         m.epochs_planned,
         deadline_s=config.cluster.deadline_s,
-        tolerate_loss=config.cluster.tolerate_loss if paired else False,
+        tolerate_loss=config.cluster.tolerate_loss,
         checkpoints=config.checkpoint,
     )
-    return Coordinator.start(make_policy(config.policy["name"], settings) if paired else Sync(), world, at)
+    return Coordinator.start(make_policy(config.policy["name"], settings), world, at)
 
 
 def _unlike(number: int, given: Any, recorded: Any) -> str:

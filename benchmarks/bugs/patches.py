@@ -48,7 +48,7 @@ def wrong_divisor(nccl: Module) -> None:
     """The sum is divided as if there were one rank more."""
 
     def broken(take: Any, self: Any) -> Any:
-        ranks = self._job.world_size
+        ranks = self.job.world_size
         self._total.mul_((ranks + 1) / ranks)
         return take()
 
@@ -110,10 +110,10 @@ def narrow_wire(nccl: Module) -> None:
     """Averages travel in single precision, whatever was asked for."""
 
     def broken(make: Any, self: Any) -> None:
-        job = self._job
-        self._job = replace(job, averaging=replace(job.averaging, wire="float32"))
+        job = self.job
+        self.job = replace(job, averaging=replace(job.averaging, wire="float32"))
         make()
-        self._job = job
+        self.job = job
 
     wrap(nccl.Backend, "_make_wire", broken)
 

@@ -6,16 +6,18 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from ddp.backends.base import load
-from ddp.backends.facts import world_of
+from ddp.backends import BACKENDS, world_of
+from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Event, Failed
+from ddp.core.policies.sync import Sync
 from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.solo import Emit
@@ -46,13 +48,17 @@ def run(job: Job, emit: Emit) -> None:
 
     After any exception no process is left.
     """
+    spec = BACKENDS[job.backend]
+    if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
+        raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
     if job.world_size == 1:
         solo.run(job, emit)
         return
-    job = checkpoint.begin(job)
+    # A backend that acts inside steps alone has one policy.
+    job = checkpoint.begin(job if spec.averages else replace(job, policy=Sync(), tolerate_loss=False))
     coordinator = start(job)
-    with RankProcesses(job) as ranks, load(job.backend).Reducer(job, ranks.reduced) as reducer:
-        coordinate(coordinator, ranks, reducer.submit, partial(solo.publish, job, emit=emit), emit)
+    with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+        coordinate(coordinator, ranks, reducer, partial(solo.publish, job, emit=emit), emit)
 
 
 def start(job: Job) -> Coordinator:
@@ -74,13 +80,13 @@ def start(job: Job) -> Coordinator:
 def coordinate(
     coordinator: Coordinator,
     ranks: Ranks,
-    reduce: Callable[[Reduce], None],
+    reducer: Reducer | None,
     publish: Callable[[Publish], None],
     emit: Emit,
 ) -> None:
     """Hand events to the coordinator and its commands to whom they are for, until the run is over.
 
-    `reduce` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
+    `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
     failures: list[Failed] = []
     while not coordinator.over:
         for event in ranks.events(TICK_S):
@@ -98,7 +104,8 @@ def coordinate(
                 elif isinstance(command, Drop):
                     ranks.drop(command.rank)
                 elif isinstance(command, Reduce):
-                    reduce(command)
+                    assert reducer is not None, f"{command}, and the backend takes no snapshots"
+                    reducer.submit(command)
                 elif isinstance(command, RankCommand):
                     ranks.send(command)
 

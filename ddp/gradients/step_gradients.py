@@ -36,8 +36,7 @@ class StepGradients:
         """`empty` gives what a transport reduces without a copy; `plan`: buckets, else one for each data type. Without
         `gradients` they lie elsewhere. `eager`: whatever their size."""
         self._state, self._parameters = state, state.parameters
-        buckets = list(plan or by_type(self._parameters)) if gradients else []
-        tails, buckets = _tails(state, buckets)
+        tails, buckets = _tails(state, (plan or by_type(self._parameters)) if gradients else [])
         first, give = len(buckets) - len(tails), empty or state.ordinary
         self.early = buckets[:first]
         """Buckets that have nothing behind them: they may go before the step is over."""
@@ -151,7 +150,7 @@ class StepGradients:
         self.clear()
 
 
-def _tails(state: FlatState, buckets: Plan) -> tuple[dict[torch.dtype, list[int]], Plan]:
+def _tails(state: FlatState, buckets: Plan) -> tuple[dict[torch.dtype, list[int]], list[tuple[int, ...]]]:
     """Return by data type how many changes, flags of use and flags of counters lie behind its last bucket, and the buckets
     in such an order that these come last."""
     moved = {section.values.dtype: section.values.numel() for section in state.sections if moves(section)}

@@ -45,10 +45,6 @@ class InStep(Protocol):
         """Take back what a step changed before its exchange broke."""
         ...
 
-    def rebase(self) -> None:
-        """Go on from parameters and buffers that were replaced from outside."""
-        ...
-
 
 def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return the parameters that `optimizer` moves, in the model's order."""

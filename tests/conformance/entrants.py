@@ -193,8 +193,8 @@ def _follow(entrant: Entrant, course: Course, scratch: Path, rank: int) -> dict[
     fields: dict[str, Any] = {"transport": entrant.transport, "device": "cpu"}
     job = Job(course.task, course.epochs, course.batch, course.seed, size, Sync(), entrant.engine, scratch, **fields)
     loop = TrainingLoop(job, rank, lambda event: None)
-    module = importlib.import_module(entrant.module) if entrant.module else load(entrant.engine)
-    backend, replica = module.Backend(job, rank, loop), loop.replica
+    side: Any = importlib.import_module(entrant.module).Backend if entrant.module else load(entrant.engine)
+    backend, replica = side(job, rank, loop), loop.replica
     backend.join(Join(rank, 0, tuple(range(size)), True, "conformance"))
     replica.in_step = backend.in_step(replica)
     losses, digests = [], []

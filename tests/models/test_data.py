@@ -74,7 +74,7 @@ def test_every_data_set_holds_what_it_says(name: str, folder: Path, monkeypatch:
 
 
 def test_naming_data_sets_imports_no_torch() -> None:
-    code = "import sys; from models.data import DATA, check, title; print('torch' in sys.modules)"
+    code = "import sys; from bench.models.data import DATA, check, title; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

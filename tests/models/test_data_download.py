@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 
 from bench.models.data import cifar10, download, fashion_mnist, mnist, prepare
-from bench.models.data.download import Remote, fetch, one_at_a_time
-from bench.models.data.meter import ProgressMeter
+from bench.models.data.download import ProgressMeter, Remote, fetch, one_at_a_time
 from tests.models.data_files import pack, write_cifar, write_mnist
 
 CONTENT = np.random.default_rng(0).bytes(300_000)

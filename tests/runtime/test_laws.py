@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.backends import BACKENDS, snapshot
+from ddp.backends import paired_backends, snapshot
 from ddp.backends.snapshot import average
 from ddp.core.commands import Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
@@ -23,7 +23,7 @@ from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
 @pytest.mark.parametrize("speeds", [(), (1.0, 0.3)], ids=["equal", "unequal"])
@@ -76,7 +76,7 @@ def test_synchronous_gradients_equal_solo_on_the_same_global_batch(play: Play, w
         torch.testing.assert_close(sync.state()[name], value, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_a_window_is_averaged_by_the_samples_of_each_rank(play: Play, backend: str) -> None:
     """Law 2: one window of unequal work by plain SGD, played again in one process."""
     samples, size = 8 * 11 + 3, 8
@@ -108,7 +108,7 @@ def test_a_window_is_averaged_by_the_samples_of_each_rank(play: Play, backend: s
 
 def test_buffers_are_averaged_and_counters_take_the_maximum(play: Play) -> None:
     """Law 7."""
-    for backend in BACKENDS:
+    for backend in paired_backends():
         played = play("cadence", backend, partial(toy.task, norm=True), options={"anchor": 3})
         states = [played.state(rank) for rank in range(2)]
         assert len(played.digests) == 1

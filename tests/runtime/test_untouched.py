@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.errors import RankFailed
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.task import Task, Tensors
@@ -19,8 +20,7 @@ from tests.runtime.conftest import Play
 
 MODES = [
     *(("elche", policy, backend, 2) for policy in ("sync", "cadence", "async") for backend in ("nccl", "cpu")),
-    *((engine, "sync", "nccl", 2) for engine in ("zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")),
-    *((engine, "sync", "nccl", 2) for engine in ("torch_zero1", "torch_local_sgd")),
+    *(("elche", "sync", backend, 2) for backend in BACKENDS if backend not in paired_backends()),
     *(("graph", policy, "nccl", 2) for policy in ("sync", "cadence")),
     ("elche", "sync", "nccl", 1),
 ]

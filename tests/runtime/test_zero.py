@@ -8,7 +8,6 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from torch import nn
 from benchmarks.tensor_memory import TensorWatch, kinds, sizes
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
-from ddp.engine import ENGINES
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
@@ -35,7 +33,7 @@ from tests.runtime.sharded_ranks import OPTIMIZERS as MAKERS
 
 
 def play_zero(play: Play, kind: str, task=toy.task, **fields) -> Played:
-    return play("sync", "nccl", task, engine=import_module(ENGINES[kind]), **fields)
+    return play("sync", kind, task, **fields)
 
 
 OPTIMIZERS = {
