@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
 LONGER = {
-    "ddp/parallel/group.py": 311,
     "ddp/trainer/trainer.py": 311,
 }
 """Files that are still over it, and the most lines that each may have: it may shrink, and then this does."""
