@@ -5,7 +5,9 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
 
 from ddp.backends.base import load
 from ddp.backends.facts import world_of
@@ -13,7 +15,7 @@ from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
-from ddp.core.events import Event, Failed
+from ddp.core.events import Event, Failed, Reduced
 from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.solo import Emit
@@ -23,8 +25,35 @@ from ddp.replica.task import Job
 TICK_S = 0.5
 
 
-def run(job: Job, emit: Emit) -> None:
-    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
+class Ranks(Protocol):
+    """All ranks of a run, wherever they are. On leaving the context none is left."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def events(self, timeout_s: float) -> list[Event]:
+        """Return what has happened; wait up to `timeout_s` for the first thing, then say that time has passed."""
+        ...
+
+    def send(self, command: RankCommand) -> None:
+        """Give an order."""
+        ...
+
+    def drop(self, rank: int) -> None:
+        """End a rank that the run goes on without."""
+        ...
+
+    def reduced(self, event: Reduced | Exception) -> None:
+        """Take in, from any thread, what the reducer has done; `events` returns it, or raises ReduceFailed."""
+        ...
+
+
+def run(job: Job, emit: Emit, provider: Callable[[Job], Ranks] | None = None) -> None:
+    """Train `job` on the ranks of `provider`, by default processes. Raises RankFailed, RankLost, Diverged, Exhausted; Torn
+    for a checkpoint that ranks cannot go on from.
 
     After any exception no process is left.
     """
@@ -33,7 +62,7 @@ def run(job: Job, emit: Emit) -> None:
         return
     job = checkpoint.begin(job)
     held = checkpoint.resume(job)
-    with RankProcesses(job) as ranks:
+    with (provider or RankProcesses)(job) as ranks:
         module = load(job.backend)
         world = world_of(
             job.backend,

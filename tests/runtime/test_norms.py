@@ -20,6 +20,8 @@ from ddp.replica.norms import least_samples
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 TOGETHER = [name for name in ENGINES if name.startswith("zero") or facts(name).peer]
 CELLS = [(f"{policy}-{backend}", policy, backend, elche) for policy in POLICIES for backend in BACKENDS]
 CELLS += [(name, "sync", "nccl", importlib.import_module(ENGINES[name])) for name in TOGETHER]
