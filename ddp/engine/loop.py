@@ -63,7 +63,7 @@ class TrainingLoop:
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
-        self.heart = Heartbeat(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
+        self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0

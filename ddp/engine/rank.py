@@ -10,7 +10,7 @@ import signal
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ddp.backends import BACKENDS, Acts
 from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
@@ -26,37 +26,66 @@ from ddp.engine.loop import TrainingLoop
 from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
+from ddp.process.codec import Record
 from ddp.process.origin import origin
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
 
+class RankChannel(Protocol):
+    """A rank's end of the channel to the coordinator."""
+
+    def send(self, message: Record) -> None:
+        """Send one message. Raises PeerGone."""
+        ...
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """Return all messages that are there; wait up to `timeout_s` for the first. Raises PeerGone."""
+        ...
+
+    def lose(self) -> None:
+        """Lose the next message on its way."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
 def main(job: Job, rank: int, connection: Connection) -> None:
-    """Entry point of the process."""
+    """Run a rank in this process, made for it."""
     bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     clock.shift(job.clock_shift)
-    channel = LossyChannel(connection)
+    try:
+        obey(job, rank, LossyChannel(connection))
+    except PeerGone:
+        os._exit(1)  # the parent is gone; nobody is left to tell
+
+
+def obey(job: Job, rank: int, channel: RankChannel) -> None:
+    """Run a rank until it is told to stop; what ends it before is sent as `Failed`. Raises PeerGone."""
     try:
         RankLoop(job, rank, channel).run()
     except PeerGone:
-        os._exit(1)  # the parent is gone; nobody is left to tell
-    except Torn as error:  # nobody's defect: said without a traceback
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # no signal brings an interrupt here: the task raises it
         with suppress(PeerGone):
-            channel.send(Failed(now(), rank, _clean(str(error), 2_000), ""))
+            channel.send(_failure(rank, error))
         channel.close()
-    except Exhausted as error:  # nor this, and the line itself says all that there is to know
+
+
+def _failure(rank: int, error: BaseException) -> Failed:
+    """Return what the coordinator is told of `error`."""
+    if isinstance(error, Torn):  # nobody's defect: no traceback
+        return Failed(now(), rank, _clean(str(error), 2_000), "")
+    if isinstance(error, Exhausted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
-        with suppress(PeerGone):
-            channel.send(Failed(now(), rank, line, line))
-        channel.close()
-    except (Exception, KeyboardInterrupt) as error:  # which no signal brings here: the task raises it
-        text = _clean(f"{type(error).__name__}: {error}", 2_000)
-        with suppress(PeerGone):
-            where = _clean(origin(error), 2_000)
-            channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000), where))
-        channel.close()
+        return Failed(now(), rank, line, line)
+    text = _clean(f"{type(error).__name__}: {error}", 2_000)
+    trace = _clean("".join(traceback.format_exception(error)), 200_000)
+    return Failed(now(), rank, text, trace, _clean(origin(error), 2_000))
 
 
 def _clean(text: str, most: int) -> str:
@@ -68,7 +97,7 @@ def _clean(text: str, most: int) -> str:
 class RankLoop:
     """The loop of one rank around the worker's state machine."""
 
-    def __init__(self, job: Job, rank: int, channel: LossyChannel) -> None:
+    def __init__(self, job: Job, rank: int, channel: RankChannel) -> None:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = TrainingLoop(job, rank, channel.send)

@@ -10,6 +10,8 @@ from ddp.core.commands import Evaluate
 from ddp.core.events import Evaluated, Lost, Progress, Ready
 from ddp.trainer.epochs import EpochBook, EpochMetrics
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 def play(*records: Any) -> list[list[EpochMetrics]]:
     return list(map(begun().add, records))

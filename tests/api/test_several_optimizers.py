@@ -21,6 +21,8 @@ from tests.api.trained import WORLDS, equal
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 MODES = [("sync", "nccl"), ("sync", "cpu"), ("cadence", "nccl")]
 
 

@@ -17,6 +17,8 @@ import torch
 from ddp.core.events import Evaluated, Finished
 from ddp.core.policies import POLICIES
 from ddp.engine import elche
+from ddp.engine.in_process import InProcessRanks
+from ddp.engine.ranks import RankProcesses
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 
@@ -61,6 +63,18 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
         return played
 
     return run
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are threads of this process, resumed in turn. PyTorch's engines still have processes: each needs its own
+    process group. Not where a rank or its task kills or stops its process."""
+    processes = elche.RankProcesses
+
+    def provide(job: Job) -> InProcessRanks | RankProcesses:
+        return (processes if job.backend.startswith("torch_") else InProcessRanks)(job)
+
+    monkeypatch.setattr(elche, "RankProcesses", provide)
 
 
 def ranks_alive() -> list[psutil.Process]:

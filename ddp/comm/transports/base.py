@@ -61,13 +61,6 @@ class Transport(Protocol):
 
     name: str
 
-    def __init__(self, site: TransportConfig) -> None: ...
-
-    @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """Whether it works there."""
-        ...
-
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
         ...
@@ -105,10 +98,20 @@ class Transport(Protocol):
         ...
 
 
+class TransportType(Protocol):
+    """The class of a transport that `choose` can make."""
+
+    def applies(self, site: TransportConfig) -> bool:
+        """Return whether it works there."""
+        ...
+
+    def __call__(self, site: TransportConfig) -> Transport: ...
+
+
 def choose(name: str, site: TransportConfig) -> Transport:
     """The transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
-        transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
+        transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
         if transport.applies(site):
             return transport(site)
     raise ValueError(f"cluster.transport={name} does not work here ({site.device}); use auto")
