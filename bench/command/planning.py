@@ -60,12 +60,12 @@ class PlannedRuns:
             said = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
             machine = Machine(environment.cores(), torch.cuda.device_count())
             spec = plan(config, models.load(config.model.name), DATA, machine, said).spec
-            done = not config.force and finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
+            done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return
         if spec in self.specs:
-            self.left_out.append(f"{spec.model} {spec.mode} {spec.run_id}: asked for more than once, trained once")
+            self.left_out.append(f"{spec.title}: asked for more than once, trained once")
             return
         self.specs.append(spec)
         self.done.append(done)

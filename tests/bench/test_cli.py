@@ -276,7 +276,7 @@ def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatc
     def refuse(source, destination):
         raise PermissionError(13, "Permission denied", str(destination))
 
-    monkeypatch.setattr("bench.results.runfolder._replace", refuse)
+    monkeypatch.setattr("bench.results.writer._replace", refuse)
     assert quiet(*SOLO) == 5
     (folder,) = Path("runs/mlp/solo").iterdir()
     assert {"metrics.json", "events.jsonl", "timeline.json"} <= {path.name for path in folder.iterdir()}

@@ -14,9 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
 LONGER = {
-    "bench/results/runfolder.py": 343,
-    "bench/runner/machines.py": 358,
-    "bench/runner/run.py": 307,
     "ddp/core/coordinator.py": 303,
     "ddp/core/events.py": 348,
     "ddp/core/rounds.py": 310,
