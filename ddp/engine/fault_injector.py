@@ -1,9 +1,6 @@
-"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script
-(`ddp.core.faults`).
+"""Faults on purpose, done to a rank in its own process: a rank's part of a fault script (`ddp.core.faults`).
 
-Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice. A rank without a part in
-the script has no `FaultInjector`.
-"""
+Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class LossyChannel(Channel):
         self._losing = 0
 
     def lose(self) -> None:
-        """The next message that is sent will not arrive; of signs of life, others would follow."""
+        """Lose the next message; of signs of life, others would follow."""
         self._losing += 1
 
     def send(self, message: Record) -> None:
@@ -44,7 +41,7 @@ class FaultInjector:
         self._faults, self._slow, self._lose = list(faults), slow, lose
 
     def meet(self, step: int) -> None:
-        """What is to happen before step number `step` happens, once: a step that is done again is spared."""
+        """Do what is to happen before step number `step`, once: a step that is done again is spared."""
         for fault in [fault for fault in self._faults if fault.step == step]:
             self._faults.remove(fault)
             self._happen(fault)
@@ -66,11 +63,11 @@ class FaultInjector:
 def mishaps(
     faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
 ) -> FaultInjector | None:
-    """The part of `rank` in the script from its step number `done` on; None if it has none.
+    """Return the part of `rank` in the script from its step number `done` on; None if it has none.
 
-    Of what happened before, a run that goes on from a checkpoint has left what lasts: the rank is as slow as it was."""
-    mine = [fault for fault in faults if fault.rank == rank]
-    for fault in mine:
+    What lasts of the faults before is done again for a run that goes on: the rank is as slow as it was."""
+    part = [fault for fault in faults if fault.rank == rank]
+    for fault in part:
         if fault.step < done and fault.kind == "slow":
             slow(fault.value)
-    return FaultInjector(mine, slow, lose) if mine else None
+    return FaultInjector(part, slow, lose) if part else None

@@ -1,7 +1,6 @@
-"""A rank's process: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+"""A rank: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look.
-"""
+Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
 
 
 def _clean(text: str, most: int) -> str:
-    """`text` in characters that a message can carry; of a long one, its beginning and its end."""
+    """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
@@ -108,7 +107,7 @@ class RankLoop:
         self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
 
     def run(self) -> None:
-        """Obey until told to stop."""
+        """Obey until an order says stop."""
         try:
             self._obey_all()
         finally:
@@ -200,7 +199,7 @@ class RankLoop:
         self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
-        """A collective broke: undo the step that it was part of, say so and stand still."""
+        """Undo the step that a broken collective was part of, report the break and stand still."""
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()

@@ -189,9 +189,9 @@ class _Run:
 
     def _pass_on(self) -> None:
         pump(self._pipe, self._link, self._hold, self._ship)
-        fate = self.runner.fate()
+        reason = self.runner.exit_reason()
         self._ship()
-        self._link.post(ENDED, {"fate": fate})
+        self._link.post(ENDED, {"fate": reason})
         self._pipe.close()
 
     def _ship(self) -> None:

@@ -283,7 +283,7 @@ class RemoteRank:
         if self._peer is not None:
             self._peer.link.post(KILL)
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """As its node agent says, or what became of that."""
         self.wait(1.0)
         return self._why or "it has hung up"

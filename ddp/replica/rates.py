@@ -85,10 +85,10 @@ class Rates:
         and not among it."""
         return self._fixed, self._factor, self._scale, self._follows
 
-    def restore(self, held: tuple[float | None, float, float, bool]) -> bool:
+    def restore(self, captured: tuple[float | None, float, float, bool]) -> bool:
         """Take over what was captured; return whether a schedule is missing. Raises ValueError or TypeError for what
         cannot be."""
-        fixed, factor, scale, follows = held
+        fixed, factor, scale, follows = captured
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
         self._scale = sound("the scale of the learning rate", scale)

@@ -165,7 +165,7 @@ def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     peer.lend(posted, 5.0)
     wire.send(kind, body)
     assert posted.wait(10.0)
-    assert "it sent what makes no sense" in posted.fate()
+    assert "it sent what makes no sense" in posted.exit_reason()
     with pytest.raises(LinkLost):
         for_ever(wire.receive)
     wire.close()
@@ -178,12 +178,12 @@ def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Rendezv
     peer.lend(first, 5.0)
     threading.Timer(0.3, wire.send, (ENDED, b'{"fate": "exit code 0"}')).start()
     peer.lend(second, 5.0)
-    assert first.fate() == "exit code 0"
+    assert first.exit_reason() == "exit code 0"
     with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
         peer.lend(RemoteRank(company, None, 1), 0.1)
     wire.close()
     assert second.wait(10.0)
-    assert "its host is gone" in second.fate()
+    assert "its host is gone" in second.exit_reason()
 
 
 def lendable(there: RendezvousServer) -> RemoteRank:
