@@ -26,7 +26,8 @@ import numpy as np
 import psutil
 
 from bench.dashboard.listening import listen
-from bench.results.runfolder import CONFIG, EVENTS, RunWriter, find_runs
+from bench.results.runfolder import CONFIG, EVENTS, find_runs
+from bench.results.writer import RunWriter
 from tests.bench.dashboards import messages
 from tests.bench.streams import lines, make_records, make_spec
 

@@ -1,6 +1,8 @@
 """Do runs over two hosts train as on one, and what comes of a link that is cut? torchrun, on two hosts made of namespaces.
 
-    python -m benchmarks.machines [--seeds 3] [--write]    # as root, on Linux; some minutes; --write: into docs/machines.md
+    python -m benchmarks.machines [--seeds 3] [--write]    # as root, on Linux; some minutes
+
+`--write` puts the tables into docs/explanation/recovery.md.
 
 One host and two take turns, so that a busy machine disturbs both alike. `make machines` does it.
 """
@@ -198,4 +200,4 @@ if __name__ == "__main__":
     made = table(measure(asked.seeds))
     print(made)
     if asked.write:
-        put("machines.md", machines=made)
+        put("explanation/recovery.md", machines=made)

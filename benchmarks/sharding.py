@@ -1,4 +1,4 @@
-"""Memory of a rank by mode, ranks and batch size, measured on the tensors that live; the tables of docs/sharding.md.
+"""Memory of a rank by mode, ranks and batch size, measured on the tensors that live: docs/explanation/sharding.md.
 
     python -m benchmarks.sharding [model[@data]:batch[,batch...] ...] [--modes a,b] [--ranks 1,2,4]
 
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-import models
+from bench import models
+from bench.models.data.options import PLAIN, DataOptions
 from benchmarks.ranks import gather, lay_down
 from ddp.backends.base import load
 from ddp.core.commands import Join
@@ -33,7 +34,6 @@ from ddp.replica.task import Job
 from ddp.sharding.memory import STATE, Kinds, TensorWatch, kinds
 from ddp.sharding.zero1 import ShardedStep
 from ddp.sharding.zero2 import largest
-from models.data.options import PLAIN, DataOptions
 
 MODES = ("nccl_sync", "zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp")
 RANKS = (1, 2, 4)
@@ -56,7 +56,7 @@ def measure(folder: Path, rank: int, world_size: int, model: str, data: str, bat
     job = Job(task, 1, batch, 0, world_size, Sync(), "nccl" if mode == "nccl_sync" else mode, folder, device="cpu")
     loop = TrainingLoop(job, rank, lambda event: None)
     replica = loop.replica
-    side = load(job.backend).Backend(job, rank, loop)
+    side = load(job.backend)(job, rank, loop)
     side.join(Join(rank, 0, tuple(range(world_size)), False, "a measurement"))
     layer = 8 * largest(replica.model)
     replica.in_step = side.in_step(replica)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-import models
+from bench import models
 from benchmarks.ranks import lay_down
 from ddp import DistributedDataParallel
 from ddp.comm.collectives import Collectives

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from bench.base.collector import no_collections
-from bench.dashboard.tail import Tail
 from bench.report import write_report
 from bench.results.cells import cells
+from bench.results.live.history import RunHistory
+from bench.results.live.tail import Tail
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.runner.journal import Journal
 from bench.timeline import write_timeline
@@ -82,7 +83,7 @@ def _read(folder: Path) -> list[Record]:
 
 
 def _followed(folder: Path) -> None:
-    tail = Tail(folder)
+    tail = Tail(folder, RunHistory)
     while tail.read():
         pass
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from bench.models import MODELS
 from benchmarks.ranks import gather
 from benchmarks.stepping import WAYS, measure
 from ddp.process.scratch import scratch
-from models import MODELS
 
 PAIRS, WORLD = 9, 2
 LIMITS = dict.fromkeys(sorted(MODELS), 1.0) | {"mlp": 0.5, "logistic": 0.5}

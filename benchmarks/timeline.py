@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import models
+from bench import models
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
 from ddp.process.meter import Meter

@@ -23,7 +23,7 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Where it is causal, a token sees itself and those before it."""
+        """Attend: where it is causal, a token sees itself and those before it."""
         x = x + self._drop(self._attend(self.norm1(x)))
         return x + self._drop(self.down(F.gelu(self.up(self.norm2(x)))))
 
@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
 @torch.no_grad()
 def initialise(model: nn.Module, layers: int) -> None:
-    """Normal weights and zero biases throughout; what adds to the shortcuts is smaller, for there are two in each layer."""
+    """Draw normal weights and set biases to zero; what adds to the shortcuts is smaller, for there are two in each layer."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
             module.weight.normal_(std=STD)

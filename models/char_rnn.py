@@ -12,10 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ddp.replica.task import Task
-from models.data import DataOptions, DataSet
-from models.parts import language
-from models.setup import Recipe, Setup
+from bench.models.data import DataOptions, DataSet
+from bench.models.parts import language
+from bench.models.setup import Recipe, Setup
 
 EMBEDDING, HIDDEN, LAYERS, DROPOUT = 128, 256, 2, 0.2
 
@@ -30,19 +29,13 @@ class CharRNN(nn.Module):
         self.head = nn.Linear(HIDDEN, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits."""
         out: Tensor = self.head(self.lstm(self.tokens(tokens))[0])
         return out
 
 
 def build(data: DataSet) -> nn.Module:
-    """958,560 parameters for 96 characters."""
+    """Build it: 958,560 parameters for 96 characters."""
     return CharRNN(data.classes)
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """RMSprop, as published; both recipes."""
-    return language(build, partial(torch.optim.RMSprop, lr=recipe.lr), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -55,5 +48,5 @@ SETUP = Setup(
         "quick": Recipe("pydoc", 3, 8, 2e-3, 2.0, data_options=DataOptions(seq_len=64, samples=1024)),
         "published": Recipe("shakespeare", 50, 64, 2e-3, 1.5),
     },
-    task=task,
+    task=partial(language, build, torch.optim.RMSprop),
 )

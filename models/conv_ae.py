@@ -7,15 +7,13 @@ The error is in units of pixels from 0 to 1, however images are normalised.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
+from bench.models.data import DataSet
+from bench.models.parts import Evaluate, Loss, images_of, task_on
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task, Tensors
-from models.data import DataSet
-from models.parts import Evaluate, Loss, images_of, task_on
-from models.setup import Recipe, Setup
 
 WIDTHS = (16, 32)
 
@@ -34,18 +32,17 @@ class ConvAE(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """What the images become; normalised, as they are."""
         out: Tensor = self.decode(self.encode(images))
         return out[:, :, : images.shape[2], : images.shape[3]]
 
 
 def build(data: DataSet) -> nn.Module:
-    """13,265 parameters for one channel."""
+    """Build it: 13,265 parameters for one channel."""
     return ConvAE(data.shape[0])
 
 
 def judged(data: DataSet) -> tuple[Loss, Evaluate]:
-    """The mean squared error of a pixel, and its sum over samples as loss and as metric."""
+    """Return the mean squared error of a pixel, and its sum over samples as loss and as metric."""
 
     def loss(model: nn.Module, batch: Tensors) -> Tensor:
         images = batch[0]
@@ -61,9 +58,9 @@ def judged(data: DataSet) -> tuple[Loss, Evaluate]:
 
 
 def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam, as published; both recipes."""
+    """Train with Adam, as published; both recipes."""
     data = images_of(recipe, data_dir)
-    return task_on(data, build, partial(torch.optim.Adam, lr=recipe.lr), recipe, *judged(data))
+    return task_on(data, build, torch.optim.Adam, recipe, *judged(data))
 
 
 SETUP = Setup(

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.replica.task import Task
-from models.attention import Layer, initialise
-from models.data import DataOptions, DataSet
-from models.parts import language
-from models.setup import Recipe, Setup
+from bench.models.attention import Layer, initialise
+from bench.models.data import DataOptions, DataSet
+from bench.models.parts import language
+from bench.models.setup import Recipe, Setup
 
 LAYERS, HEADS, WIDTH, HIDDEN, DROPOUT = 4, 4, 128, 512, 0.1
 
@@ -33,7 +32,6 @@ class GPT(nn.Module):
         initialise(self, LAYERS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits."""
         # By a call, not `places.weight`: an engine that shards gathers a module's weights when it is called.
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         out: Tensor = self.head(self.norm(self.layers(F.dropout(x, DROPOUT, self.training))))
@@ -41,13 +39,8 @@ class GPT(nn.Module):
 
 
 def build(data: DataSet) -> nn.Module:
-    """834,304 parameters for 96 characters and pieces of 128."""
+    """Build it: 834,304 parameters for 96 characters and pieces of 128."""
     return GPT(data.classes, data.shape[0])
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam, as published; both recipes."""
-    return language(build, partial(torch.optim.Adam, lr=recipe.lr), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -60,5 +53,5 @@ SETUP = Setup(
         "quick": Recipe("pydoc", 3, 8, 2e-3, 2.85, "warm_up_20", data_options=DataOptions(seq_len=64, samples=768)),
         "published": Recipe("shakespeare", 50, 64, 3e-4, 1.8, "warm_up_20"),
     },
-    task=task,
+    task=partial(language, build, torch.optim.Adam),
 )

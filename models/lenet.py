@@ -14,19 +14,18 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 
 SMALL = 16
 """Images below this height or width are padded before the second convolution too: its 5x5 kernel would not fit otherwise."""
 
 
 def build(data: DataSet) -> nn.Module:
-    """[n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for 1x8x8.
+    """Build it: [n, c, h, w] -> logits [n, classes]. 61,728 parameters for 1x28x28 pixels and 10 classes, 21,408 for 1x8x8.
 
-    ValueError for images that are too small."""
+    Raise ValueError for images that are too small."""
     channels, height, width = data.shape
     padding = 2 if min(height, width) < SMALL else 0
     pooled = [(side // 2 + 2 * padding - 4) // 2 for side in (height, width)]
@@ -47,13 +46,8 @@ def build(data: DataSet) -> nn.Module:
 
 
 def _stage(channels: int, out: int, padding: int) -> tuple[nn.Module, ...]:
-    """[n, channels, h, w] -> [n, out, h/2, w/2], where the padding keeps the size."""
+    """Make a stage: [n, channels, h, w] -> [n, out, h/2, w/2], where the padding keeps the size."""
     return nn.Conv2d(channels, out, 5, padding=padding, bias=False), nn.BatchNorm2d(out), nn.ReLU(), nn.MaxPool2d(2)
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam, as published; both recipes."""
-    return classification(build, partial(torch.optim.Adam, lr=recipe.lr), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -66,5 +60,5 @@ SETUP = Setup(
         "quick": Recipe(data="digits", epochs=20, batch_size=16, lr=3e-3, target=0.97, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.99),
     },
-    task=task,
+    task=partial(classification, build, torch.optim.Adam),
 )

@@ -12,20 +12,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification, classifier
-from models.setup import Recipe, Setup
+from bench.models.data import DataSet
+from bench.models.parts import classification, classifier
+from bench.models.setup import Recipe, Setup
 
 
 def build(data: DataSet) -> nn.Module:
-    """[n, c, h, w] -> logits [n, classes]. 7,850 parameters for 1x28x28 pixels and 10 classes, 650 for 1x8x8."""
+    """Build it: [n, c, h, w] -> logits [n, classes]. 7,850 parameters for 1x28x28 pixels and 10 classes, 650 for 1x8x8."""
     return nn.Sequential(nn.Flatten(), classifier(math.prod(data.shape), data.classes))
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam, as published; both recipes."""
-    return classification(build, partial(torch.optim.Adam, lr=recipe.lr), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -38,5 +32,5 @@ SETUP = Setup(
         "quick": Recipe(data="digits", epochs=40, batch_size=16, lr=3e-3, target=0.96, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.92),
     },
-    task=task,
+    task=partial(classification, build, torch.optim.Adam),
 )

@@ -8,20 +8,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 
 
 def build(data: DataSet) -> nn.Module:
-    """pixels-256-classes, [n, c, h, w] -> logits [n, classes]. 784-256-10 on MNIST: 203,530 parameters."""
+    """Build pixels-256-classes: [n, c, h, w] -> logits [n, classes]. 784-256-10 on MNIST: 203,530 parameters."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(data.shape), 256), nn.ReLU(), nn.Linear(256, data.classes))
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam, as published; both recipes."""
-    return classification(build, partial(torch.optim.Adam, lr=recipe.lr), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -34,5 +28,5 @@ SETUP = Setup(
         "quick": Recipe(data="shifted_digits", epochs=12, batch_size=8, lr=3e-3, target=0.975, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.975),
     },
-    task=task,
+    task=partial(classification, build, torch.optim.Adam),
 )

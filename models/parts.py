@@ -4,7 +4,7 @@ recipe's numbers."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -12,29 +12,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.data import DataSet, data_set
+from bench.models.setup import Recipe
 from ddp.data import as_source, crop_and_flip
 from ddp.replica.task import Source, Task, Tensors
-from models.data import DataSet, data_set
-from models.setup import Recipe
 
-
-def constant(seen: float) -> float:
-    """1 throughout."""
-    return 1.0
+Build = Callable[[DataSet], nn.Module]
+Optimizer = Callable[..., torch.optim.Optimizer]
+"""(parameters, lr=...) -> optimizer, such as `torch.optim.Adam`."""
+Loss = Callable[[nn.Module, Tensors], Tensor]
+Evaluate = Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
+PADDING = 4
+"""Pixels that images are shifted by at most, where a recipe augments them."""
 
 
 def cosine(seen: float) -> float:
-    """From 1 down to 0 along half a cosine (Loshchilov & Hutter 2017, without restarts)."""
+    """Fall from 1 to 0 along half a cosine (Loshchilov & Hutter 2017, without restarts)."""
     return 0.5 * (1.0 + math.cos(math.pi * min(max(seen, 0.0), 1.0)))
 
 
 def steps(seen: float) -> float:
-    """1, a tenth from half of the samples on, a hundredth from three quarters on (He et al. 2015, in samples)."""
+    """Stay at 1, at a tenth from half of the samples on, a hundredth from three quarters on (He et al. 2015, in samples)."""
     return 1.0 if seen < 0.5 else 0.1 if seen < 0.75 else 0.01
 
 
 def warm_up(share: float, floor: float) -> Callable[[float], float]:
-    """Linearly from 0 to 1 over the first `share` of all samples, then along half a cosine down to `floor`."""
+    """Rise linearly from 0 to 1 over the first `share` of all samples, then fall along half a cosine to `floor`."""
 
     def schedule(seen: float) -> float:
         if seen < share:
@@ -45,7 +48,7 @@ def warm_up(share: float, floor: float) -> Callable[[float], float]:
 
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": constant,
+    "constant": lambda seen: 1.0,
     "cosine": cosine,
     "steps": steps,
     "warm_up_10": warm_up(0.1, 0.0),
@@ -58,47 +61,36 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 
 def classifier(features: int, classes: int) -> nn.Linear:
-    """The last layer, near zero, so that training starts from even odds, a loss of ln(classes)."""
+    """Make the last layer, near zero, so that training starts from even odds, a loss of ln(classes)."""
     linear = nn.Linear(features, classes)
     nn.init.normal_(linear.weight, std=0.01)
     nn.init.zeros_(linear.bias)
     return linear
 
 
-PADDING = 4
-"""Pixels that images are shifted by at most, where a recipe augments them."""
-Loss = Callable[[nn.Module, Tensors], Tensor]
-Evaluate = Callable[[nn.Module, Tensors], tuple[Tensor, Tensor]]
-
-
 def cross_entropy(model: nn.Module, batch: Tensors) -> Tensor:
-    """Mean cross-entropy of (images, labels) or (tokens, the ones that follow), a scalar in nats."""
+    """Return the mean cross-entropy of (images, labels) or (tokens, the ones that follow), a scalar in nats."""
     inputs, targets = batch
     return F.cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
 
 
 def accuracy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """(sum of the cross-entropy, number of samples classified rightly) over (images, labels)."""
+    """Return (sum of the cross-entropy, number of samples classified rightly) over (images, labels)."""
     images, labels = batch
     logits = model(images)
     return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(1) == labels).sum()
 
 
 def token_entropy(model: nn.Module, batch: Tensors) -> tuple[Tensor, Tensor]:
-    """Twice the sum over pieces of text of their mean cross-entropy per token, nats: it is loss and metric in one."""
+    """Return twice the sum over pieces of text of their mean cross-entropy per token, nats: it is loss and metric in one."""
     total = cross_entropy(model, batch) * len(batch[0])  # pieces are of one length
     return total, total
 
 
-def classification(
-    model: Callable[[DataSet], nn.Module],
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    recipe: Recipe,
-    data_dir: str,
-) -> Task:
-    """The task of classifying the recipe's images with `model`, built for their shape.
+def classification(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) -> Task:
+    """Return the task of classifying the recipe's images with a model built for their shape.
 
-    ValueError for data or a schedule that is unknown or does not fit; files are read when the data is first asked for, once.
+    Raise ValueError for data or a schedule that is unknown or does not fit. Files are read when the data is first asked for.
     """
     data = images_of(recipe, data_dir)
     if data.classes < 2:
@@ -106,64 +98,48 @@ def classification(
             f"data set {recipe.data} has one class, so there is nothing to tell apart and every answer is right; give it "
             "two or more (of images of your own, data.path is the folder that has a folder for each class)"
         )
-    return task_on(data, model, optimizer, recipe, cross_entropy, accuracy)
+    return task_on(data, build, optimizer, recipe, cross_entropy, accuracy)
 
 
-def language(
-    model: Callable[[DataSet], nn.Module],
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    recipe: Recipe,
-    data_dir: str,
-) -> Task:
-    """The task of continuing the recipe's text with `model`, built for its alphabet and length. ValueError as above."""
+def language(build: Build, optimizer: Optimizer, recipe: Recipe, data_dir: str) -> Task:
+    """Return the task of continuing the recipe's text with a model built for its alphabet and length. Raise ValueError."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if not data.is_text:
         raise ValueError(f"this model reads text, and data set {recipe.data} is of images; choose data.name=pydoc")
     if data.classes < 2:
-        raise ValueError(
-            f"data set {recipe.data} has one character throughout, so there is nothing to learn; give it a text"
-        )
-    return task_on(data, model, optimizer, recipe, cross_entropy, token_entropy)
+        raise ValueError(f"data set {recipe.data} has one character throughout: nothing to learn; give it a text")
+    return task_on(data, build, optimizer, recipe, cross_entropy, token_entropy)
 
 
 def images_of(recipe: Recipe, data_dir: str) -> DataSet:
-    """The recipe's data set, which must be of images: ValueError otherwise."""
+    """Return the recipe's data set. Raise ValueError if it is not of images."""
     data = data_set(recipe.data, data_dir, recipe.data_options)
     if data.is_text:
         raise ValueError(f"this model sees images, and data set {recipe.data} is text; choose data.name=digits")
     return data
 
 
-def _loaded(name: str, data: DataSet) -> tuple[Source, Source]:
-    """What is trained and evaluated on, whatever form of data set each is. ValueError, in one line, for what is none."""
-    found: Any = data.load()
-    if not isinstance(found, (tuple, list)) or len(found) != 2:
-        raise ValueError(
-            f"data set {name}: load must return two data sets, what is trained on and what is evaluated on"
-        )
+def _load(name: str, data: DataSet) -> tuple[Source, Source]:
+    """Return the sources of training and of evaluation, whatever form each has. Raise ValueError, in one line, for none."""
+    loaded: Any = data.load()
+    if not isinstance(loaded, (tuple, list)) or len(loaded) != 2:
+        raise ValueError(f"data set {name}: load must return two data sets, what is trained on and evaluated on")
     try:
-        return as_source(found[0]), as_source(found[1])
+        return as_source(loaded[0]), as_source(loaded[1])
     except ValueError as error:
         raise ValueError(f"data set {name}: {error}") from error
 
 
-def task_on(
-    data: DataSet,
-    model: Callable[[DataSet], nn.Module],
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer],
-    recipe: Recipe,
-    loss: Loss,
-    evaluate: Evaluate,
-) -> Task:
-    """The task of training `model`, built for `data`. ValueError for an unknown schedule, or text to be augmented."""
+def task_on(data: DataSet, build: Build, optimizer: Optimizer, recipe: Recipe, loss: Loss, evaluate: Evaluate) -> Task:
+    """Return the task of training what is built for `data`. Raise ValueError for an unknown schedule, or text to augment."""
     if recipe.schedule not in SCHEDULES:
         raise ValueError(f"unknown schedule {recipe.schedule!r}; choose one of {', '.join(SCHEDULES)}")
     if recipe.augment and data.is_text:
         raise ValueError(f"data set {recipe.data} is text: only images are augmented")
-    load = cache(partial(_loaded, recipe.data, data))
+    load = cache(partial(_load, recipe.data, data))
     return Task(
-        model=lambda: model(data),
-        optimizer=optimizer,
+        model=lambda: build(data),
+        optimizer=partial(optimizer, lr=recipe.lr),
         loss=loss,
         evaluate=evaluate,
         train_data=lambda: load()[0],

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bench.models.data import DataSet
+from bench.models.parts import classification, classifier
+from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification, classifier
-from models.setup import Recipe, Setup
 
 WIDTHS = (16, 32, 64)
 DEPTH = 20
@@ -28,7 +28,7 @@ DEPTH = 20
 
 
 def blocks(depth: int) -> int:
-    """Blocks for each width in a network of `depth` = 6n + 2 layers with weights: n. ValueError for another depth."""
+    """Return n, the blocks for each width, of a network of `depth` = 6n + 2 layers with weights. Raise ValueError."""
     if depth < 8 or depth % 6 != 2:
         near = max(round((depth - 2) / 6), 1) * 6 + 2
         raise ValueError(f"model.depth={depth} is not 6n + 2, as 20, 32, 44, 56 and 110 are; {near} is the nearest")
@@ -39,12 +39,12 @@ class PadShortcut(nn.Module):
     """The paper's option A, without parameters: every second pixel, new channels zero. [n, c, h, w] -> [n, 2c, h/2, w/2]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The shortcut's value, h and w rounded up."""
+        """Return the shortcut's value, h and w rounded up."""
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, x.shape[1]))
 
 
 def conv3x3(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    """A 3x3 convolution without bias (a norm follows), initialised after He et al. 2015, as the paper does."""
+    """Make a 3x3 convolution without bias (a norm follows), initialised after He et al. 2015, as the paper does."""
     conv = nn.Conv2d(channels, out, 3, stride, padding=1, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     return conv
@@ -62,13 +62,13 @@ class CifarBlock(nn.Module):
         self.shortcut = nn.Identity() if channels == out else PadShortcut()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, channels, h, w] -> [n, out, h, w] or half of h and w, rounded up."""
+        """Map [n, channels, h, w] -> [n, out, h, w] or half of h and w, rounded up."""
         residual = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(self.shortcut(x) + residual)
 
 
 def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
-    """[n, c, h, w] -> logits [n, classes]. 269,722 parameters for 3 channels, 10 classes and 20 layers."""
+    """Build it: [n, c, h, w] -> logits [n, classes]. 269,722 parameters for 3 channels, 10 classes and 20 layers."""
     first, last = WIDTHS[0], WIDTHS[-1]
     widths = [first, *(width for width in WIDTHS for _ in range(blocks(depth)))]
     return nn.Sequential(
@@ -83,13 +83,13 @@ def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
 
 
 def task_of(model: Callable[[DataSet, int], nn.Module], recipe: Recipe, data_dir: str) -> Task:
-    """The task of training a ResNet written as `model`, (data, depth) -> module. ValueError for a bad depth.
+    """Return the task of training a ResNet written as `model`, (data, depth) -> module. Raise ValueError for a bad depth.
 
     SGD with momentum .9 and weight decay 1e-4 on everything, as published; both recipes.
     """
     depth = recipe.depth or DEPTH
     blocks(depth)
-    optimizer = partial(torch.optim.SGD, lr=recipe.lr, momentum=0.9, weight_decay=1e-4)
+    optimizer = partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-4)
     return classification(lambda data: model(data, depth), optimizer, recipe, data_dir)
 
 

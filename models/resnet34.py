@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ddp.replica.task import Task
-from models.data import DataSet
-from models.parts import classification, classifier
-from models.resnet import conv3x3
-from models.setup import Recipe, Setup
+from bench.models.data import DataSet
+from bench.models.parts import classification, classifier
+from bench.models.resnet import conv3x3
+from bench.models.setup import Recipe, Setup
 
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and blocks of each stage: 2 layers with weights in a block, and 2 more make 34."""
@@ -37,7 +36,7 @@ class BasicBlock(nn.Module):
         self.shortcut = nn.Identity() if channels == out else _projection(channels, out, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n, channels, h, w] -> [n, out, h, w] divided by the stride, rounded up."""
+        """Map [n, channels, h, w] -> [n, out, h, w] divided by the stride, rounded up."""
         residual = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(self.shortcut(x) + residual)
 
@@ -49,8 +48,8 @@ def _projection(channels: int, out: int, stride: int) -> nn.Module:
 
 
 def build(data: DataSet) -> nn.Module:
-    """[n, c, h, w] -> logits [n, classes]. 21,328,292 parameters for 3x32x32 pixels and 100 classes, 1,334,330 for 1x8x8
-    pixels and 10."""
+    """Build it: [n, c, h, w] -> logits [n, classes]. 21,328,292 parameters for 3x32x32 pixels and 100 classes, 1,334,330 for
+    1x8x8 pixels and 10."""
     small = data.shape[1] < SMALL
     share = NARROW if small else 1
     channels = STAGES[0][0] // share
@@ -64,11 +63,6 @@ def build(data: DataSet) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier(channels, data.classes))
 
 
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """Adam with weight decay 1e-4 (in the gradient), as published; both recipes."""
-    return classification(build, partial(torch.optim.Adam, lr=recipe.lr, weight_decay=1e-4), recipe, data_dir)
-
-
 SETUP = Setup(
     summary="ResNet-34 for small images of many classes",
     citation="He et al., Deep Residual Learning for Image Recognition, CVPR 2016, table 1",
@@ -79,5 +73,5 @@ SETUP = Setup(
         "quick": Recipe(data="digits", epochs=6, batch_size=32, lr=1e-3, target=0.95, schedule="cosine"),
         "published": Recipe(data="cifar100", epochs=100, batch_size=32, lr=1e-3, target=0.5, augment=True),
     },
-    task=task,
+    task=partial(classification, build, partial(torch.optim.Adam, weight_decay=1e-4)),  # in the gradient, as published
 )

@@ -10,15 +10,15 @@ from functools import partial
 
 from torch import nn
 
+from bench.models import resnet
+from bench.models.data import DataSet
+from bench.models.parts import classifier
+from bench.models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, conv3x3, task_of
 from ddp.graph import FlowBuilder, Graph
-from models import resnet
-from models.data import DataSet
-from models.parts import classifier
-from models.resnet import DEPTH, WIDTHS, PadShortcut, blocks, conv3x3, task_of
 
 
 def block(channels: int, out: int) -> FlowBuilder:
-    """The residual part of a block; where the width grows, the image halves."""
+    """Make the residual part of a block; where the width grows, the image halves."""
     return (
         FlowBuilder.from_(conv3x3(channels, out, 1 if channels == out else 2))
         .label("conv1")
@@ -33,7 +33,7 @@ def block(channels: int, out: int) -> FlowBuilder:
 
 
 def build(data: DataSet, depth: int = DEPTH) -> Graph:
-    """[n, c, h, w] -> logits [n, classes], also tagged `logits`. Parameters as those of `resnet`, in the same order."""
+    """Build it: [n, c, h, w] -> logits [n, classes], tagged `logits`. Parameters as `resnet` has them, in that order."""
     channels = WIDTHS[0]
     flow = FlowBuilder.from_(conv3x3(data.shape[0], channels)).label("stem")
     flow.through(nn.BatchNorm2d(channels)).label("stem_norm").through(nn.ReLU())

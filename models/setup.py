@@ -1,6 +1,6 @@
 """What a model file says: one published set-up and its recipes.
 
-A model file is `models/<name>.py` with a `SETUP`; adding one is that file and one line in `models.MODELS`.
+A model file is `models/<name>.py` with a `SETUP`; adding one is that file and one line in `bench.models.MODELS`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.models.data.options import PLAIN, DataOptions
 from ddp.replica.task import Task
-from models.data.options import PLAIN, DataOptions
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Recipe:
     """How long and on what: `quick` (bundled real data, under a minute on one core) or `published`."""
 
     data: str
-    """A key of `models.data.DATA`."""
+    """A key of `bench.models.data.DATA`."""
     epochs: int
     batch_size: int
     """Samples of one step of one rank."""
@@ -26,7 +26,7 @@ class Recipe:
     target: float
     """Value of the metric that a sound engine reaches."""
     schedule: str = "constant"
-    """A key of `models.parts.SCHEDULES`."""
+    """A key of `bench.models.parts.SCHEDULES`."""
     lr_scale_ratio: float = 0.0
     """The rate is multiplied by 1 + ratio * (world_size - 1)."""
     depth: int | None = None
@@ -55,9 +55,8 @@ class Setup:
     """Layers with weights where nothing else is said; None: their number cannot be chosen by `model.depth`."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.recipes, dict) or not all(
-            isinstance(recipe, Recipe) for recipe in self.recipes.values()
-        ):
+        recipes = self.recipes.values() if isinstance(self.recipes, dict) else [None]
+        if not all(isinstance(recipe, Recipe) for recipe in recipes):
             raise TypeError("recipes must be a dict of name to Recipe")
         if not callable(self.task):
             raise TypeError("task must be a function of a recipe and the data folder that makes a Task")

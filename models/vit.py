@@ -12,11 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ddp.replica.task import Task
-from models.attention import STD, Layer, initialise
-from models.data import DataSet
-from models.parts import classification
-from models.setup import Recipe, Setup
+from bench.models.attention import STD, Layer, initialise
+from bench.models.data import DataSet
+from bench.models.parts import classification
+from bench.models.setup import Recipe, Setup
 
 LAYERS, HEADS, WIDTH, HIDDEN, PATCH = 9, 12, 192, 384, 4
 
@@ -38,7 +37,7 @@ class ViT(nn.Module):
         initialise(self, LAYERS)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, from what the first place, which no patch has, becomes."""
+        """Return logits, from what the first place, which no patch has, becomes."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.places
         out: Tensor = self.head(self.norm(self.layers(x))[:, 0])
@@ -46,13 +45,8 @@ class ViT(nn.Module):
 
 
 def build(data: DataSet) -> nn.Module:
-    """2,697,610 parameters for 3x32x32 pixels and 10 classes."""
+    """Build it: 2,697,610 parameters for 3x32x32 pixels and 10 classes."""
     return ViT(data.shape, data.classes)
-
-
-def task(recipe: Recipe, data_dir: str) -> Task:
-    """AdamW with weight decay .05 on everything, as published; both recipes."""
-    return classification(build, partial(torch.optim.AdamW, lr=recipe.lr, weight_decay=0.05), recipe, data_dir)
 
 
 SETUP = Setup(
@@ -67,5 +61,5 @@ SETUP = Setup(
             data="cifar10", epochs=100, batch_size=128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True
         ),
     },
-    task=task,
+    task=partial(classification, build, partial(torch.optim.AdamW, weight_decay=0.05)),  # on everything, as published
 )

@@ -45,7 +45,7 @@ PRELOAD = (
     "ddp.engine.solo",
     "ddp.engine.rank",
     "ddp.trainer",
-    "models.mlp",
+    "bench.models.mlp",
     "sklearn.datasets",
     "torch._dynamo",
 )

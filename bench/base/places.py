@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parent
 """The source tree, or where it is installed."""
-CONF = ROOT / "conf"
-"""Hydra's groups."""
-MODES = CONF / "mode"
-"""A preset for each mode."""
-BASELINES = ROOT / "baselines"
+CONF = (PACKAGE / "conf").resolve()
+"""Hydra's groups; in a source tree a link to the folder of that name beside `bench`, as `baselines` and `models` are."""
+BASELINES = (PACKAGE / "baselines").resolve()
 """The committed references."""
-METRICS_SCHEMA = ROOT / "bench" / "metrics.schema.json"
+METRICS_SCHEMA = PACKAGE / "metrics.schema.json"
 """JSON schema of `metrics.json`."""

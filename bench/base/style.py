@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from PIL import Image
 
-from bench.results.runfolder import write_bytes
+from bench.base.writing import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

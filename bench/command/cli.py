@@ -63,7 +63,8 @@ def _run(arguments: list[str]) -> int:
     from bench.runner.run import run
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from bench.runner.machines import attended, seat
+        from bench.runner.machines import attended
+        from bench.runner.seat import seat
 
         place = seat(os.environ)
         if place is not None:
@@ -101,7 +102,7 @@ def _report(arguments: list[str]) -> int:
             return Exit.REFUSED
         out = asked.out or Path("reports") / asked.path.resolve().name
         beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
-        print(write_report(asked.path, out, found=found, **beside))
+        print(write_report(asked.path, out, tree=found, **beside))
     return Exit.OK
 
 

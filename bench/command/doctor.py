@@ -11,8 +11,8 @@ import psutil
 from tabulate import tabulate
 
 from bench.base import environment
-from bench.command.listing import presets
-from ddp.engine import ENGINES, facts
+from bench.runner.modes import engine_of, modes
+from ddp.backends import BACKENDS
 from ddp.registered import Unusable, imported
 
 WORLD_SIZES = (1, 2, 4)
@@ -30,7 +30,7 @@ def examine() -> None:
         )
     )
     print("\nmodes by world size:")
-    rows = _modes({"nccl": gloo[1], "cpu": memory[1]} | _engines(gloo[1]))
+    rows = _modes({"cpu": memory[1], "nccl": gloo[1]} | _step_backends(gloo[1]))
     print(tabulate(rows, headers=("", *map(str, WORLD_SIZES)), tablefmt="plain", disable_numparse=True))
 
 
@@ -88,7 +88,7 @@ def _memory() -> Check:
 
 
 def _data() -> list[Check]:
-    from models.data import DATA, data_set
+    from bench.models.data import DATA, data_set
 
     checks: list[Check] = []
     for name in (name for name, entry in DATA.items() if "path" not in entry.options):  # the others are users' own
@@ -102,33 +102,32 @@ def _data() -> list[Check]:
     return checks
 
 
-def _engines(gloo: str | None) -> dict[str, str | None]:
-    """Why an engine that is a mode by itself does not work here; those of PyTorch need what it was built with."""
-    found: dict[str, str | None] = {}
-    for name, module in ENGINES.items():
-        if not facts(name).made_of and not facts(name).one_rank:
-            try:
-                imported("engine", name, module)
-            except Unusable as error:
-                found[name] = (
-                    f"this torch lacks it ({error})" if isinstance(error.__cause__, ImportError) else str(error)
-                )
-            else:
-                found[name] = gloo if facts(name).peer else None
-    return found
+def _step_backends(gloo: str | None) -> dict[str, str | None]:
+    """Return why a backend that acts inside steps alone does not work here; those of PyTorch need what it was built with."""
+    problems: dict[str, str | None] = {}
+    for name, spec in BACKENDS.items():
+        if spec.averages:
+            continue
+        try:
+            imported("backend", name, spec.module)
+        except Unusable as error:
+            lacking = isinstance(error.__cause__, ImportError)
+            problems[name] = f"this torch lacks it ({error})" if lacking else str(error)
+        else:
+            problems[name] = gloo if spec.torch_native else None
+    return problems
 
 
 def _modes(problems: dict[str, str | None]) -> list[list[str]]:
-    """Mode x world size; `problems` says for a backend, or an engine that is a mode, why it does not work here."""
+    """Return mode x world size; `problems` says of a backend why it does not work here."""
     cores = environment.cores()
     rows = []
-    for mode in presets("mode"):
-        problem = problems[mode] if mode in problems else problems.get(mode.partition("_")[0])
-        row = [f"  {mode}"]
+    for name, mode in modes().items():
+        row = [f"  {name}"]
         for size in WORLD_SIZES:
-            if facts(mode).one_rank and size > 1:
+            if not engine_of(mode.engine).fits(size):
                 row.append("no: has one rank")
-            elif problem:
+            elif problem := problems.get(mode.backend or ""):
                 row.append(f"no: {problem}")
             else:
                 row.append("yes" if size <= cores else f"oversubscribed: {cores} cores")

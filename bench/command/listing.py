@@ -13,13 +13,14 @@ from tabulate import tabulate
 from bench.base.figures import plural
 from bench.base.places import CONF
 from bench.loggers import LOGGERS
+from bench.models import MODELS, load
+from bench.models.data import DATA
+from bench.runner.modes import modes
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.registered import Unusable, blamed, origin
 from ddp.suggest import unknown
-from models import MODELS, load
-from models.data import DATA
 
 _ENDS = (".", "!", "?")
 
@@ -67,6 +68,24 @@ def _policies() -> dict[str, str]:
     return found
 
 
+def _modes() -> dict[str, str]:
+    """Return what each mode's parts say of themselves, in a sentence each; all pairs share an engine, which is left out."""
+    policies = {name: inspect.getdoc(inspect.getmodule(policy)) or "" for name, policy in POLICIES.items()}
+    backends, engines = GROUPS["backends"](), GROUPS["engines"]()
+    found: dict[str, str] = {}
+    for name, mode in modes().items():
+        parts = [engines[mode.engine]] if mode.backend is None else []
+        parts += [_summary(policies[mode.policy], mode.policy)] if mode.policy and mode.policy in name else []
+        parts += [backends[mode.backend]] if mode.backend is not None else []
+        found[name] = " ".join(_first_sentence(part) for part in parts)
+    return found
+
+
+def _first_sentence(text: str) -> str:
+    sentence = re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _summary(text: str, name: str) -> str:
     """Without the name that many a docstring begins with."""
     return _sentences(text.strip().removeprefix(f"`{name}`: "))
@@ -99,10 +118,10 @@ def _recipes() -> dict[str, str]:
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
     "models": lambda: _summaries("model", MODELS),
-    "modes": lambda: presets("mode"),
+    "modes": _modes,
     "policies": _policies,
-    "backends": lambda: _summaries("backend", BACKENDS),
-    "engines": lambda: _summaries("engine", ENGINES),
+    "backends": lambda: _summaries("backend", {name: spec.module for name, spec in BACKENDS.items()}),
+    "engines": lambda: _summaries("engine", {name: spec.module for name, spec in ENGINES.items()}),
     "loggers": lambda: _summaries("logger", LOGGERS),
     "experiments": lambda: presets("experiment"),
     "data": lambda: _summaries("data set", {name: entry.module for name, entry in DATA.items()}),

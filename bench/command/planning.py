@@ -18,6 +18,7 @@ from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError
 from bench.command.compose import compose
+from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 from bench.runner.config import typed
@@ -25,7 +26,6 @@ from bench.runner.config_checks import Machine
 from bench.runner.estimate import Estimate, estimate
 from bench.runner.plan import plan
 from bench.runner.spec import RunSpec
-from models import MODELS
 
 RUNS = Path("runs")
 
@@ -46,8 +46,8 @@ class PlannedRuns:
         """Note one run; Hydra calls this."""
         import torch
 
-        import models
-        from models.data import DATA
+        from bench import models
+        from bench.models.data import DATA
 
         try:
             config = typed(composed)
@@ -60,12 +60,12 @@ class PlannedRuns:
             said = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
             machine = Machine(environment.cores(), torch.cuda.device_count())
             spec = plan(config, models.load(config.model.name), DATA, machine, said).spec
-            done = not config.force and finished(Path(spec.output), spec.model, spec.mode, spec.run_id)
+            done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return
         if spec in self.specs:
-            self.left_out.append(f"{spec.model} {spec.mode} {spec.run_id}: asked for more than once, trained once")
+            self.left_out.append(f"{spec.title}: asked for more than once, trained once")
             return
         self.specs.append(spec)
         self.done.append(done)

@@ -2,7 +2,7 @@
 
 One rule, for whoever composes a sweep (`bench.command.compose`, so the verbs `run` and `plan`): a sweep over world sizes
 is a product, in which engines of one rank meet sizes that they cannot have. These points are left out and said. Where one
-size is asked for, it is the user's mistake. `bench.report.planned` goes by the same (`EngineFacts.fits`).
+size is asked for, it is the user's mistake. `bench.report.planned` goes by the same (`EngineSpec.fits`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from ddp.engine import facts
+from bench.runner.modes import engine_of
 
 
 def left_out(composed: DictConfig, words: Sequence[str], params: Mapping[str, str]) -> str | None:
     """Why this point of a sweep is no run; None if it is one. `words`: the overrides of the command line; `params`: what an
     experiment sweeps, which they overrule."""
     engine, size = (OmegaConf.select(composed, key) for key in ("engine.name", "world_size"))
-    if not isinstance(engine, str) or not isinstance(size, int) or facts(engine).fits(size):
+    if not isinstance(engine, str) or not isinstance(size, int) or engine_of(engine).fits(size):
         return None
     said = _said(words, params).get("world_size")
     if said is None or len(values(said)) < 2:

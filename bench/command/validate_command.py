@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, file_of, path_of, there, usage
-from bench.results.runfolder import Run, find_runs, unfinished, write_text
+from bench.base.writing import write_text
+from bench.results.runfolder import Run, find_runs, unfinished
 
 if TYPE_CHECKING:
     from bench.validate import Judgement

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from bench.dashboard import tree, view
 from bench.dashboard.about import BROKEN, RUNNING, RunCard
-from bench.dashboard.state import DashboardState
-from bench.dashboard.tail import Tail
+from bench.results.live.history import RunHistory
+from bench.results.live.tail import Tail
 
 ROW, ABOUT, LIVE = "row", "about", "live"
 
@@ -39,11 +39,11 @@ class _Watched:
 
     found: tree.Found
     about: RunCard
-    tail: Tail
+    tail: Tail[RunHistory]
     complete: bool = False
     """Its records have been read to their end, and no more can come."""
-    shown: tuple[RunCard, DashboardState, tuple[str, ...], bool] | None = None
-    """What its pieces were made of."""
+    shown: tuple[RunCard, RunHistory, int, tuple[str, ...], bool] | None = None
+    """What its pieces were made of; the number is that of the records."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ class RunBoard:
         try:
             return self._refresh(found, wanted)
         except Exception as error:
-            self._show_all(_broken(found.key, error), DashboardState(), wanted)
+            self._show_all(_broken(found.key, error), RunHistory(), wanted)
             return False
 
     def _refresh(self, found: tree.Found, wanted: bool) -> bool:
         run = self._runs.get(found.key)
         if run is None:
-            run = self._runs[found.key] = _Watched(found, _about(found), Tail(found.folder))
+            run = self._runs[found.key] = _Watched(found, _about(found), Tail(found.folder, RunHistory))
         elif found != run.found:
             if found.folder != run.found.folder:
                 run.tail.move(found.folder)
@@ -93,17 +93,17 @@ class RunBoard:
         if not run.complete and (wanted or run.about.metrics is None):
             more = run.tail.read()
             run.complete = not more and run.about.status != RUNNING
-        last, run.shown = run.shown, (run.about, run.tail.state, run.tail.unread, wanted)
-        if last is not None and last[0] is run.about and last[1] is run.tail.state and last[2:] == run.shown[2:]:
-            return more
-        self._show_all(_noted(run.about, run.tail.unread), run.tail.state, wanted)
+        history, unread = run.tail.state, run.tail.unread
+        last, run.shown = run.shown, (run.about, history, history.changes, unread, wanted)
+        if last is None or last[0] is not run.about or last[1] is not history or last[2:] != run.shown[2:]:
+            self._show_all(_noted(run.about, unread), history, wanted)
         return more
 
-    def _show_all(self, about: RunCard, state: DashboardState, wanted: bool) -> None:
-        self._show(ROW, about.key, lambda: view.row(about, state))
+    def _show_all(self, about: RunCard, history: RunHistory, wanted: bool) -> None:
+        self._show(ROW, about.key, lambda: view.row(about, history))
         if wanted:
             self._show(ABOUT, about.key, lambda: view.about(about))
-            self._show(LIVE, about.key, lambda: view.live(about, state))
+            self._show(LIVE, about.key, lambda: view.live(about, history))
 
     def _show(self, kind: str, key: str, make: Callable[[], Any] | None) -> None:
         """Enter a piece if it is another than before."""

@@ -15,10 +15,10 @@ import uvicorn
 
 from bench.base.exitcodes import Exit
 from bench.base.usage import UsageError, usage
+from bench.base.writing import write_text
 from bench.dashboard import page, server
 from bench.dashboard.board import whole
 from bench.dashboard.listening import address, listen
-from bench.results.runfolder import write_text
 from ddp.process.orphans import at_parents_end
 
 

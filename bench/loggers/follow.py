@@ -17,72 +17,52 @@ import signal
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from bench.dashboard.tail import CHUNK, Lines
 from bench.loggers.base import Live, Logger
 from bench.loggers.info import RunInfo
-from bench.loggers.recorded import Begun, Scalar, begun, learning, recorded, schedule
-from bench.results.analysis.stream import sort
-from bench.results.analysis.syncing import elche
-from bench.results.analysis.training import Finite, epochs
-from bench.results.runfolder import EVENTS
-from ddp.core.commands import Drop, Evaluate, Plan
-from ddp.core.errors import ProtocolError
-from ddp.core.events import Evaluated, Finished, Launched, Progress, Ready, Resumed
-from ddp.process.codec import Record, decode
+from bench.loggers.recorded import Scalar, begun, learning, recorded, schedule
+from bench.results.analysis.syncing import plan_row
+from bench.results.analysis.training import Finite, epoch_row
+from bench.results.live.run import RunFigures, is_change
+from bench.results.live.tail import Tail
+from bench.results.schema import Epoch
+from ddp.core.commands import Plan
+from ddp.process.codec import Record
 from ddp.process.orphans import at_parents_end
 
 LOOK_S = 1.0
 """Between two looks."""
 SHARE = 0.02
 """Of the time is spent on looking, at most: a look takes the longer the more there is."""
-KEPT = (Launched, Ready, Progress, Evaluated, Evaluate, Plan, Drop, Resumed, Finished)
-"""Records that the series below are made of."""
 
 
-@dataclass
-class Followed:
-    """A run folder in the making, as far as it is read."""
+class Learning:
+    """What a run has learnt so far, as scalars that stay as they are: of epochs that are over, and of plans."""
 
-    run: Begun
-    said: RunInfo
-    records: list[Record] = field(default_factory=list)
-    _lines: Lines | None = None
-    _last: Record | None = None
+    def __init__(self, info: RunInfo) -> None:
+        self._info, self._figures = info, RunFigures()
+        self._last: Epoch | None = None
+        self._plan: Plan | None = None
+        self._plans = 0
+        self.scalars: list[Scalar] = []
+        """Those that nobody has taken yet."""
 
-    def read(self) -> bool:
-        """Take in what is new; whether any of it may be shown. Raises OSError when the folder is not there any more."""
-        self._lines = self._lines or Lines(self.run.folder / EVENTS)
-        shown = False
-        while lines := self._lines.more(CHUNK):
-            for line in lines:
-                try:
-                    record = decode(line)
-                except ProtocolError:
-                    continue
-                shown = self._keep(record) or shown
-        return shown
+    def add(self, record: Record) -> None:
+        """Take note of a record."""
+        for figures in self._figures.add(record):
+            row, before = epoch_row(figures, self._info.world_size, Finite()), self._last
+            self._last = row
+            self.scalars += learning(row, before, self._info.metric, self._figures.startup)
+        if isinstance(record, Plan) and not record.in_step and is_change(record, self._plan):
+            seconds = self._figures.since(self._figures.heard)
+            self.scalars += schedule(plan_row(record, seconds), self._plans)
+            self._plan, self._plans = record, self._plans + 1
 
-    def _keep(self, record: Record) -> bool:
-        """Whether there is something new to show. A plan has no time of its own: that of the record before it is its."""
-        if isinstance(record, KEPT):
-            if isinstance(record, Plan) and self._last is not None and not isinstance(self._last, KEPT):
-                self.records.append(self._last)
-            self.records.append(record)
-        self._last = record
-        return isinstance(record, Evaluated | Plan)
-
-    def scalars(self) -> list[Scalar]:
-        """Of the epochs that are over, and of the plans: what stays as it is, whatever comes."""
-        launched = next((record.at for record in self.records if isinstance(record, Launched)), self.said.launched)
-        stream = sort(self.records, launched)
-        rows = epochs(stream, self.said.world_size, Finite())
-        over = max((number for number, row in enumerate(rows, 1) if row.eval is not None), default=0)
-        begun = launched if stream.resumed is None else stream.resumed.at
-        startup = 0.0 if stream.begun is None else stream.begun - begun
-        planned = elche(stream)
-        return [*learning(rows[:over], self.said.metric, startup), *schedule(planned.plans if planned else ())]
+    def advance(self, at: float) -> None:
+        """Take note of the time of an event."""
+        self._figures.advance(at)
 
 
 @dataclass
@@ -92,30 +72,30 @@ class RunFollower:
     logger: Logger
     folder: Path
     output: Path
-    said: RunInfo
+    info: RunInfo
     live: Live | None = None
     given_up: bool = False
     """The run cannot be shown while it lasts."""
-    _run: Followed | None = None
     _added: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._tail = Tail(self.folder, partial(Learning, self.info), measured=False)
 
     def look(self) -> None:
         """Add what is new. Never raises."""
         if self.given_up:
             return
         try:
-            if not (self.folder / EVENTS).exists():
-                return
-            self._run = self._run or Followed(begun(self.folder, self.said), self.said)
-            if not self._run.read():
-                return
-            new = [one for one in self._run.scalars() if (one.name, one.step) not in self._added]
+            while self._tail.read():
+                pass
+            scalars, self._tail.state.scalars = self._tail.state.scalars, []
+            new = [scalar for scalar in scalars if (scalar.name, scalar.step) not in self._added]
             if new and self.live is None:
-                self.live = self.logger.begin(self._run.run, self.output)
+                self.live = self.logger.begin(begun(self.folder, self.info), self.output)
                 self.given_up = self.live is None
             if new and self.live is not None:
                 self.live.add(new)
-                self._added |= {(one.name, one.step) for one in new}
+                self._added |= {(scalar.name, scalar.step) for scalar in new}
         except Exception:  # whatever a package of others' may do
             self.given_up = True
 

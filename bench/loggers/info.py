@@ -16,5 +16,3 @@ class RunInfo:
     world_size: int
     metric: str
     """Name of what evaluation measures."""
-    launched: float
-    """About, seconds on the clock of the records, until these tell it."""

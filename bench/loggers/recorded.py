@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.dashboard.lines import curves
-from bench.dashboard.tail import Tail
-from bench.dashboard.view import flat
 from bench.loggers.info import RunInfo
-from bench.results.runfolder import CONFIG, METRICS, Run, find_runs, read_object
+from bench.results.live.curves import curves
+from bench.results.live.history import RunHistory
+from bench.results.live.tail import Tail
+from bench.results.runfolder import CONFIG, METRICS, Run, find_runs, flat, read_object
 from bench.results.schema import Epoch, Metrics, PlanRow
 
 
@@ -69,10 +70,10 @@ def recorded(folder: Path) -> Recorded:
         raise ValueError(problems[0] if problems else f"{folder}: no run")
     run, m = runs[0], runs[0].metrics
     began = (folder / METRICS).stat().st_mtime - m.time_s.total
-    plans = m.elche.plans if m.elche else ()
+    plans, told = m.elche.plans if m.elche else (), (m.final.eval_metric, m.time_s.startup)
     scalars = [
-        *learning(m.epochs, m.final.eval_metric, m.time_s.startup),
-        *schedule(plans),
+        *(each for before, row in pairwise([None, *m.epochs]) if row for each in learning(row, before, *told)),
+        *(each for step, plan in enumerate(plans) for each in schedule(plan, step)),
         *_ranks(run),
         *_final(m),
     ]
@@ -80,57 +81,52 @@ def recorded(folder: Path) -> Recorded:
     return Recorded(folder, m.model, m.mode, m.run_id, m.config_hash, params, began, m, scalars)
 
 
-def learning(rows: Sequence[Epoch], metric: str, startup: float) -> Iterator[Scalar]:
-    """The curves of learning; `startup`: seconds from launch to the first step."""
-    samples, seconds = 0, 0.0
-    for row in rows:
-        at = startup + row.seconds
-        speed = (row.samples - samples) / (row.seconds - seconds) if row.seconds > seconds else None
-        samples, seconds = row.samples, row.seconds
-        values = {
-            "train/loss": row.train_loss,
-            "train/lr": row.lr,
-            "train/samples": row.samples,
-            "train/samples_per_s": speed,
-            f"eval/{metric}": row.eval,
-            "eval/loss": row.eval_loss,
-            **{f"scalars/{name}": value for name, value in row.scalars.items()},
-        }
-        yield from (Scalar(name, value, row.epoch + 1, at) for name, value in values.items() if value is not None)
+def learning(row: Epoch, before: Epoch | None, metric: str, startup: float) -> Iterator[Scalar]:
+    """Yield what was learnt in an epoch; `startup`: seconds from launch to the first step."""
+    samples, seconds = (before.samples, before.seconds) if before else (0, 0.0)
+    values = {
+        "train/loss": row.train_loss,
+        "train/lr": row.lr,
+        "train/samples": row.samples,
+        "train/samples_per_s": (row.samples - samples) / (row.seconds - seconds) if row.seconds > seconds else None,
+        f"eval/{metric}": row.eval,
+        "eval/loss": row.eval_loss,
+        **{f"scalars/{name}": value for name, value in row.scalars.items()},
+    }
+    return _scalars(values, row.epoch + 1, startup + row.seconds)
 
 
-def schedule(plans: Sequence[PlanRow]) -> Iterator[Scalar]:
-    """Anchor and counts, where there is a schedule."""
-    for step, plan in enumerate(plans):
-        yield Scalar("schedule/anchor", plan.anchor, step, plan.seconds)
-        for rank, count in enumerate(plan.counts):
-            yield Scalar(f"rank{rank}/steps_per_window", count, step, plan.seconds)
+def schedule(plan: PlanRow, step: int) -> Iterator[Scalar]:
+    """Yield anchor and counts of a plan, the `step`-th one."""
+    counts = {f"rank{rank}/steps_per_window": count for rank, count in enumerate(plan.counts)}
+    return _scalars({"schedule/anchor": plan.anchor, **counts}, step, plan.seconds)
+
+
+def _scalars(values: Mapping[str, float | None], step: int, seconds: float) -> Iterator[Scalar]:
+    return (Scalar(name, value, step, seconds) for name, value in values.items() if value is not None)
 
 
 def _ranks(run: Run) -> Iterator[Scalar]:
-    """What each rank did over time, in stretches as the dashboard has them."""
-    tail = Tail(run.path)
+    """Yield what each rank did over time, in stretches as the live page has them."""
+    tail = Tail(run.path, RunHistory)
     while tail.read():
         pass
     shown = curves(tail.state)
     for rank, lines in shown["ranks"].items():
         for name in ("samples_per_s", "share", "step_ms", "cpu", "rss_bytes") if rank != "all" else ():
             for step, value in enumerate(lines[name]):
-                if value is not None:
-                    yield Scalar(f"rank{rank}/{name}", value, step, (step + 0.5) * shown["width_s"])
+                yield from _scalars({f"rank{rank}/{name}": value}, step, (step + 0.5) * shown["width_s"])
 
 
 def _final(m: Metrics) -> Iterator[Scalar]:
-    """Where the run ended."""
+    """Yield where the run ended."""
     values = {
-        "train_loss": m.final.train_loss,
-        m.final.eval_metric: m.final.eval,
-        "samples_per_s": m.throughput.samples_per_s,
-        "efficiency": m.throughput.efficiency,
-        "seconds": m.time_s.total,
-        "train_seconds": m.time_s.train,
-        **{f"rank{rank}_samples_per_s": speed for rank, speed in enumerate(m.throughput.per_rank)},
+        "final/train_loss": m.final.train_loss,
+        f"final/{m.final.eval_metric}": m.final.eval,
+        "final/samples_per_s": m.throughput.samples_per_s,
+        "final/efficiency": m.throughput.efficiency,
+        "final/seconds": m.time_s.total,
+        "final/train_seconds": m.time_s.train,
+        **{f"final/rank{rank}_samples_per_s": speed for rank, speed in enumerate(m.throughput.per_rank)},
     }
-    yield from (
-        Scalar(f"final/{name}", value, 0, m.time_s.total) for name, value in values.items() if value is not None
-    )
+    return _scalars(values, 0, m.time_s.total)

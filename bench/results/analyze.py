@@ -11,7 +11,7 @@ from bench.results.analysis.ledger import ledger
 from bench.results.analysis.stream import RunRecords, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
-from bench.results.analysis.training import Finite, epochs, seconds_at, target, throughput, train_seconds
+from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
 from bench.runner.spec import RunSpec
 from ddp.process.codec import Record
@@ -36,10 +36,10 @@ def analyze(
     diverged. Raises AssertionError if the slices of a rank overlap grossly.
     """
     stream, finite = sort(records, launched), Finite()
-    rows = epochs(stream, spec.world_size, finite)
+    rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    found = [row for part in stream.parts_in_turn for row in faults.faults(part, stream.zero, spec.world_size)]
+    found = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
     notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
     said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
@@ -87,8 +87,8 @@ def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
         "scripted_faults": [str(fault) for fault in spec.faults],
         "epochs_planned": spec.epochs,
         "parameters": ready[0].parameters if ready else None,
-        "steps": sum(event.steps for part in stream.parts_in_turn for event in part.progress),
-        "samples": sum(event.samples for part in stream.parts_in_turn for event in part.progress),
+        "steps": stream.figures.steps,
+        "samples": stream.figures.samples,
         "resumed": _resumed(stream),
         "params_sha256": digests.pop() if len(digests) == 1 else None,
     }
@@ -142,7 +142,7 @@ def _resumed(stream: RunRecords) -> ResumedFrom | None:
         checkpoint=stream.resumed.index,
         epochs=stream.resumed.epochs,
         samples=stream.resumed.samples,
-        seconds=seconds_at(stream.earlier, stream.resumed.at),
+        seconds=stream.figures.epochs.before,
         times=len(stream.parts_in_turn) - 1,
     )
 

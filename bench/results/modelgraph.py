@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.models.data import data_set
 from bench.runner.plan import RunPlan
-from models.data import data_set
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
+from bench.runner.modes import engine_of
 from bench.runner.resume import configured_again
 from ddp import regular
+from ddp.backends import world_of
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
-from ddp.core.policies.sync import Sync
-from ddp.engine import facts
 from ddp.process.codec import EVENTS as KINDS
-from ddp.process.codec import Record, decode
+from ddp.process.codec import Record, body, decode
 from ddp.settings import make_policy
 
 SAID = (RoundClosed, Merged, GuardVerdict)
@@ -37,7 +37,7 @@ class Unfit(ValueError):
 def deviation(run: Run) -> tuple[int, str | None]:
     """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
     m = run.metrics
-    if m.world_size == 1 or facts(m.engine).one_process:
+    if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
     if m.resumed is not None:
         raise Unfit("it went on from a checkpoint; replay the run that it began as")
@@ -45,7 +45,7 @@ def deviation(run: Run) -> tuple[int, str | None]:
     coordinator = _coordinator(run, records[0][0])
     given: list[Record] = []
     checked = 0
-    for number, (_, record) in enumerate(records):
+    for number, (_, record, fields) in enumerate(records):
         if isinstance(record, Saved) and record.error and given and isinstance(given[0], Publish):
             given.pop(0)  # the runtime could not obey, and said so in its place
             continue
@@ -57,7 +57,7 @@ def deviation(run: Run) -> tuple[int, str | None]:
             except (ProtocolError, AssertionError) as error:
                 return checked, f"record {number}: the core refuses {_shown(record)}: {error}"
             given = list(outputs)
-        elif not given or repr(given[0]) != repr(record):  # not ==, as what is not a number equals nothing
+        elif not given or not _equal(given[0], record, fields):
             return checked, _unlike(number, given[0] if given else None, record)
         else:
             given.pop(0)
@@ -71,8 +71,24 @@ def deviation(run: Run) -> tuple[int, str | None]:
     return checked, None
 
 
-def _in_order(path: Path) -> list[tuple[float, Record]]:
-    """(time, record) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
+def _equal(given: Any, recorded: Any, fields: dict[str, Any]) -> bool:
+    """Return whether the core gave what is recorded, in the `fields` that the record has: an earlier version knew fewer."""
+    told = _limited(msgspec.to_builtins(given), fields)
+    # As text: what is not a number equals nothing.
+    return type(given) is type(recorded) and msgspec.json.encode(told) == msgspec.json.encode(_limited(fields, told))
+
+
+def _limited(value: Any, other: Any) -> Any:
+    """Return `value` without the fields that `other` does not have, at any depth."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return {key: _limited(entry, other[key]) for key, entry in sorted(value.items()) if key in other}
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple) and len(value) == len(other):
+        return [_limited(entry, beside) for entry, beside in zip(value, other, strict=True)]
+    return value
+
+
+def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
+    """(time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
     found = []
     try:
         lines = list(regular.whole_lines(path))
@@ -80,37 +96,33 @@ def _in_order(path: Path) -> list[tuple[float, Record]]:
         raise ValueError(located(error)) from None
     for line in lines:
         try:
-            body = msgspec.json.decode(line)
-            record = decode(line)
+            record, fields = decode(line), body(line)
             if not isinstance(record, UNHEARD):
-                found.append((int(body["n"]), float(body["at"]), record))
+                found.append((int(fields["n"]), float(fields["at"]), record, fields))
         except (KeyError, TypeError):
             raise Unfit("its records do not tell in which order they came: it was made by an earlier version") from None
         except (ProtocolError, msgspec.MsgspecError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
     if not found:
         raise Unfit("it has no records")
-    return [(at, record) for _, at, record in sorted(found, key=lambda entry: entry[0])]
+    return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
-    from ddp.backends.facts import world_of  # torch
-
     m = run.metrics
     config = configured_again(read_object(run.path / CONFIG), run.path)
-    paired = "backend" in facts(m.engine).made_of
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = world_of(
-        config.backend.name if paired else m.engine,
+        config.backend.name,
         m.world_size,
         0,
         m.batch_size,
         m.epochs_planned,
         deadline_s=config.cluster.deadline_s,
-        tolerate_loss=config.cluster.tolerate_loss if paired else False,
+        tolerate_loss=config.cluster.tolerate_loss,
         checkpoints=config.checkpoint,
     )
-    return Coordinator.start(make_policy(config.policy["name"], settings) if paired else Sync(), world, at)
+    return Coordinator.start(make_policy(config.policy["name"], settings), world, at)
 
 
 def _unlike(number: int, given: Any, recorded: Any) -> str:

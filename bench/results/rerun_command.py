@@ -11,19 +11,15 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import cache
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from bench.base.places import MODES
 from bench.command.overrides import quoted
 from bench.results.runfolder import Run
 from bench.runner.config import DataConfig
+from bench.runner.modes import engine_of, modes
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
-from ddp.engine import facts
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults: Hydra has meanings for most other signs."""
@@ -36,7 +32,7 @@ def command(runs: Sequence[Run]) -> str:
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
     words += [said("model", m.model), *([said("model.depth", m.depth)] if m.depth else []), said("mode", m.mode)]
-    words += [] if facts(m.engine).one_rank else [said("world_size", m.world_size)]
+    words += [] if engine_of(m.engine).one_rank else [said("world_size", m.world_size)]
     words += [said("recipe", m.recipe), *_data(run), said("train.epochs", m.epochs_planned)]
     words += [said("train.batch_size", m.batch_size), said("train.lr", m.lr)]
     train = _group(run, "train")
@@ -44,8 +40,10 @@ def command(runs: Sequence[Run]) -> str:
     words += _cluster(run)
     words += [said("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
     usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
+    mode = modes().get(m.mode)
+    preset = {"policy": mode.settings} if mode is not None else {}
     for group, default in usual.items():
-        words += _changed(group, _group(run, group), asdict(default) | _preset(m.mode).get(group, {}))
+        words += _changed(group, _group(run, group), asdict(default) | dict(preset.get(group, {})))
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
 
 
@@ -81,14 +79,6 @@ def _cluster(run: Run) -> list[str]:
 
 def _policy(name: Any) -> dict[str, Any]:
     return {"policy": POLICIES[name]()} if isinstance(name, str) and name in POLICIES else {}
-
-
-@cache
-def _preset(mode: str) -> dict[str, Any]:
-    """What choosing a mode says beside its engine, policy and backend: group -> settings."""
-    file = MODES / f"{mode}.yaml"
-    body = OmegaConf.to_container(OmegaConf.load(file)) if re.fullmatch(r"\w{1,99}", mode) and file.is_file() else {}
-    return {str(key): value for key, value in body.items() if key != "defaults"} if isinstance(body, dict) else {}
 
 
 def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:

@@ -1,16 +1,14 @@
-"""The run folder, the only interface between producing and judging: how it appears on disk and how it is read.
+"""The run folder, the only interface between producing and judging: what lies in it, where it lies, and how it is read.
 
-A run is written in a hidden folder beside its place and renamed into it, so that a folder that is there is whole. Owns
-names and atomicity; knows nothing of what the numbers mean.
+Knows nothing of what the numbers mean, nor of how a folder comes into place (`bench.results.writer`).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,36 +17,19 @@ import msgspec
 import psutil
 from pydantic import ValidationError
 
-from bench.base.usage import reason, tame
+from bench.base.usage import tame
 from bench.results.schema import READABLE, Metrics
 from ddp import regular
 from ddp.core.errors import ProtocolError
 from ddp.process.codec import Record, decode
 
 METRICS, CONFIG, EVENTS, GRAPH = "metrics.json", "config.json", "events.jsonl", "graph.json"
+SLICES = "slices-*.jsonl"
+"""What ranks measure themselves, while the run lasts; among the events when it is over."""
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints in that of a run that is not finished."""
 FAILED = ".failed"
 """Suffix of a failed rerun that lies beside the finished run it must not destroy."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) so that `path` is either as before or complete. Raises OSError."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, body: bytes) -> None:
-    """Write `body` in the same way: nothing that lies there, be it a pipe or a link, is written to. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_bytes(body)
-        os.replace(temporary, path)
-    except OSError as error:
-        error.filename = str(path)  # what is written to an open file fails without a name
-        error.filename2 = None
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def place(output: Path, model: str, mode: str, run_id: str) -> Path:
@@ -83,7 +64,7 @@ def status(folder: Path) -> str | None:
         return None
 
 
-def _may_be_ok(folder: Path) -> bool:
+def may_be_ok(folder: Path) -> bool:
     """Whether a finished run is there, as far as anybody may look."""
     try:
         return _read_metrics(folder).status == "ok"
@@ -91,110 +72,19 @@ def _may_be_ok(folder: Path) -> bool:
         return isinstance(error, Shut)
 
 
-def _resumable(folder: Path) -> bool:
+def resumable(folder: Path) -> bool:
     """Whether there is a checkpoint that somebody may want to go on from."""
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
 def going_on(folder: Path) -> str:
     """The command that goes on with the run in `folder`; empty if it has no checkpoint."""
-    return _resuming(folder) if _resumable(folder) else ""
+    return resuming(folder) if resumable(folder) else ""
 
 
-def _resuming(folder: Path) -> str:
+def resuming(folder: Path) -> str:
+    """Return the command that goes on with the run in `folder`, which has a checkpoint or will have."""
     return f"python -m bench {shlex.quote(f'resume={folder.absolute()}')}"
-
-
-class NotInPlace(OSError):
-    """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
-
-
-class Unwritten(OSError):
-    """A run ended because something could not be written, or opened. Says what is kept."""
-
-
-class RunWriter:
-    """A run folder in the making: write files under `path`, then `commit` or `discard`.
-
-    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way).
-    """
-
-    def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
-        self._place = place(output, model, mode, run_id)
-        parent = self._place.parent
-        self.path = making(output, model, mode, run_id)
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            _clean(parent, run_id)
-            self.path.mkdir()
-        except OSError as error:
-            raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
-
-    @property
-    def _beside(self) -> Path:
-        return self._place.with_name(self._place.name + FAILED)
-
-    def destination(self, status: str) -> Path:
-        """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
-        that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
-        kept = _may_be_ok(self._place) or (_resumable(self._place) and not _resumable(self.path))
-        return self._beside if status != "ok" and kept else self._place
-
-    def commit(self, status: str) -> Path:
-        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
-        NotInPlace: what was written stays where it is, under `path`."""
-        destination = self.destination(status)
-        try:
-            if status == "ok":
-                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
-            _replace(self.path, destination)
-        except OSError as error:
-            raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
-        if status == "ok":
-            shutil.rmtree(self._beside, ignore_errors=True)
-            with suppress(OSError):  # the run is in place; the next one tidies up
-                _clean(self._place.parent, self._place.name, everything=True)
-        return destination
-
-    def left(self) -> str:
-        """What is there of a run that ended here, and how to go on with it."""
-        if not _resumable(self.path):
-            return "nothing is kept, as there is no checkpoint yet"
-        last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
-        return f"the last checkpoint is {last}; with room again, go on by: {_resuming(self._place)}"
-
-    def discard(self, copied: bool = False) -> None:
-        """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
-        if copied or not _resumable(self.path):
-            shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _replace(source: Path, destination: Path) -> None:
-    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
-    aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
-    if destination.exists():
-        os.rename(destination, aside)
-    try:
-        os.rename(source, destination)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, destination)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
-    """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
-    for folder in parent.glob(".*-*"):
-        kind, _, rest = folder.name.partition("-")
-        name, _, pid = rest.rpartition("-")
-        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
-            continue
-        whole = kind == ".tmp" and (folder / METRICS).is_file()
-        if kind == ".old" and not (parent / name).exists():
-            os.rename(folder, parent / name)
-        elif kind in (".tmp", ".old") and (everything or not (whole or _resumable(folder))):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def alive(pid: int) -> bool:
@@ -223,7 +113,7 @@ def unfinished(path: Path) -> list[tuple[Path, int | None]]:
     found = []
     for folder in sorted(path.rglob(".tmp-*-*")):
         process = writer(folder)
-        if folder.is_dir() and (process is not None or _resumable(folder)):
+        if folder.is_dir() and (process is not None or resumable(folder)):
             found.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
     return found
 
@@ -331,6 +221,14 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise ValueError(f"{path}: not a JSON object")
     return body
+
+
+def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Return dotted keys and values as text, in the order of the file."""
+    if not isinstance(config, dict) or not config:
+        text = config if isinstance(config, str) else json.dumps(config, ensure_ascii=False)
+        return [(prefix, text)] if prefix else []
+    return [pair for key, value in config.items() for pair in flat(value, f"{prefix}.{key}" if prefix else str(key))]
 
 
 def read_records(folder: Path) -> Iterator[Record]:

@@ -8,12 +8,14 @@ bench.results.schema` writes the JSON Schema.
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from bench.base.places import METRICS_SCHEMA
 from bench.results.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
+from bench.runner.modes import mode_of
+from ddp.backends import BACKENDS
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
@@ -221,6 +223,15 @@ class Metrics(Strict):
     )
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_present_words(cls, fields: Any) -> Any:
+        """Read what earlier versions called an engine as the backend that it is."""
+        if not isinstance(fields, dict) or fields.get("engine") not in BACKENDS:
+            return fields
+        mode = mode_of(fields["engine"], None, None)
+        return fields | {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
 
 
 def json_schema() -> str:

@@ -1,7 +1,7 @@
 """`Config`: what the user says, typed. One dataclass per group, and their registration with Hydra.
 
-The members of the groups `model`, `engine`, `policy` and `backend` come from the registries in code, so a new model or
-policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.runner.plan` sees a `Config`.
+The members of the groups `model`, `mode`, `engine`, `policy` and `backend` come from the registries in code, so a new model
+or policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.runner.plan` sees a `Config`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from ddp.backends import BACKENDS
+from bench.models import MODELS
+from bench.runner.modes import Mode, mode_of, modes
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.engine import ENGINES
-from models import MODELS
 
 
 @dataclass
@@ -58,7 +59,7 @@ class DataConfig:
     """What is trained on, and where it lies."""
 
     name: str | None = None
-    """A key of `models.data.DATA`; null: the recipe's."""
+    """A key of `bench.models.data.DATA`; null: the recipe's."""
     dir: str = "data"
     """Folder that downloads are kept in, as torchvision lays them out."""
     path: str | None = None
@@ -140,6 +141,22 @@ class Config:
     validate: bool = True
     """Compare with the committed baseline after the run or sweep."""
 
+    def __post_init__(self) -> None:
+        """Say today what earlier versions said: a backend with one policy was an engine."""
+        if isinstance(self.engine, Choice) and isinstance(self.backend, Choice):
+            mode = self.mode
+            if mode.backend not in (None, self.backend.name):
+                self.backend = Choice(str(mode.backend))
+            self.engine = Choice(mode.engine)
+            if mode.policy is not None and isinstance(self.policy, dict) and self.policy["name"] != mode.policy:
+                self.policy = {"name": mode.policy}
+
+    @property
+    def mode(self) -> Mode:
+        """The way of training that engine, policy and backend make."""
+        policy = self.policy["name"] if isinstance(self.policy, dict) else None
+        return mode_of(self.engine.name, policy, self.backend.name)
+
 
 def policy_node(name: str, policy: type[Policy]) -> DictConfig:
     """The settings of a policy as a typed node, with the policy's `name` beside them."""
@@ -159,16 +176,26 @@ def _schema() -> DictConfig:
 
 
 def register() -> None:
-    """Tell Hydra the schema and the members of the groups. Repeating it changes nothing."""
+    """Register the schema and the members of the groups with Hydra. Repeating it changes nothing."""
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
     for name in MODELS:
         store.store(group="model", name=name, node=ModelConfig(name))
-    for group, registry in (("engine", ENGINES), ("backend", BACKENDS)):
-        for name in registry:
+    # Backends with one policy as engines too: earlier versions had them there.
+    for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
+        for name in names:
             store.store(group=group, name=name, node=Choice(name))
+    for name, mode in modes().items():
+        store.store(group="mode", name=name, node=_preset(mode), package="_global_")
     for name, policy in POLICIES.items():
         store.store(group="policy", name=name, node=policy_node(name, policy))
+
+
+def _preset(mode: Mode) -> dict[str, Any]:
+    """What choosing a mode says: its parts, and settings of its policy."""
+    parts = {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
+    defaults = [{f"override /{group}": name} for group, name in parts.items() if name is not None]
+    return {"defaults": defaults} | ({"policy": dict(mode.settings)} if mode.settings else {})
 
 
 def typed(composed: DictConfig) -> Config:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from bench.models.data import DATA, DataOptions, check
+from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.runner.modes import Mode, backend_of, engine_of
+from ddp.backends import STEP_POLICY
 from ddp.core.checkpointing import Checkpointing
-from ddp.engine import facts
 from ddp.replica.task import Job
 from ddp.settings import (
     HIGHEST_RATE,
@@ -26,8 +29,6 @@ from ddp.settings import (
     whole,
 )
 from ddp.suggest import unknown
-from models.data import DATA, DataOptions, check
-from models.setup import Recipe, Setup
 
 MAX_WORLD = 64
 MAX_PROFILED = 100
@@ -105,10 +106,11 @@ def _batch_size(config: Config, world_size: int) -> int | None:
     return together // world_size
 
 
-def check_engine(config: Config, engine: str) -> None:
-    """What the engine cannot do."""
-    able, policy = facts(engine), config.policy["name"]
-    if "policy" in able.made_of and able.policies and policy not in able.policies:
+def check_engine(config: Config) -> None:
+    """Raise ValueError for what the engine cannot do."""
+    engine, policy = config.engine.name, config.mode.policy
+    able = engine_of(engine)
+    if able.policies and policy not in able.policies:
         raise ValueError(f"engine={engine} cannot do policy={policy}: choose one of {', '.join(able.policies)}")
     if able.one_process and not able.one_rank and config.cluster.faults:
         raise ValueError(
@@ -118,7 +120,7 @@ def check_engine(config: Config, engine: str) -> None:
 
 def world_size_of(asked: int | None, engine: str) -> int:
     """Ranks asked for, or those that the engine has by itself."""
-    able = facts(engine)
+    able = engine_of(engine)
     if asked is None:
         return 1 if able.one_rank else 2
     if not 1 <= asked <= MAX_WORLD:
@@ -141,21 +143,22 @@ def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
         )
     own_gpus = cluster.device != "cpu" and machine.gpus >= machine.ranks(world_size)
     check_transport(cluster.transport, own_gpus, "cluster.transport")
-    if facts(config.engine.name).peer and cluster.transport == "memory":
+    backend = backend_of(config.mode)
+    if backend is not None and backend.torch_native and cluster.transport == "memory":
         raise ValueError(
-            f"cluster.transport=memory with mode={config.engine.name}, which has PyTorch's own; leave it out"
+            f"cluster.transport=memory with mode={config.mode.name}, which has PyTorch's own; leave it out"
         )
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
 
 
-def check_profile(said: ProfileConfig, engine: str, world_size: int, machine: Machine) -> None:
+def check_profile(said: ProfileConfig, mode: Mode, world_size: int, machine: Machine) -> None:
     """Whether torch.profiler can be had in each rank."""
     if not 0 <= said.steps <= MAX_PROFILED:
         raise ValueError(f"profile.steps={said.steps} is not between 0 and {MAX_PROFILED}")
-    if said.steps and facts(engine).one_process and world_size > 1:
+    if said.steps and engine_of(mode.engine).one_process and world_size > 1:
         raise ValueError(
-            f"profile.steps with engine={engine}, whose ranks are threads of one process: profile mode=nccl_sync"
+            f"profile.steps with engine={mode.engine}, whose ranks are threads of one process: profile mode=nccl_sync"
         )
     if said.steps and machine.hosts > 1:
         raise ValueError(f"profile.steps on {machine.hosts} hosts: what ranks record stays on theirs; use one host")
@@ -169,20 +172,21 @@ def check_paths(config: Config) -> None:
         path("resume", config.resume)
 
 
-def check_faults(job: Job, engine: str, policy: str, samples: int) -> None:
+def check_faults(job: Job, mode: Mode, samples: int) -> None:
     """Whether the steps come at which something is to go wrong, in epochs of so many `samples`."""
-    alike = "policy" not in facts(engine).made_of or policy == "sync"
+    alike = mode.policy in (None, STEP_POLICY)
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
 
 
-def checkpoint_of(said: Checkpointing, engine: str, keys: Collection[str] = ()) -> Checkpointing:
-    """An engine that makes none is silent about the default, and refuses what was asked for: what differs, or was said (its
-    key is one of `keys`)."""
-    if facts(engine).checkpoints:
+def checkpoint_of(said: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:
+    """Return what is asked for. A mode that makes no checkpoints is silent about the default, and raises ValueError for what
+    differs from it, or has its key in `keys`: these were said."""
+    backend = backend_of(mode)
+    if backend is None or backend.checkpoints:
         return said
     asked = said != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
     if said.every and asked:
-        raise ValueError(f"mode={engine} makes no checkpoints: leave out checkpoint.*, or choose another mode")
+        raise ValueError(f"mode={mode.name} makes no checkpoints: leave out checkpoint.*, or choose another mode")
     return Checkpointing(every=0)
 
 

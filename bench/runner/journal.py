@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 
-from bench.results.runfolder import write_text
+from bench.base.writing import write_text
+from bench.results.runfolder import SLICES
 from ddp import regular
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.operations import file_of
-
-SLICES = "slices-*.jsonl"
 
 
 class Journal:

@@ -18,20 +18,12 @@ from bench.base import environment, interrupts
 from bench.base.collector import no_collections, short_collections
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
+from bench.base.writing import write_text
 from bench.results.analyze import analyze
 from bench.results.modelgraph import described
-from bench.results.runfolder import (
-    CHECKPOINTS,
-    CONFIG,
-    EVENTS,
-    GRAPH,
-    METRICS,
-    NotInPlace,
-    RunWriter,
-    Unwritten,
-    write_text,
-)
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
 from bench.results.schema import Metrics
+from bench.results.writer import NotInPlace, RunWriter, Unwritten
 from bench.runner.journal import Journal
 from bench.runner.plan import RunPlan
 from bench.runner.progress import Monitor
@@ -43,7 +35,7 @@ from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
 from ddp.engine import ENGINES
 from ddp.process.clock import now
-from ddp.process.codec import Record, stamp
+from ddp.process.codec import Record, decode
 from ddp.process.scratch import scratch
 from ddp.registered import member
 from ddp.replica.task import Job
@@ -77,32 +69,32 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     NotInPlace if the folder is whole and stays where it was written.
     """
     spec, launched = plan.spec, now()
-    env, git, before = environment.describe(), environment.source(), environment.usage()
+    env, git, load_before = environment.describe(), environment.source(), environment.usage()
     with usage():
-        writer = RunWriter(Path(spec.output), spec.model, spec.mode, spec.run_id)
+        writer = RunWriter(*spec.key)
     job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
     try:
         _write_plan(writer.path, plan)
-        zero = launched
+        before: list[Record] = [Launched(launched)]
         if source is not None:
-            place, zero = _take_over(source, writer.path, launched)
+            place, before = _take_over(source, writer.path, launched)
             job = replace(job, resume=place)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log, zero) as monitor,
+            Monitor(spec, console, log, before) as monitor,
         ):
             if source is None:
-                journal.add(Launched(launched), launched)
+                journal.add(before[0], launched)
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
             ended = now()
             disturbance = None
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
-                disturbance = environment.disturbed(before, environment.usage(), spec.world_size)
+                disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
             _say_end(end, monitor)
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
@@ -139,9 +131,9 @@ def _write_plan(folder: Path, plan: RunPlan) -> None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
-def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, float]:
-    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. The checkpoint
-    there, and when the run began."""
+def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, list[Record]]:
+    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. Return the
+    checkpoint there, and the records before it."""
     with usage():
         lines = earlier(source, at)
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
@@ -149,7 +141,7 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, flo
         part = place.with_name(f".part-{place.name}")
         copy(source.checkpoint, part)
         os.rename(part, place)
-    return place, min(map(stamp, lines))
+    return place, list(map(decode, lines))
 
 
 def _complete(
@@ -173,11 +165,11 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
-        monitor.update(record, at)
+        monitor.update(record)
 
     try:
         with usage():
-            run = member("engine", engine, ENGINES[engine], "run")
+            run = member("engine", engine, ENGINES[engine].module, "run")
         with short_collections():
             run(job, emit)
         interrupts.check()

@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import models
+from bench import models
+from bench.models.data import title
+from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig
 from bench.runner.config_checks import (
     Machine,
@@ -28,17 +30,16 @@ from bench.runner.config_checks import (
     warnings_of,
     world_size_of,
 )
+from bench.runner.modes import backend_of
 from bench.runner.spec import RunSpec
 from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
-from ddp.engine import ENGINES, facts
+from ddp.engine import ENGINES
 from ddp.replica.task import Job
 from ddp.settings import check_parts, known, make_policy, script
-from models.data import title
-from models.setup import Recipe, Setup
 
 
 @dataclass(frozen=True)
@@ -51,32 +52,24 @@ class RunPlan:
     """With the user's overrides."""
 
 
-def mode_name(engine: str, policy: str, backend: str) -> str:
-    """What results call this way of training: `nccl_cadence` for a pair, `graph_sync` for an engine with a policy, else the
-    engine's own name."""
-    made_of = facts(engine).made_of
-    first = backend if "backend" in made_of else engine
-    return f"{first}_{policy}" if "policy" in made_of else first
-
-
 def plan(
     config: Config, setup: Setup, data_names: Collection[str], machine: Machine, said: Collection[str] = ()
 ) -> RunPlan:
     """Resolve and check everything. `said`: the keys that the user named. Raises ValueError for what cannot be run."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
-    backend = known("backend", config.backend.name, BACKENDS)
+    known("backend", config.backend.name, BACKENDS)
+    mode = config.mode
     policy = make_policy(config.policy["name"], {key: value for key, value in config.policy.items() if key != "name"})
     check_parts(policy)
-    made_of = facts(engine).made_of
     world_size = world_size_of(config.world_size, engine)
     recipe = recipe_of(config, setup, data_names, world_size)
-    check_engine(config, engine)
+    check_engine(config)
     check_cluster(config, world_size, machine)
-    check_profile(config.profile, engine, world_size, machine)
+    check_profile(config.profile, mode, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
-    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, engine, said))
+    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, said))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
@@ -90,10 +83,10 @@ def plan(
         depth=recipe.depth,
         data=title(recipe.data, recipe.data_options),
         recipe=config.recipe,
-        mode=mode_name(engine, config.policy["name"], backend),
-        engine=engine,
-        policy=config.policy["name"] if "policy" in made_of else None,
-        backend=backend if "backend" in made_of else None,
+        mode=mode.name,
+        engine=mode.engine,
+        policy=mode.policy,
+        backend=mode.backend,
         world_size=world_size,
         seed=config.seed,
         epochs=recipe.epochs,
@@ -118,14 +111,13 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
     """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null.
 
     Beside it `training`: what the recipe alone says, by which baselines know the recipe."""
-    made_of = facts(config.engine.name).made_of
-    paired = "backend" in made_of
+    mode, backend = config.mode, backend_of(config.mode)
     return {
         "model": config.model.name,
-        "engine": config.engine.name,
-        "policy": {"name": config.policy["name"]} | vars(policy) if "policy" in made_of else None,
-        "backend": config.backend.name if paired else None,
-        "averaging": vars(config.averaging.resolved()) if paired else None,
+        "engine": mode.engine,
+        "policy": {"name": mode.policy} | vars(policy) if mode.policy is not None else None,
+        "backend": mode.backend,
+        "averaging": vars(config.averaging.resolved()) if backend is not None and backend.averages else None,
         "world_size": world_size,
         "seed": config.seed,
         "recipe": config.recipe,
@@ -156,6 +148,9 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     cell = {
         key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
     }
+    backend = BACKENDS.get(cell["backend"])
+    if backend is not None and not backend.averages:  # cells keep their names: such a backend was an engine once
+        cell |= {"engine": cell["backend"], "policy": None, "backend": None}
     if cell["averaging"] in (None, vars(Averaging())):  # cells of plain averaging keep the names that they always had
         del cell["averaging"]
     if cell["loader"] == vars(Loading()):

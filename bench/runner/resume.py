@@ -17,8 +17,10 @@ import msgspec
 
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
 from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.runner.plan import RunPlan, mode_name
+from bench.runner.modes import mode_name
+from bench.runner.plan import RunPlan
 from ddp import regular
+from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
@@ -107,7 +109,7 @@ def agree(said: Mapping[str, Any], saved: dict[str, Any]) -> None:
     for key, value in said.items():
         if key in FREE or key.startswith("checkpoint."):
             continue
-        was = _was(saved, key)
+        was = _was(saved, "mode" if key == "engine" and value in BACKENDS else key)
         if value != was:
             raise ValueError(
                 f"{key}={value} contradicts the run, which has {was}: it goes on as it was begun; leave {key} out, or "

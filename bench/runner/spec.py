@@ -6,6 +6,7 @@ Plain data: knows neither Hydra nor torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ddp.core.faults import Fault
@@ -52,3 +53,13 @@ class RunSpec:
     """The resolved configuration; enough to run it again, exactly."""
     warnings: tuple[str, ...] = ()
     """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
+
+    @property
+    def key(self) -> tuple[Path, str, str, str]:
+        """Return what names the run folder: output, model, mode, run id."""
+        return Path(self.output), self.model, self.mode, self.run_id
+
+    @property
+    def title(self) -> str:
+        """Return what messages call the run."""
+        return f"{self.model} {self.mode} {self.run_id}"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from bench.runner.config import Config
-from ddp.engine import facts
+from bench.runner.modes import backend_of, engine_of
+from ddp.backends import STEP_POLICY
 
 
 class _Rule(NamedTuple):
@@ -20,20 +21,29 @@ class _Rule(NamedTuple):
     why: str
 
 
-def _lacks(part: str) -> Callable[[Config], bool]:
-    return lambda config: part not in facts(config.engine.name).made_of
+def _one_policy(config: Config) -> bool:
+    backend = backend_of(config.mode)
+    return config.mode.policy is None or (backend is not None and not backend.averages)
+
+
+def _no_backend(config: Config) -> bool:
+    return config.mode.backend is None
+
+
+def _no_averages(config: Config) -> bool:
+    return _no_backend(config) or _one_policy(config)
 
 
 def _with_backend(name: str) -> Callable[[Config], bool]:
-    return lambda config: "backend" in facts(config.engine.name).made_of and config.backend.name == name
+    return lambda config: config.mode.backend == name
 
 
 def _in_step(config: Config) -> bool:
-    return _with_backend("nccl")(config) and config.policy["name"] == "sync"
+    return _with_backend("nccl")(config) and config.mode.policy == STEP_POLICY
 
 
 def _one_process(config: Config) -> bool:
-    return facts(config.engine.name).one_process
+    return engine_of(config.engine.name).one_process
 
 
 def _unguarded(config: Config) -> bool:
@@ -42,8 +52,9 @@ def _unguarded(config: Config) -> bool:
 
 
 _RULES = (
-    _Rule(("policy",), _lacks("policy"), "it has no policy"),
-    _Rule(("backend", "averaging"), _lacks("backend"), "it has no backend, and no averages of replicas"),
+    _Rule(("policy",), _one_policy, "it has no policy"),
+    _Rule(("backend",), _no_backend, "it has no backend, and no averages of replicas"),
+    _Rule(("averaging",), _no_averages, "it has no backend, and no averages of replicas"),
     _Rule(("averaging",), _in_step, "it averages gradients inside the step, and no replicas"),
     _Rule(("averaging.wire", "cluster.transport"), _with_backend("cpu"), "it has no collectives"),
     _Rule(("cluster.transport",), _one_process, "it has no collectives"),

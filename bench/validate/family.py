@@ -62,7 +62,7 @@ def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verd
     if not claims:
         return []
     found = Comparison(
-        *(np.array([getattr(one.found, name) for one in claims]) for name in Comparison.__dataclass_fields__)
+        *(np.array([getattr(one.comparison, name) for one in claims]) for name in Comparison.__dataclass_fields__)
     )
     calls = decide(found, [one.seeds for one in claims], [_base(one) for one in claims])
     better = holm(found.p_better) <= PROOF
@@ -74,7 +74,7 @@ def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verd
 
 def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool) -> Verdict:
     spent = float(level(claim.seeds)) or SHOWN
-    low, high = (float(bound) for bound in claim.found.bounds(spent))
+    low, high = (float(bound) for bound in claim.comparison.bounds(spent))
     interval = f"[{claim.show(low)}, {claim.show(high)}]"
     text = f"{claim.what}: {_direction(claim)}, one-sided {1 - spent:.1%} bounds {interval}"
     text += f", margin {claim.show(claim.margin)} ({claim.margin_why})"
@@ -83,7 +83,7 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
         why = "better by more than the margin, proved: propose a new baseline to keep it"
     elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
-    variances = "; its seeds scatter more than the baseline's: variances not pooled" if claim.found.welch else ""
+    variances = "; its seeds scatter more than the baseline's: variances not pooled" if claim.comparison.welch else ""
     return verdict(name, claim.check, claim.case.cell, f"{text}: {why}{variances}")
 
 
@@ -118,7 +118,7 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
 
 
 def _direction(claim: LevelClaim) -> str:
-    worse = float(claim.found.worse)
+    worse = float(claim.comparison.worse)
     shown = claim.show(abs(worse))
     if shown == claim.show(0.0):
         return "equal"

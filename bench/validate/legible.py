@@ -140,9 +140,9 @@ def _events(m: Metrics, known: Records) -> str:
 
 def _sums(known: Records) -> str:
     """What is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
-    rounds = [sums for event in known.averaged for sums in (event.brought, event.became, event.average) if sums]
-    rounds += [event.brought for event in known.snapshots if event.brought]
-    probes = [sums for event in known.progress for probe in event.probes for sums in (probe.brought, probe.became)]
+    rounds = [sums for event in known.averaged for sums in (event.before, event.after, event.average) if sums]
+    rounds += [event.before for event in known.snapshots if event.before]
+    probes = [sums for event in known.progress for probe in event.probes for sums in (probe.before, probe.after)]
     for name, found in (("averages", rounds), ("probes of steps", probes)):
         lengths = {len(sums) for sums in found}
         if len(lengths) > 1 or any(not length or length % 2 for length in lengths):

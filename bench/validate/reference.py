@@ -134,6 +134,12 @@ class Reference(Strict):
         return len(self.metrics["quality"].values)
 
     @property
+    def samples(self) -> tuple[Metric, float] | None:
+        """Samples to a target, and the target; None: they were not kept."""
+        metric = self.metrics.get("samples_to_target")
+        return None if metric is None else (metric, self.target.value if metric.target is None else metric.target)
+
+    @property
     def gating(self) -> bool:
         """Whether its seeds suffice to call what was not shown a failure."""
         return self.seeds >= GATING_SEEDS

@@ -16,8 +16,9 @@ from scipy.special import stdtrit
 from tabulate import tabulate
 
 from bench.base import figures
+from bench.base.writing import write_text
 from bench.results.cells import cells
-from bench.results.runfolder import find_runs, write_text
+from bench.results.runfolder import find_runs
 from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text

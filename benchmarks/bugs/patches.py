@@ -48,7 +48,7 @@ def wrong_divisor(nccl: Module) -> None:
     """The sum is divided as if there were one rank more."""
 
     def broken(take: Any, self: Any) -> Any:
-        ranks = self._job.world_size
+        ranks = self.job.world_size
         self._total.mul_((ranks + 1) / ranks)
         return take()
 
@@ -65,11 +65,11 @@ def _older(part: Callable[[Any], Any]) -> Callable[..., Any]:
 
     def broken(snapshot: Any, self: Any, round: int) -> Any:
         held = getattr(self, "held", None)
-        brought = snapshot(round)
+        before = snapshot(round)
         self.held = [laid.clone() for laid in self._snapshot]
         for laid, old in zip(self._snapshot, held or self.held, strict=True):
             part(laid).copy_(part(old))
-        return brought
+        return before
 
     return broken
 
@@ -88,10 +88,10 @@ def coarse_snapshot(cpu: Module) -> None:
     """Snapshots are laid down with eight bits of mantissa."""
 
     def broken(snapshot: Any, self: Any, round: int) -> Any:
-        brought = snapshot(round)
+        before = snapshot(round)
         for laid in self._snapshot:
             laid.copy_(laid.bfloat16())
-        return brought
+        return before
 
     wrap(cpu.Backend, "snapshot", broken)
 
@@ -110,10 +110,10 @@ def narrow_wire(nccl: Module) -> None:
     """Averages travel in single precision, whatever was asked for."""
 
     def broken(make: Any, self: Any) -> None:
-        job = self._job
-        self._job = replace(job, averaging=replace(job.averaging, wire="float32"))
+        job = self.job
+        self.job = replace(job, averaging=replace(job.averaging, wire="float32"))
         make()
-        self._job = job
+        self.job = job
 
     wrap(nccl.Backend, "_make_wire", broken)
 

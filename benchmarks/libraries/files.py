@@ -12,8 +12,8 @@ from pathlib import Path
 from torchvision import datasets
 from torchvision.datasets.utils import download_url
 
-from models.data import data_set, image_folder, mnist
-from models.data.download import Remote, fetch
+from bench.models.data import data_set, image_folder, mnist
+from bench.models.data.download import Remote, fetch
 from tests.models.data_files import write_images, write_mnist
 from tests.models.test_data_download import CONTENT, Site
 

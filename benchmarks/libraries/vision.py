@@ -16,12 +16,12 @@ from torchvision import datasets
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms import v2
 
+from bench.models.data import cifar10, mnist
+from bench.models.data.idx import _read
 from benchmarks.libraries.compare import Work, compare
 from ddp.data.augment import shift_and_flip
 from ddp.data.draws import Draws
 from ddp.data.seeded import Seeded
-from models.data import cifar10, mnist
-from models.data.idx import _read
 from tests.models.data_files import cifar_batch, write_idx
 
 
@@ -56,7 +56,9 @@ def reading() -> None:
         compare(
             "reading the files of MNIST to bytes",
             {
-                "models.data.idx": lambda: [(_read(images, 3), _read(labels, 1)) for images, labels in mnist_files],
+                "bench.models.data.idx": lambda: [
+                    (_read(images, 3), _read(labels, 1)) for images, labels in mnist_files
+                ],
                 "torchvision": lambda: [datasets.MNIST(home, train=train) for train in (True, False)],
             },
         )
@@ -64,7 +66,7 @@ def reading() -> None:
             compare(
                 "reading the files of CIFAR-10 to bytes [n, 3, 32, 32]",
                 {
-                    "models.data.cifar": lambda: [
+                    "bench.models.data.cifar": lambda: [
                         np.concatenate([cifar10.FILES._read(cifar / batch)[0] for batch in part])
                         for part in (cifar10.FILES.train, cifar10.FILES.test)
                     ],

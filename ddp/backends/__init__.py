@@ -1,7 +1,78 @@
-"""How replicas are brought together. One file each."""
+"""How replicas are brought together: one file for each backend, which needs torch and is imported on use.
 
-BACKENDS: dict[str, str] = {
-    "nccl": "ddp.backends.allreduce",
-    "cpu": "ddp.backends.snapshot",
+Owns the registry, and what must be known of a backend before it is used. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any
+
+from ddp.core.world import World
+
+
+class Acts(Flag):
+    """When a backend acts. Each is a protocol of `ddp.backends.base`."""
+
+    STEP = auto()
+    """Inside every step: `StepExchange`."""
+    COLLECTIVE = auto()
+    """Between steps, in a collective that all ranks wait for: `CollectiveAverage`."""
+    SNAPSHOT = auto()
+    """Between steps, from snapshots, while ranks go on: `SnapshotAverage`."""
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """What must be known of a backend before it is used."""
+
+    module: str
+    """Has `Backend`, a rank's side; with `Acts.SNAPSHOT` also `Reducer`, the coordinator's."""
+    acts: Acts
+    torch_native: bool = False
+    """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
+    checkpoints: bool = True
+    """Runs on it make checkpoints and go on from them; not where the state is whole on no rank."""
+
+    @property
+    def averages(self) -> bool:
+        """Whether it brings replicas together between steps, so that any policy goes with it."""
+        return bool(self.acts & (Acts.COLLECTIVE | Acts.SNAPSHOT))
+
+
+BACKENDS: dict[str, BackendSpec] = {
+    "nccl": BackendSpec("ddp.backends.allreduce", Acts.STEP | Acts.COLLECTIVE),
+    "cpu": BackendSpec("ddp.backends.snapshot", Acts.SNAPSHOT),
+    "zero1": BackendSpec("ddp.backends.zero1", Acts.STEP),
+    "zero2": BackendSpec("ddp.backends.zero2", Acts.STEP),
+    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP),
+    "torch_ddp": BackendSpec("ddp.backends.torch_ddp", Acts.STEP, torch_native=True),
+    "torch_fsdp": BackendSpec("ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_local_sgd": BackendSpec("ddp.backends.torch_local_sgd", Acts.STEP, torch_native=True, checkpoints=False),
 }
-"""Name -> module. Modules are imported on use: they need torch."""
+
+STEP_POLICY = "sync"
+"""The one policy of a backend that acts inside steps alone."""
+_NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
+
+
+def paired_backends() -> tuple[str, ...]:
+    """Return the names of the backends that go with any policy."""
+    return tuple(name for name, spec in BACKENDS.items() if spec.averages)
+
+
+def is_torch_native(name: str | None) -> bool:
+    """Return whether `name`, which may be of no backend, is one of PyTorch's own."""
+    return name in BACKENDS and BACKENDS[name].torch_native
+
+
+def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:
+    """Return the world of a run on backend `name`; `settings`: further fields of it.
+
+    A backend that acts inside steps alone cannot go on without a rank: what the rank held of the model is gone."""
+    spec = BACKENDS[name]
+    blocking, in_step = Acts.SNAPSHOT not in spec.acts, Acts.STEP in spec.acts
+    if not spec.averages:
+        settings |= {"indispensable": _NEEDED.format(name), "tolerate_loss": False}
+    return World(size, samples, batch, epochs, blocking, in_step, **settings)

@@ -1,13 +1,13 @@
-"""`nccl`: replicas are averaged by a collective, in place, on the transport that applies (`ddp.comm.transports`).
+"""`nccl`: averages replicas with a collective, in place, on the transport that applies (`ddp.comm.transports`).
 
-By default averages are taken in double precision over the wire: weight times value is exact there or off by far less than a
-float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to
-float32). A narrower wire carries the differences to the last average, which all ranks hold with the same bits.
-"""
+By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
+than a float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of
+types up to float32). A narrower wire carries the differences to the last average, which all ranks hold with the same
+bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ddp.backends.base import AverageResult
-from ddp.backends.facts import BackendFacts
-from ddp.backends.transport import transport_of
-from ddp.comm.collectives import Collectives
+from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
-from ddp.core.commands import Average, Join, Reduce
-from ddp.core.events import Reduced, Sums
-from ddp.gradients.instep import GradientAverage, InStep
+from ddp.core.commands import Average
+from ddp.gradients.instep import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
 from ddp.replica.inner import InnerOptimizer
@@ -32,26 +28,19 @@ from ddp.replica.sums import due, sums
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
-    from ddp.engine.loop import TrainingLoop
     from ddp.replica.replica import Replica
 
-FACTS = BackendFacts(blocking=True, in_step=True)
 
-
-class Backend:
+class Backend(GroupBackend):
     """A rank's side: one process group over all ranks."""
 
-    facts = FACTS
-
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
-        transport = transport_of(job, rank, loop.device)
-        self._collectives = Collectives(transport, loop.meter, loop.heart)
-        self.transport = self._collectives.transport.name
-        self._job, self._loop = job, loop
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
+        super().__init__(job, rank, loop)
+        self._gradients: GradientAverage | None = None
         self._prepare_average()
 
     def _prepare_average(self) -> None:
-        settings, replica = self._job.averaging, self._loop.replica
+        settings, replica = self.job.averaging, self.loop.replica
         self._inner = InnerOptimizer(replica.optimizer, settings)
         self._sections = [s for s in replica.state.sections if s.values.is_floating_point()] + self._inner.sections
         self._counters = [flat for flat in replica.state.tensors if not flat.is_floating_point()]
@@ -62,22 +51,18 @@ class Backend:
         self._last = [section.values.clone() if kept else None for section in self._sections]
         self._wire: list[Tensor] = []
         self._buffer: list[Tensor] = []
-        self._weight = torch.zeros(1, dtype=torch.float64, device=self._loop.device)
+        self._weight = torch.zeros(1, dtype=torch.float64, device=self.loop.device)
         self._averaged = False
 
-    def join(self, order: Join) -> None:
-        """Leave the group that there is, and meet the members of the new one."""
-        self._collectives.join(order)
-
-    def share(self, round: int) -> None:
+    def send_state(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
-        held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self._loop.replica.capture()
+        held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
         torch.save(held, self._shared(round))
 
-    def adopt(self, round: int) -> AverageResult:
-        """Read what was shared, and do with it what the others did."""
-        began, replica = now(), self._loop.replica
-        held = torch.load(self._shared(round), map_location=self._loop.device)
+    def load_state(self, round: int) -> AverageResult:
+        """Read what was sent, and do with it what the others did."""
+        began, replica = now(), self.loop.replica
+        held = torch.load(self._shared(round), map_location=self.loop.device)
         divergence: float | None = 0.0
         if "wire" in held:
             self._buffer[0].copy_(held["wire"][0])
@@ -86,31 +71,36 @@ class Backend:
             divergence = self._take()
         else:
             replica.restore(held)
+            if self._gradients is not None:
+                self._gradients.rebase()
         size = replica.state.bytes
-        return AverageResult(self._loop.meter.add("copy", began, size=size) - began, size, divergence)
+        return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, divergence)
 
     def _shared(self, round: int) -> Path:
-        return self._job.scratch / f"shared-{round}.pt"
+        return self.job.scratch / f"shared-{round}.pt"
 
-    def in_step(self, replica: Replica) -> InStep:
-        """Gradients are averaged between backward pass and optimizer."""
-        return GradientAverage(replica.model, replica.state, self._collectives, self._loop.meter, replica.optimizer)
+    def in_step(self, replica: Replica) -> GradientAverage:
+        """Average gradients between backward pass and optimizer."""
+        self._gradients = GradientAverage(
+            replica.model, replica.state, self.collectives, self.loop.meter, replica.optimizer
+        )
+        return self._gradients
 
     def average(self, order: Average, samples: int) -> AverageResult:
         """Average the replicas, weighted by `samples`."""
-        began, replica, meter = now(), self._loop.replica, self._loop.meter
+        began, replica, meter = now(), self.loop.replica, self.loop.meter
         replica.state.gather()
         told = due(order.round)
-        brought = sums(replica.state.sections) if told else ()
+        before = sums(replica.state.sections) if told else ()
         self._inner.gather()
         if not self._wire:
             self._make_wire()
-        weight = self._job.averaging.weight(samples)
+        weight = self.job.averaging.weight(samples)
         self._weight.fill_(weight)
         seconds, size = 0.0, 0
         if not self._exact:  # shares need the total first
             meter.add("copy", began)
-            seconds, size = self._collectives.all_reduce([self._weight])
+            seconds, size = self.collectives.all_reduce([self._weight])
             began = now()
             weight /= float(self._weight) or 1.0
         else:
@@ -123,30 +113,30 @@ class Backend:
         # breaks leaves the replica as it was, its counters too.
         self._counted = [counter.clone() for counter in self._counters]
         for tensors, op in ((self._buffer, SUM), (self._counted, MAX)):
-            more, sent = self._collectives.all_reduce(tensors, op)
+            more, sent = self.collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
         divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
-        became = sums(replica.state.sections) if told else ()
+        after = sums(replica.state.sections) if told else ()
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, brought, became, became)
+        return AverageResult(seconds, size, divergence, before, after, after)
 
     def _make_wire(self) -> None:
-        """One tensor for all sections, and behind them the weight where it is exact there."""
-        dtype = getattr(torch, self._job.averaging.wire)
+        """Make one tensor for all sections, and behind them the weight where it is exact there."""
+        dtype = getattr(torch, self.job.averaging.wire)
         sizes = [section.values.numel() for section in self._sections]
-        whole = self._collectives.transport.empty("average", sum(sizes) + int(self._exact), dtype)
+        whole = self.collectives.transport.empty("average", sum(sizes) + int(self._exact), dtype)
         *self._wire, rest = torch.split(whole, [*sizes, int(self._exact)])
         self._buffer = [whole]
         self._total = rest if self._exact else self._weight
 
     def _pieces(self, wire: Tensor) -> Iterator[slice]:
-        """What is worked on at a time: on the CPU what its cache holds."""
+        """Yield the stretches to work on at a time: on the CPU what its cache holds."""
         return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
 
     def _take(self) -> float | None:
-        """Take over the average that the wire holds; returns the divergence."""
-        elastic = self._job.averaging.elastic
+        """Take over the average on the wire; return the divergence."""
+        elastic = self.job.averaging.elastic
         total = float(self._total) if self._exact else 1.0
         norm = change = 0.0
         for section, wire, last, step in zip(self._sections, self._wire, self._last, self._outer, strict=True):
@@ -168,7 +158,7 @@ class Backend:
                 norm += square(mean)
                 excess = own - mean
                 change += square(excess)
-                if self._job.averaging.apart:
+                if self.job.averaging.apart:
                     own.sub_(excess, alpha=elastic)
                 else:
                     own.copy_(mean)
@@ -178,36 +168,25 @@ class Backend:
         self._averaged = True
         return ratio(change, norm)
 
-    def snapshot(self, round: int) -> Sums:
-        """Never asked for: this backend blocks."""
-        raise AssertionError("a blocking backend lays down no snapshots")
-
-    def apply(self, round: int, exact: bool) -> AverageResult:
-        """Never asked for: this backend blocks."""
-        raise AssertionError("a blocking backend applies its average at once")
-
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """An evaluation follows its average directly, so the replica is the average, unless replicas stay apart."""
-        return swapped(self._pairs()) if self._job.averaging.apart and self._averaged else nullcontext()
+        """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its
+        average directly."""
+        return swapped(self._pairs()) if self.job.averaging.apart and self._averaged else nullcontext()
 
     def kept(self) -> list[Tensor]:
-        """The outer optimizer's velocities, the same on all ranks."""
+        """Return the outer optimizer's velocities, the same on all ranks."""
         return [step.velocity for step in self._outer if step is not None]
 
     def settle(self) -> None:
         """Become the last average."""
-        if self._job.averaging.apart and self._averaged:
+        if self.job.averaging.apart and self._averaged:
             for own, last in self._pairs():
                 own.copy_(last)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Parameters, each beside its last average."""
+        """Return parameters, each beside its last average."""
         pairs = zip(self._sections, self._last, strict=True)
         return [(section.values, last) for section, last in pairs if section.kind == "parameters" and last is not None]
-
-    def close(self) -> None:
-        """Leave the group."""
-        self._collectives.transport.close()
 
 
 def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> None:
@@ -218,18 +197,3 @@ def _lay(wire: Tensor, values: Tensor, weight: float, last: Tensor | None) -> No
         wire.copy_(values).mul_(weight)
     else:
         wire.copy_((values - last).masked_fill_(values == last, 0.0).mul_(weight))
-
-
-class Reducer:
-    """Nothing to do beside the coordinator: ranks average among themselves."""
-
-    def __init__(self, job: Job, done: Callable[[Reduced | Exception], None]) -> None: ...
-
-    def __enter__(self) -> Reducer:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def submit(self, order: Reduce) -> None:
-        """Never asked for."""
-        raise AssertionError("a collective needs no reducer")

@@ -1,27 +1,42 @@
-"""What a backend is: a rank's side (`Backend`), the coordinator's side (`Reducer`), and two facts about it.
+"""What a backend is: a rank's side, which has `Backend` and some of three protocols, and the coordinator's side, `Reducer`.
 
-A backend says *how* replicas are brought together. It never says when, and never who.
+A backend says *how* replicas are brought together. It never says when, and never who. Which protocols it has is in its
+entry in `BACKENDS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ddp.backends.facts import BackendFacts, module_of
+from ddp.backends import BACKENDS, Acts
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports import threads
+from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
+from ddp.registered import Unusable, imported
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-    from ddp.engine.loop import TrainingLoop
+    from ddp.comm.heartbeat import Heartbeat
     from ddp.gradients.instep import InStep
+    from ddp.process.meter import Meter
     from ddp.replica.replica import Replica
+
+
+class RankContext(Protocol):
+    """What a backend sees of the training loop of its rank."""
+
+    device: torch.device
+    meter: Meter
+    heart: Heartbeat
+    replica: Replica
 
 
 @dataclass(frozen=True)
@@ -33,91 +48,151 @@ class AverageResult:
     """Sent by this rank, or read and written by it in shared memory."""
     divergence: float | None
     """||own - average|| / ||average|| over parameters; None: not finite."""
-    brought: Sums = ()
+    before: Sums = ()
     """Of the replica just before, just after, and of what was taken for the average."""
-    became: Sums = ()
+    after: Sums = ()
     average: Sums = ()
 
 
 class Backend(Protocol):
-    """A rank's side. Made in the rank's process once its replica is built."""
+    """A rank's side: what every backend has. Made in the rank's process once its replica is built."""
 
-    facts: BackendFacts
     transport: str
 
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None: ...
-
-    def join(self, order: Join) -> None:
-        """Form a group with these members, in place of the one that there is. What comes of a failure: the next collective
-        breaks."""
-        ...
-
-    def share(self, round: int) -> None:
-        """Lay down what came out of a round; where gradients are exchanged inside steps, the replica's whole state."""
-        ...
-
-    def adopt(self, round: int) -> AverageResult:
-        """Take what was shared."""
-        ...
-
-    def in_step(self, replica: Replica) -> InStep:
-        """What ranks do together inside a step; asked for once, before the first step whose batch is shared."""
-        ...
-
-    def average(self, order: Average, samples: int) -> AverageResult:
-        """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
-        ...
-
-    def snapshot(self, round: int) -> Sums:
-        """Lay down this replica for the round; what it was, where that is to be known."""
-        ...
-
-    def apply(self, round: int, exact: bool) -> AverageResult:
-        """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
-        ...
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None: ...
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average in place of the replica. `exact`: nothing was trained since that average."""
         ...
 
     def kept(self) -> list[Tensor]:
-        """What is kept from one average to the next beside the replicas: the outer optimizer's state."""
+        """Return what lasts from one average to the next beside the replicas: the outer optimizer's state."""
         ...
 
     def settle(self) -> None:
-        """Training is over: become the last average, where an average leaves replicas apart."""
+        """Become the whole model, or the last average: training is over."""
         ...
 
     def close(self) -> None:
-        """Let go of transport and files."""
+        """Release transport and files."""
+        ...
+
+
+class StepExchange(Backend, Protocol):
+    """Acts inside every step."""
+
+    def join(self, order: Join) -> None:
+        """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
+        ...
+
+    def in_step(self, replica: Replica) -> InStep:
+        """Return what ranks do together inside a step. Called once, before the first step whose batch is shared."""
+        ...
+
+
+class CollectiveAverage(Backend, Protocol):
+    """Averages replicas between steps, in a collective, and can make a broken one whole."""
+
+    def join(self, order: Join) -> None:
+        """Form a group with these members, in place of the present one. After a failure the next collective breaks."""
+        ...
+
+    def average(self, order: Average, samples: int) -> AverageResult:
+        """Average the replicas, this one weighted by its `samples`; counters take the maximum. Raises ExchangeBroken."""
+        ...
+
+    def send_state(self, round: int) -> None:
+        """Write what came out of a round; where gradients are exchanged inside steps, the replica's whole state."""
+        ...
+
+    def load_state(self, round: int) -> AverageResult:
+        """Take what another rank sent."""
+        ...
+
+
+class SnapshotAverage(Backend, Protocol):
+    """Averages replicas between steps, from snapshots, which the coordinator's `Reducer` averages while ranks go on."""
+
+    def snapshot(self, round: int) -> Sums:
+        """Copy this replica for the round; return its sums, where they are due."""
+        ...
+
+    def apply(self, round: int, exact: bool) -> AverageResult:
+        """Add (average - own snapshot). `exact`: nothing was trained since the snapshot, so take the average's bits."""
         ...
 
 
 class Reducer(Protocol):
-    """The coordinator's side: averages snapshots beside the coordinator's loop."""
-
-    def __init__(self, job: Job, done: Callable[[Reduced | Exception], None]) -> None: ...
-
-    def __enter__(self) -> Reducer: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    """The coordinator's side of `SnapshotAverage`."""
 
     def submit(self, order: Reduce) -> None:
-        """Average these snapshots; `done` is called from another thread, with the exception if there was one."""
+        """Average these snapshots beside the coordinator's loop."""
         ...
 
 
-class BackendModule(Protocol):
-    """A module of `ddp.backends`."""
+def _transport(job: Job, rank: int, device: torch.device) -> Transport:
+    if job.threads is not None:
+        return threads.Transport(job.threads, rank, device)
+    # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
+    size, limit_s = job.world_size, job.deadline_s / 2
+    config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
+    return choose(job.transport, config)
 
-    FACTS: BackendFacts
-    Backend: type[Backend]
-    Reducer: type[Reducer]
+
+class GroupBackend:
+    """A process group over all ranks, which average and exchange in collectives; a replica that is always whole."""
+
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
+        self.job, self.rank, self.loop = job, rank, loop
+        self.collectives = Collectives(_transport(job, rank, loop.device), loop.meter, loop.heart)
+        self.transport = self.collectives.transport.name
+
+    def join(self, order: Join) -> None:
+        """Leave the present group, and meet the members of the new one."""
+        self.collectives.join(order)
+
+    def consensus(self, exact: bool) -> AbstractContextManager[None]:
+        """Do nothing: the replica's model is whole, and the same on all ranks."""
+        return nullcontext()
+
+    def kept(self) -> list[Tensor]:
+        """Return nothing: all lies in the replica."""
+        return []
+
+    def settle(self) -> None:
+        """Do nothing: the replica's model is whole."""
+
+    def close(self) -> None:
+        """Leave the group."""
+        self.collectives.transport.close()
 
 
-def load(name: str) -> BackendModule:
-    """The module of backend `name`, or of an engine that is one by itself; imports torch."""
-    module: BackendModule = module_of(name)
-    return module
+_PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}
+
+
+def load(name: str) -> type[Backend]:
+    """Return the class of backend `name`, from its module. Raises Unusable for one that lacks what its entry says."""
+    backend: type[Backend] = _module(name).Backend
+    for acts, protocol in _PROTOCOLS.items():
+        if acts in BACKENDS[name].acts:
+            for method in vars(protocol):
+                if not method.startswith("_") and not hasattr(backend, method):
+                    raise Unusable(
+                        f"backend {name}: {backend.__module__}.Backend has no {method} ({protocol.__name__})"
+                    )
+    return backend
+
+
+@contextmanager
+def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[Reducer | None]:
+    """Within it, the reducer of the job's backend works: `done` is called from its thread with each average, or with what
+    went wrong. None where ranks average among themselves."""
+    if Acts.SNAPSHOT not in BACKENDS[job.backend].acts:
+        yield None
+        return
+    with _module(job.backend).Reducer(job, done) as reducer:
+        yield reducer
+
+
+def _module(name: str) -> Any:
+    return imported("backend", name, BACKENDS[name].module)

@@ -1,14 +1,14 @@
-"""`cpu`: ranks lay down snapshots in shared memory, the coordinator's process averages them, ranks add the difference.
+"""`cpu`: averages snapshots in shared memory, by the coordinator's process; ranks add the difference and never wait.
 
-Nobody blocks. The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction
-to do. It measures the distances too; each reaches its rank in a file beside the excess.
+The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It
+measures the distances too; each reaches its rank in a file beside the excess.
 
-Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before is
-closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and `Reduced`,
-the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its own excess and
-the average. It reads the average once more for an evaluation, which it was ordered to before its next snapshot, without
-which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only, which no round holds.
-"""
+Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before
+is closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and
+`Reduced`, the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its
+own excess and the average. It reads the average once more for an evaluation, which it was ordered to before its next
+snapshot, without which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only,
+which no round holds."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddp.backends.base import AverageResult
-from ddp.backends.facts import BackendFacts
-from ddp.core.commands import Average, Join, Reduce
+from ddp.backends.base import AverageResult, RankContext
+from ddp.core.commands import Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.process.clock import now
 from ddp.process.memory import shared
@@ -36,18 +35,12 @@ from ddp.replica.outer import Outer, outer, precise
 from ddp.replica.sums import due, sums
 from ddp.replica.task import Job
 
-if TYPE_CHECKING:
-    from ddp.engine.loop import TrainingLoop
-    from ddp.gradients.instep import InStep
-    from ddp.replica.replica import Replica
-
-FACTS = BackendFacts(blocking=False, in_step=False)
 NOBODY = "average"
 """Stands in a file's name where a rank's number does."""
 
 
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
-    """A tensor in shared memory, by name; made when it is not there yet."""
+    """Return a tensor in shared memory, by name; made when it is not there yet."""
     return shared(scratch / f"{name}.{str(dtype).removeprefix('torch.')}", dtype, elements)
 
 
@@ -56,17 +49,16 @@ def _like(scratch: Path, section: Section, who: int | str) -> Tensor:
 
 
 def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """The outer optimizer's velocity for parameters of this type: zeros, until it moves."""
+    """Return the outer optimizer's velocity for parameters of this type: zeros, until it moves."""
     return _open(scratch, f"velocity-{str(dtype).removeprefix('torch.')}", precise(dtype), elements)
 
 
 class Backend:
     """A rank's side: its own snapshot, and the average that all read."""
 
-    facts = FACTS
     transport = "memory"
 
-    def __init__(self, job: Job, rank: int, loop: TrainingLoop) -> None:
+    def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self._loop, self._apart, self._applied = loop, job.averaging.apart, False
         self._inner = InnerOptimizer(loop.replica.optimizer, job.averaging)
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
@@ -84,26 +76,6 @@ class Backend:
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
 
-    def join(self, order: Join) -> None:
-        """Never asked for: snapshots need no group."""
-        raise AssertionError("snapshots need no group")
-
-    def share(self, round: int) -> None:
-        """Never asked for: no round is missed, the average lies there for all."""
-        raise AssertionError("the average lies there for all")
-
-    def adopt(self, round: int) -> AverageResult:
-        """Never asked for."""
-        raise AssertionError("the average lies there for all")
-
-    def in_step(self, replica: Replica) -> InStep:
-        """Never asked for: snapshots cannot be exchanged inside a step."""
-        raise AssertionError("this backend does nothing inside steps")
-
-    def average(self, order: Average, samples: int) -> AverageResult:
-        """Never asked for: this backend does not block."""
-        raise AssertionError("a non-blocking backend has no collective")
-
     def snapshot(self, round: int) -> Sums:
         """Copy the replica to shared memory."""
         began = now()
@@ -111,9 +83,9 @@ class Backend:
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
-        brought = sums(self._sections) if due(round) else ()
+        before = sums(self._sections) if due(round) else ()
         self._loop.meter.add("copy", began, size=self._bytes)
-        return brought
+        return before
 
     def apply(self, round: int, exact: bool) -> AverageResult:
         """Add what the average changed; counters take the maximum.
@@ -123,7 +95,7 @@ class Backend:
         began = now()
         self._loop.replica.state.gather()
         told = due(round)
-        brought, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
+        before, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -134,10 +106,10 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        divergence, became = float(self._divergence), sums(self._sections) if told else ()
+        divergence, after = float(self._divergence), sums(self._sections) if told else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         known = divergence if math.isfinite(divergence) else None
-        return AverageResult(seconds, 2 * self._bytes, known, brought, became, average)
+        return AverageResult(seconds, 2 * self._bytes, known, before, after, average)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
@@ -146,7 +118,8 @@ class Backend:
         return nullcontext() if own else swapped(self._pairs())
 
     def kept(self) -> list[Tensor]:
-        """The outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply` only."""
+        """Return the outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply`
+        only."""
         return self._velocities
 
     def settle(self) -> None:
@@ -156,12 +129,12 @@ class Backend:
                 own.copy_(mean)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Parameters and buffers, each beside its average."""
+        """Return parameters and buffers, each beside its average."""
         pairs = zip(self._sections, self._average, strict=True)
         return [(section.values, mean) for section, mean in pairs if section.kind != "optimizer"]
 
     def close(self) -> None:
-        """The files go with the run's scratch folder."""
+        """Do nothing: the files go with the run's scratch folder."""
 
 
 class Reducer:
@@ -181,7 +154,7 @@ class Reducer:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, order: Reduce) -> None:
-        """Average in the background; what goes wrong there is handed to `done` as well."""
+        """Average in the background; `done` gets what goes wrong there as well."""
         self._pool.submit(self._reduce, order)
 
     def _reduce(self, order: Reduce) -> None:
@@ -206,7 +179,7 @@ class Reducer:
             self._done(error)
 
     def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:
-        """How `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
+        """Return how `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
         if kind != "parameters":
             return {"blend": None if kind == "optimizer" else 1.0}
         name = path.with_stem(kind)
@@ -218,7 +191,7 @@ class Reducer:
         return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic}
 
     def _file(self, path: Path) -> Tensor:
-        """The tensor in a file that a rank has made; kept mapped."""
+        """Return the tensor in a file that a rank has made; it stays mapped."""
         if path not in self._files:
             dtype = getattr(torch, path.suffix[1:])
             self._files[path] = _open(self._scratch, path.stem, dtype, path.stat().st_size // dtype.itemsize)

@@ -6,24 +6,18 @@ evaluation, a checkpoint, the end) they are rank 0's as well.
 
 from __future__ import annotations
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-
-__all__ = ["FACTS", "Backend", "DistributedStep", "Reducer", "run"]
 
 
 class DistributedStep(TorchStep):
     """Every rank has the whole model and optimizer."""
 
     def build(self) -> None:
-        """In place: the flat state stays what the model works with."""
+        """Wrap in place: the model goes on working with the flat state."""
         self.module = self.wrapped()
 
 
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = DistributedStep
-
-
-run = runner("torch_ddp")
+    step_type = DistributedStep

@@ -17,10 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
-
-__all__ = ["FACTS", "Backend", "FullyShardedStep", "Reducer", "run"]
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
@@ -35,7 +32,7 @@ class FullyShardedStep(TorchStep):
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:
-        """The optimizer stays the same object: it moves the slices from now on."""
+        """Shard a twin of the model. The optimizer stays the same object and moves the slices from now on."""
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
@@ -46,7 +43,8 @@ class FullyShardedStep(TorchStep):
             group["params"] = [places[parameter] for parameter in group["params"]]
 
     def watch(self) -> None:
-        """What autograd knows are the gathered parameters, which take their places as their group's forward pass begins."""
+        """Watch the gathered parameters: autograd knows these, and they take their places as their group's forward pass
+        begins."""
         for path, module in self.module.named_modules():
             gathers = isinstance(module, FSDPModule)
             if gathers:
@@ -70,7 +68,7 @@ class FullyShardedStep(TorchStep):
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """A copy in memory of its own."""
+    """Return a copy in memory of its own."""
     twin = copy.deepcopy(model)
     copies: dict[Tensor, Tensor] = {}
     for module in twin.modules():
@@ -81,7 +79,7 @@ def _twin(model: nn.Module) -> nn.Module:
 
 
 def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
-    """Groups from the inside out, the whole model last."""
+    """Shard groups from the inside out, the whole model last."""
     taken: set[nn.Parameter] = set()
     for module in [*reversed(list(root.modules())[1:]), root]:
         mine = [parameter for parameter in module.parameters() if parameter not in taken]
@@ -95,7 +93,4 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = FullyShardedStep
-
-
-run = runner("torch_fsdp")
+    step_type = FullyShardedStep

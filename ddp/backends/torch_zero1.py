@@ -10,11 +10,8 @@ import inspect
 
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ddp.backends.step_backend import FACTS, Reducer, runner
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.replica.optimizers import members
-
-__all__ = ["FACTS", "Backend", "Reducer", "ZeroStep", "run"]
 
 
 class ZeroStep(TorchStep):
@@ -43,7 +40,4 @@ class ZeroStep(TorchStep):
 class Backend(TorchBackend):
     """A rank's side."""
 
-    team = ZeroStep
-
-
-run = runner("torch_zero1")
+    step_type = ZeroStep

@@ -174,7 +174,7 @@ class Plan:
     (`partition`), or those of its own slice alone (`fixed`)."""
     phase: str = ""
     """Of the controller; empty: it has none."""
-    takeover: bool = False
+    rebalance: bool = False
     """The end of a window goes to whoever will be there first, by what the ranks have done of it."""
 
 

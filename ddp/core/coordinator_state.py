@@ -161,10 +161,10 @@ class CoordinatorState:
     """Rounds opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
-    held: int = 0
+    reserve: int = 0
     """Steps of the window in progress that are no rank's yet."""
     tells: tuple[int, ...] = ()
-    """Steps of the window after which each rank tells how far it is, while some of it is held back."""
+    """Steps of the window after which each rank tells how far it is, while some of it is in reserve."""
     evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
     """Evaluations owed by ranks that are lost."""

@@ -17,8 +17,8 @@ from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 
-HELD = 4
-"""Where work is taken over, this part of every count is held back at first (a quarter)."""
+RESERVE = 4
+"""Where windows are rebalanced, this part of every count is kept in reserve at first (a quarter)."""
 TELLING = 3 / 4
 """Part of what a rank is given at first of such a window after which it tells how far it is."""
 
@@ -40,19 +40,19 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         window = fit(counts, _weights(cohort, plan), ledger.steps(cohort.world.batch) + begun, plan.max_lead)
     else:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
-    held = tuple(n // HELD if plan.takeover else 0 for n in window)
-    given = tuple(map(operator.sub, window, held))
-    return replace(cohort, window=given, held=sum(held), tells=tuple(math.ceil(TELLING * n) for n in given))
+    reserve = tuple(n // RESERVE if plan.rebalance else 0 for n in window)
+    given = tuple(map(operator.sub, window, reserve))
+    return replace(cohort, window=given, reserve=sum(reserve), tells=tuple(math.ceil(TELLING * n) for n in given))
 
 
-def _take_over(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
+def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     """Share out some of what was held back of the window, once every rank has told how far it is or one has nothing left to
     do: half, and all of it where that is less than what the cohort does in a step of its slowest rank.
 
     A rank does not tell at its first sign of life: a step or two say more of jitter than of the rank. In the scheduling of
     loops this is factoring (Hummel, Schonberg, Flynn, 1992).
     """
-    if not cohort.held or cohort.round is not None:
+    if not cohort.reserve or cohort.round is not None:
         return cohort
     working = [rank for rank in cohort.live if cohort.window[rank]]
     behind = any(cohort.ranks[rank].steps < cohort.tells[rank] for rank in working)
@@ -60,9 +60,9 @@ def _take_over(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         return cohort
     weights = _weights(cohort, plan)
     in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
-    kept = cohort.held // 2 if cohort.held // 2 >= in_a_step else 0
-    more = top_up(*_outlook(cohort, weights), cohort.held - kept)
-    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), held=kept, tells=cohort.window)
+    kept = cohort.reserve // 2 if cohort.reserve // 2 >= in_a_step else 0
+    more = top_up(*_outlook(cohort, weights), cohort.reserve - kept)
+    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), reserve=kept, tells=cohort.window)
 
 
 def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -126,7 +126,7 @@ def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, 
 
 def _windows(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
     commands: list[Train] = []
-    cohort = _take_over(cohort, plan) if cohort.window else begin_window(cohort, plan)
+    cohort = _rebalance(cohort, plan) if cohort.window else begin_window(cohort, plan)
     while True:
         for ledger in cohort.ledgers:
             cohort, grants = _share_out(cohort, plan, ledger)
@@ -147,7 +147,7 @@ def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[Co
         while steps > 0 and cohort.ledger(ledger.epoch).within_reach(rank, owners):
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             share = _share_left(cohort, rank) or steps
-            if cohort.held:  # and where some of the window is held back, before that
+            if cohort.reserve:  # and where some of the window is held back, before that
                 untold = share - cohort.window[rank] + cohort.tells[rank]
                 share = untold if untold > 0 else share
             cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch)

@@ -48,8 +48,8 @@ class Probe:
     """Of the rank's slice."""
     total: int
     """Of the global batch."""
-    brought: Sums
-    became: Sums
+    before: Sums
+    after: Sums
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Snapshot:
     round: int
     steps: int
     samples: int
-    brought: Sums = ()
+    before: Sums = ()
     """Of the replica that was to be laid down; empty: not taken in this round."""
 
 
@@ -118,9 +118,9 @@ class Averaged:
     bytes: int
     divergence: float | None
     """||own - average|| / ||average||, L2 over all parameters; None: it was not finite."""
-    brought: Sums = ()
+    before: Sums = ()
     """Of the replica just before. Empty, like the others: not taken in this round."""
-    became: Sums = ()
+    after: Sums = ()
     """Of the replica just after."""
     average: Sums = ()
     """Of what it took for the average."""

@@ -40,7 +40,7 @@ def lose(
         evaluating=tuple(owed for owed in cohort.evaluating if owed.rank != rank),
         orphaned=(*cohort.orphaned, *(owed for owed in cohort.evaluating if owed.rank == rank)),
         broken=tuple(r for r in cohort.broken if r != rank),
-        held=0,
+        reserve=0,
         window=(),  # cut anew for those who are left
     )
     cohort, outputs = on_lost(cohort, rank, at)

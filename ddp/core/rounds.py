@@ -31,7 +31,7 @@ RETRIES = 1
 def due(cohort: CoordinatorState, plan: Plan) -> str:
     """Why a round is due now; empty if none is. To be asked after a dispatch."""
     live = [cohort.ranks[rank] for rank in cohort.live]
-    if cohort.round is not None or plan.in_step or cohort.held:
+    if cohort.round is not None or plan.in_step or cohort.reserve:
         return ""
     if in_turn(cohort, plan):
         return "the window is granted" if any(state.steps or state.queue for state in live) else ""

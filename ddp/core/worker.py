@@ -50,7 +50,7 @@ class Worker:
     seen: float = 0.0
     """Of the last step: no later one goes back behind it."""
     orders: tuple[Join | Average | Apply | SendState | LoadState | Evaluate | Save | Stop, ...] = ()
-    held: bool = False
+    halted: bool = False
     """A round broke here: no training until a new group is formed."""
     deaf: bool = False
     """Nothing has come since that was sent in the knowledge of it: what would have followed the round is off."""
@@ -78,9 +78,9 @@ class Worker:
         """What to do now. Taking a `Step` counts it as done."""
         if self.orders:
             order, *rest = self.orders
-            held = self.held and not isinstance(order, Join)
-            return replace(self, orders=tuple(rest), held=held, stopped=isinstance(order, Stop)), order
-        if self.held or not self.lane:
+            halted = self.halted and not isinstance(order, Join)
+            return replace(self, orders=tuple(rest), halted=halted, stopped=isinstance(order, Stop)), order
+        if self.halted or not self.lane:
             return self, Idle()
         first = self.lane[0]
         if not isinstance(first, Train):
@@ -117,6 +117,6 @@ class Worker:
             self,
             lane=tuple(order for order in self.lane if not isinstance(order, FOLLOWING)),
             orders=tuple(order for order in self.orders if not isinstance(order, FOLLOWING)),
-            held=True,
+            halted=True,
             deaf=True,
         )

@@ -77,7 +77,7 @@ def unsure(one: Print) -> bool:
 
 
 def _positions(source: Any, visits: EpochOrder) -> list[int]:
-    """Some samples, at even distances; fewer where reading takes long."""
+    """Choose some samples, at even distances; fewer where reading takes long."""
     began = time.monotonic()
     _read(source, visits, None, [0])
     took = max(time.monotonic() - began, 1e-6)
@@ -86,7 +86,7 @@ def _positions(source: Any, visits: EpochOrder) -> list[int]:
 
 
 def _batch(source: Any, visits: EpochOrder, augment: Augment | None, drawn: Any) -> Any:
-    """What the model sees of some samples, described; None if that is another thing each time."""
+    """Describe what the model sees of some samples; None if that differs from one reading to the next."""
     if not isinstance(drawn, list) or not all(isinstance(n, int) and 0 <= n < len(source) for n in drawn):
         return []
     seen = []
@@ -105,7 +105,7 @@ def _read(source: Any, visits: EpochOrder, augment: Augment | None, drawn: list[
 
 
 def _parts(batch: Any) -> list[Any]:
-    """All that is in a batch, described."""
+    """Describe all that is in a batch."""
     if isinstance(batch, Tensor):
         return [_described(batch)]
     if isinstance(batch, Mapping):
@@ -128,7 +128,7 @@ def _described(tensor: Tensor) -> dict[str, Any]:
 
 
 def _stretches(tensor: Tensor) -> Iterator[Tensor]:
-    """All of it, or as much as is looked at."""
+    """Cut out all of it, or as much as is looked at."""
     tensor = tensor.detach()
     if tensor.nbytes <= WHOLE or not tensor.dim():
         yield tensor
@@ -141,7 +141,7 @@ def _stretches(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def _digest(*tensors: Tensor) -> str:
-    """Of whole numbers, bit for bit."""
+    """Hash whole numbers, bit for bit."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -149,16 +149,16 @@ def _digest(*tensors: Tensor) -> str:
 
 
 def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted sums of all stretches, and sums of what there is in them, float64."""
+    """Return weighted sums of all stretches, and sums of their magnitudes, float64."""
     flat = tensor.cpu().resolve_conj()
     flat = (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
     weights = 1.5 + torch.sin(torch.arange(STRETCH, dtype=torch.float64))
-    found, sizes = [], []
+    sums, sizes = [], []
     for stretch in torch.split(flat, STRETCH):
         values = stretch.double()
-        found.append(values @ weights[: len(values)])
+        sums.append(values @ weights[: len(values)])
         sizes.append(values.abs().sum())
-    return torch.stack(found), torch.stack(sizes)
+    return torch.stack(sums), torch.stack(sizes)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -185,7 +185,7 @@ def _close(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Random generators are as before at the end."""
+    """Leave random generators as they were."""
     before = others()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     try:

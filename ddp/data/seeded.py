@@ -39,15 +39,15 @@ def seed_others(seed: int) -> None:
 
 
 def others() -> tuple[Any, Any]:
-    """The state of Python's and NumPy's own generators, in plain containers."""
+    """Return the state of Python's and NumPy's own generators, in plain containers."""
     state: dict[str, Any] = np.random.get_state(legacy=False)
     plain = {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in state["state"].items()}
     return random.getstate(), {**state, "state": plain}
 
 
-def set_others(held: tuple[Any, Any]) -> None:
-    """Put them back to what `others` gave. Raises ValueError, TypeError or KeyError for what cannot have been."""
-    python, numpy = held
+def set_others(states: tuple[Any, Any]) -> None:
+    """Put them back to what `others` gave. Raise ValueError, TypeError or KeyError for what cannot have been."""
+    python, numpy = states
     random.setstate(python)
     np.random.set_state(numpy)
 
@@ -70,7 +70,6 @@ class Seeded(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
         kwargs = kwargs or {}
         if _closed(func, args, kwargs):
             raise ValueError(
@@ -92,7 +91,6 @@ class Undrawn(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
         kwargs = kwargs or {}
         if _draws(func, kwargs) or _closed(func, args, kwargs):
             raise ValueError(self._message.format(func.__name__))
@@ -100,12 +98,12 @@ class Undrawn(TorchFunctionMode):
 
 
 def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a function of torch, called so, draws from the global generator, and could from another."""
+    """Tell whether a function of torch, called so, draws from the global generator, and could from another."""
     return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") in (None, torch.default_generator)
 
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
+    """Tell whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
     name = getattr(func, "__name__", "")
     if name not in _CLOSED:
         return False

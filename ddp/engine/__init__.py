@@ -1,58 +1,38 @@
-"""What runs the loop. One module each, with `run(job, emit) -> None`; `emit` receives every record as it happens."""
+"""What runs the loop. One module for each engine, with `run(job, emit) -> None`; `emit` receives every record as it happens.
+
+Owns the registry, and what must be known of an engine before it runs. Imports no torch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-ENGINES: dict[str, str] = {
-    "solo": "ddp.engine.solo",
-    "elche": "ddp.engine.elche",
-    "graph": "ddp.graph.engine",
-    "zero1": "ddp.backends.zero1",
-    "zero2": "ddp.backends.zero2",
-    "zero3": "ddp.backends.zero3",
-    "torch_ddp": "ddp.backends.torch_ddp",
-    "torch_fsdp": "ddp.backends.torch_fsdp",
-    "torch_zero1": "ddp.backends.torch_zero1",
-    "torch_local_sgd": "ddp.backends.torch_local_sgd",
-}
-"""Name -> module. Modules are imported on use: they need torch."""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
-class EngineFacts:
+class EngineSpec:
     """What must be known of an engine before it runs."""
 
-    made_of: tuple[str, ...] = ()
-    """Which of `policy` and `backend` make a mode of it; none: the engine is a mode by itself."""
-    policies: tuple[str, ...] = ()
-    """Those that it can, where it has one; empty: all."""
+    module: str
+    backends: bool = False
+    """Its ranks are brought together by a backend, with any policy that the backend goes with."""
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The policies of an engine without backends, with the settings that a mode begins with; none: it averages nothing."""
     one_rank: bool = False
     """It trains on one rank only."""
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
-    peer: bool = False
-    """It is PyTorch's own: what it exchanges goes through PyTorch's process groups and through nothing else."""
-    checkpoints: bool = True
-    """It makes some, and can be gone on with; not where the state is whole on no rank."""
 
     def fits(self, world_size: int) -> bool:
-        """Whether it can have so many ranks."""
+        """Return whether it can have `world_size` ranks."""
         return world_size == 1 or not self.one_rank
 
 
-FACTS: dict[str, EngineFacts] = {
-    "solo": EngineFacts(one_rank=True, one_process=True),
-    "elche": EngineFacts(made_of=("policy", "backend")),
-    "graph": EngineFacts(made_of=("policy",), policies=("sync", "cadence"), one_process=True),
-    "torch_ddp": EngineFacts(peer=True),
-    "torch_fsdp": EngineFacts(peer=True, checkpoints=False),
-    "torch_zero1": EngineFacts(peer=True, checkpoints=False),
-    "torch_local_sgd": EngineFacts(peer=True, checkpoints=False),
+# In graph mode a window is one large batch: few of them, so that the recipe's learning rate still fits.
+GRAPH_POLICIES: dict[str, dict[str, Any]] = {"sync": {}, "cadence": {"anchor": 1, "max_anchor": 4}}
+ENGINES: dict[str, EngineSpec] = {
+    "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
+    "elche": EngineSpec("ddp.engine.elche", backends=True),
+    "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True),
 }
-"""Of the engines that differ from the default."""
-
-
-def facts(engine: str) -> EngineFacts:
-    """Of the engine `engine`."""
-    return FACTS.get(engine, EngineFacts())

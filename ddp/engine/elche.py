@@ -6,16 +6,18 @@ With one rank there is no coordinator and no channel: it is the solo engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
-from ddp.backends.base import load
-from ddp.backends.facts import world_of
+from ddp.backends import BACKENDS, world_of
+from ddp.backends.base import Reducer, reducing
 from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
-from ddp.core.events import Event, Failed, Reduced
+from ddp.core.events import Event, Failed
+from ddp.core.policies.sync import Sync
 from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.solo import Emit
@@ -26,83 +28,95 @@ TICK_S = 0.5
 
 
 class Ranks(Protocol):
-    """All ranks of a run, wherever they are. On leaving the context none is left."""
+    """The ranks as the coordinator's loop sees them: processes, threads, or objects in this thread."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def events(self, timeout_s: float) -> list[Event]:
-        """Return what has happened; wait up to `timeout_s` for the first thing, then say that time has passed."""
+    def events(self, timeout_s: float) -> Sequence[Event]:
+        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
         ...
 
     def send(self, command: RankCommand) -> None:
-        """Give an order."""
+        """Give an order to the rank that it names. A rank that is gone is reported by `events`."""
         ...
 
     def drop(self, rank: int) -> None:
         """End a rank that the run goes on without."""
         ...
 
-    def reduced(self, event: Reduced | Exception) -> None:
-        """Take in, from any thread, what the reducer has done; `events` returns it, or raises ReduceFailed."""
-        ...
 
-
-def run(job: Job, emit: Emit, provider: Callable[[Job], Ranks] | None = None) -> None:
-    """Train `job` on the ranks of `provider`, by default processes. Raises RankFailed, RankLost, Diverged, Exhausted; Torn
-    for a checkpoint that ranks cannot go on from.
+def run(job: Job, emit: Emit) -> None:
+    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
 
     After any exception no process is left.
     """
+    spec = BACKENDS[job.backend]
+    if not spec.checkpoints and (job.resume is not None or (job.checkpoints is not None and job.checkpoints.every)):
+        raise ValueError(f"{job.backend} makes no checkpoints and cannot go on from one")
     if job.world_size == 1:
         solo.run(job, emit)
         return
-    job = checkpoint.begin(job)
-    held = checkpoint.resume(job)
-    with (provider or RankProcesses)(job) as ranks:
-        module = load(job.backend)
-        world = world_of(
-            job.backend,
-            job.world_size,
-            0,
-            job.batch_size,
-            job.epochs,
-            deadline_s=job.deadline_s,
-            tolerate_loss=job.tolerate_loss,
-            checkpoints=job.checkpoints,
-        )
-        coordinator = Coordinator.start(job.policy, world, now(), held.books if held is not None else None)
-        failures: list[Failed] = []
-        with module.Reducer(job, ranks.reduced) as reducer:
-            while not coordinator.over:
-                for event in ranks.events(TICK_S):
-                    emit(event, event.at)
-                    if isinstance(event, Failed):
-                        failures.append(event)
-                    coordinator, outputs = coordinator.update(event)
-                    for output in outputs:
-                        if isinstance(output, Publish):
-                            solo.publish(job, output, emit)
-                            continue
-                        emit(output, now())
-                        if isinstance(output, Abort):
-                            _raise(output, _cause(event, failures))
-                        elif isinstance(output, Drop):
-                            ranks.drop(output.rank)
-                        elif isinstance(output, Reduce):
-                            reducer.submit(output)
-                        elif isinstance(output, RankCommand):
-                            ranks.send(output)
+    # A backend that acts inside steps alone has one policy.
+    job = checkpoint.begin(job if spec.averages else replace(job, policy=Sync(), tolerate_loss=False))
+    coordinator = start(job)
+    with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
+        coordinate(coordinator, ranks, reducer, partial(solo.publish, job, emit=emit), emit)
+
+
+def start(job: Job) -> Coordinator:
+    """Return the coordinator of a run that begins now, from its checkpoint if it has one. Raises ValueError, Torn."""
+    source = checkpoint.resume(job)
+    world = world_of(
+        job.backend,
+        job.world_size,
+        0,
+        job.batch_size,
+        job.epochs,
+        deadline_s=job.deadline_s,
+        tolerate_loss=job.tolerate_loss,
+        checkpoints=job.checkpoints,
+    )
+    return Coordinator.start(job.policy, world, now(), source.books if source is not None else None)
+
+
+def coordinate(
+    coordinator: Coordinator,
+    ranks: Ranks,
+    reducer: Reducer | None,
+    publish: Callable[[Publish], None],
+    emit: Emit,
+) -> None:
+    """Hand events to the coordinator and its commands to whom they are for, until the run is over.
+
+    `reducer` averages snapshots beside this loop, `publish` puts a checkpoint into its place. Raises as `run` does."""
+    failures: list[Failed] = []
+    while not coordinator.over:
+        for event in ranks.events(TICK_S):
+            emit(event, event.at)
+            if isinstance(event, Failed):
+                failures.append(event)
+            coordinator, commands = coordinator.update(event)
+            for command in commands:
+                if isinstance(command, Publish):
+                    publish(command)
+                    continue
+                emit(command, now())
+                if isinstance(command, Abort):
+                    _raise(command, _cause(event, failures))
+                elif isinstance(command, Drop):
+                    ranks.drop(command.rank)
+                elif isinstance(command, Reduce):
+                    assert reducer is not None, f"{command}, and the backend takes no snapshots"
+                    reducer.submit(command)
+                elif isinstance(command, RankCommand):
+                    ranks.send(command)
 
 
 def _cause(event: Event, failures: Sequence[Failed]) -> Failed | None:
-    """What a rank raised, if that is the `event` which ended the run; of an error that several raised, the first one's."""
+    """Return what a rank raised, if that `event` ended the run; of an error that several raised, the first one's."""
     if not isinstance(event, Failed):
         return None
-    return next(one for one in failures if one is event or (one.origin and one.origin == event.origin))
+    return next(
+        failure for failure in failures if failure is event or (failure.origin and failure.origin == event.origin)
+    )
 
 
 def _raise(abort: Abort, failure: Failed | None) -> None:

@@ -10,9 +10,10 @@ import signal
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from ddp.backends.base import AverageResult, Backend, load
+from ddp.backends import BACKENDS, Acts
+from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
 from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Save, SendState, Stop, Train
@@ -102,7 +103,7 @@ class RankLoop:
         self._loop = TrainingLoop(job, rank, channel.send)
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
-        self._backend: Backend = load(job.backend).Backend(job, rank, self._loop)
+        self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
         self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
 
@@ -139,17 +140,17 @@ class RankLoop:
             case Average():
                 self._average(action, since)
             case Apply():
-                change = backend.apply(action.round, exact=loop.steps == 0)
+                change = cast(SnapshotAverage, backend).apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
                 self._averaged(action.round, 0, 0, change, self._away + now() - since)
             case Join():
-                backend.join(action)
+                cast(StepExchange | CollectiveAverage, backend).join(action)
                 self._channel.send(Alive(now(), rank))
             case SendState():
-                backend.share(action.round)
+                cast(CollectiveAverage, backend).send_state(action.round)
                 self._channel.send(Shared(now(), rank, action.round))
             case LoadState():
-                change = backend.adopt(action.round)
+                change = cast(CollectiveAverage, backend).load_state(action.round)
                 self._contributed(action.round, change)
             case Evaluate():
                 loop.evaluate(action, backend.consensus(exact=loop.steps == 0))
@@ -171,7 +172,7 @@ class RankLoop:
         for order in orders:
             shared = isinstance(order, Train) and order.chunk.parts > 1
             if shared and self._loop.replica.in_step is None:
-                self._loop.replica.in_step = self._backend.in_step(self._loop.replica)
+                self._loop.replica.in_step = cast(StepExchange, self._backend).in_step(self._loop.replica)
             self._worker = self._worker.receive(order)
         if orders:  # only what is granted is read ahead, and no longer what was taken back
             self._loop.expect(self._worker.ahead())
@@ -179,13 +180,13 @@ class RankLoop:
     def _average(self, order: Average, since: float) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
-        if not backend.facts.blocking:
-            brought = backend.snapshot(order.round)
+        if Acts.SNAPSHOT in BACKENDS[self._job.backend].acts:
+            before = cast(SnapshotAverage, backend).snapshot(order.round)
             steps, samples = loop.contribute(order.round)
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, brought))
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before))
             self._away = now() - since
             return
-        change = backend.average(order, loop.samples)
+        change = cast(CollectiveAverage, backend).average(order, loop.samples)
         self._contributed(order.round, change, max(now() - since - change.seconds, 0.0))
 
     def _contributed(self, round: int, change: AverageResult, away_s: float = 0.0) -> None:
@@ -195,7 +196,7 @@ class RankLoop:
 
     def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
-        seen = change.brought, change.became, change.average
+        seen = change.before, change.after, change.average
         self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:

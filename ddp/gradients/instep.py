@@ -53,10 +53,6 @@ class InStep(Protocol):
         """Take back what a step changed before its exchange broke."""
         ...
 
-    def rebase(self) -> None:
-        """Parameters and buffers were replaced from outside."""
-        ...
-
 
 def moved(state: FlatState, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """What `optimizer` moves, in the model's order."""
@@ -106,7 +102,7 @@ class GradientAverage:
         began = now()
         if due := self._probed != (batch.epoch, batch.total):
             gradients.gather()
-        brought = self._sums() if due else ()
+        before = self._sums() if due else ()
         gradients.pack(batch.samples / batch.total)
         meter.add("copy", began)
         self._collectives.all_reduce(gradients.flats)
@@ -115,7 +111,7 @@ class GradientAverage:
         gradients.unpack()
         if due:
             self._probed = (batch.epoch, batch.total)
-            self.probes.append(Probe(batch.samples, batch.total, brought, self._sums()))
+            self.probes.append(Probe(batch.samples, batch.total, before, self._sums()))
         meter.add("copy", began)
 
     def _sums(self) -> Sums:

@@ -24,11 +24,12 @@ from ddp.checkpoint.checkpoint import place
 from ddp.core.commands import Drop, Publish
 from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
+from ddp.core.summary import EpochFigures, EpochFold
 from ddp.data.seeded import others, set_others
 from ddp.engine import elche
 from ddp.process.scratch import scratch
 from ddp.replica.task import Job, Task
-from ddp.trainer.epochs import EpochBook, EpochMetrics
+from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from ddp.trainer.state import TrainedState, read_state
 
 PATIENCE_S = 30.0
@@ -72,7 +73,8 @@ class RunHandle:
     ) -> None:
         self._job, self._deliver, self._room = job, deliver, room
         self._devices, self._saved = tuple(devices), saved
-        self._book = EpochBook(self._devices, job.epochs)
+        self._epochs, self._seconds = EpochFold(job.epochs), 0.0
+        """Epochs in progress; the training clock at the end of those that were handed out."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
         self._finished: dict[int, str] = {}
         """What each rank ended with, as a digest."""
@@ -187,8 +189,7 @@ class RunHandle:
                 error.add_note(self._last())
             self._error = error
         finally:
-            for metrics in self._book.end():
-                self._metrics.put(metrics)
+            self._hand_out(self._epochs.end())
             self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
 
@@ -221,8 +222,12 @@ class RunHandle:
             self._whole = CheckpointInfo(path, record.books.epochs, record.books.samples)
             if self._saved is not None:
                 self._saved(self._whole)
-        for metrics in self._book.add(record):
-            self._metrics.put(metrics)
+        self._hand_out(self._epochs.add(record))
+
+    def _hand_out(self, epochs: list[EpochFigures]) -> None:
+        for figures in epochs:
+            self._metrics.put(epoch_metrics(figures, self._seconds, self._devices))
+            self._seconds = figures.seconds
 
 
 def _refuse_beside_another() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.options import PLAIN, DataOptions
 from ddp.registered import blamed, member
 from ddp.settings import known
-from models.data.dataset import DataSet, Origin
-from models.data.options import PLAIN, DataOptions
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]
 
@@ -26,33 +26,36 @@ class Entry(NamedTuple):
 
 
 DATA: dict[str, Entry] = {
-    "cifar10": Entry("models.data.cifar10"),
-    "cifar100": Entry("models.data.cifar100"),
-    "digits": Entry("models.data.digits"),
-    "fashion_mnist": Entry("models.data.fashion_mnist"),
-    "image_folder": Entry("models.data.image_folder", ("path", "shape", "seed")),
-    "mnist": Entry("models.data.mnist"),
-    "pydoc": Entry("models.data.pydoc", ("seq_len", "samples")),
-    "shakespeare": Entry("models.data.shakespeare", ("seq_len",)),
-    "shifted_digits": Entry("models.data.shifted_digits"),
-    "synthetic": Entry("models.data.synthetic", ("samples", "classes", "shape", "seed")),
-    "text_file": Entry("models.data.text_file", ("path", "seq_len")),
+    "cifar10": Entry("bench.models.data.cifar10"),
+    "cifar100": Entry("bench.models.data.cifar100"),
+    "digits": Entry("bench.models.data.digits"),
+    "fashion_mnist": Entry("bench.models.data.fashion_mnist"),
+    "image_folder": Entry("bench.models.data.image_folder", ("path", "shape", "seed")),
+    "mnist": Entry("bench.models.data.mnist"),
+    "pydoc": Entry("bench.models.data.pydoc", ("seq_len", "samples")),
+    "shakespeare": Entry("bench.models.data.shakespeare", ("seq_len",)),
+    "shifted_digits": Entry("bench.models.data.shifted_digits"),
+    "synthetic": Entry("bench.models.data.synthetic", ("samples", "classes", "shape", "seed")),
+    "text_file": Entry("bench.models.data.text_file", ("path", "seq_len")),
 }
 """Name -> where its file is, and the settings that it takes."""
 
 
 def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) -> DataSet:
-    """The data set `name`, open. ValueError, in one line, for an unknown one, settings or files that cannot be."""
+    """Open the data set `name`. Raise ValueError, in one line, for an unknown one, settings or files that cannot be."""
     origin = _origin(name, options)
     with _blamed(name):
         return origin.describe(data_dir, options)
 
 
 def prepare(name: str, data_dir: str, options: DataOptions = PLAIN) -> None:
-    """Makes the files of data set `name` ready, once, before ranks open it. ValueError as `data_set`."""
+    """Make the files of data set `name` ready, once, before ranks open it. Raise ValueError as `data_set`."""
     origin = _origin(name, options)
     with _blamed(name):
-        origin.prepare(data_dir, options)
+        if origin.prepare is None:
+            origin.describe(data_dir, options).load()
+        else:
+            origin.prepare(data_dir, options)
 
 
 def _origin(name: str, options: DataOptions) -> Origin:
@@ -67,16 +70,15 @@ def _blamed(name: str) -> AbstractContextManager[None]:
 
 
 def title(name: str, options: DataOptions) -> str:
-    """What results call a data set with these settings, such as `pydoc` or `synthetic (samples 100, shape 3x8x8)`."""
-    said = [f"{key} {'x'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in options.given.items()]
-    return f"{name} ({', '.join(said)})" if said else name
+    """Return the name of a data set with these settings: `pydoc`, or `synthetic (samples 100, shape 3x8x8)`."""
+    settings = [f"{key} {'x'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in options.given.items()]
+    return f"{name} ({', '.join(settings)})" if settings else name
 
 
 def check(name: str, options: DataOptions) -> None:
-    """ValueError for a setting that data set `name`, a known one, does not take."""
+    """Raise ValueError for a setting that data set `name`, a known one, does not take."""
     for key in options.given:
         if key not in DATA[name].options:
             takers = ", ".join(other for other, entry in DATA.items() if key in entry.options)
-            raise ValueError(
-                f"data.{key} means nothing to data set {name}; leave it out, or choose data.name of {takers}"
-            )
+            remedy = f"leave it out, or choose data.name of {takers}"
+            raise ValueError(f"data.{key} means nothing to data set {name}; {remedy}")

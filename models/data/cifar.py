@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, fetch, obtain
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import images_source
-from models.data.options import DataOptions
 
 SHAPE = (3, 32, 32)
 
@@ -40,39 +40,24 @@ class CifarFiles:
 
     @property
     def origin(self) -> Origin:
-        """How it is got ready and opened."""
-        return Origin(
-            lambda folder, _: DataSet(
-                SHAPE, self.classes, lambda: self.load(Path(folder) / self.folder), tuple(self.std)
-            ),
-            self.prepare,
-        )
+        """Say how it is got ready and opened."""
+        return Origin(self._describe, self._prepare)
 
-    def prepare(self, data_dir: str, options: DataOptions) -> None:
-        """Downloads and unpacks the archive where files are missing, and reads all of it."""
+    def _describe(self, data_dir: str, options: DataOptions) -> DataSet:
+        return DataSet(SHAPE, self.classes, lambda: self.load(Path(data_dir) / self.folder), tuple(self.std))
+
+    def _prepare(self, data_dir: str, options: DataOptions) -> None:
+        """Download and unpack the archive where files are missing, and read all of it."""
         home = Path(data_dir)
-        if self._missing(home):
-            try:
-                with one_at_a_time(home, self.name):
-                    if self._missing(home):
-                        self._unpack(fetch(self.archive, home), home)
-            except (OSError, ValueError, EOFError, tarfile.TarError) as error:
-                raise absent(
-                    self.name,
-                    f"{', '.join(self._missing(home))} not found in {home / self.folder}",
-                    f"put {self.archive.name} into {home}, or what is in it, as torchvision keeps it",
-                    error,
-                ) from error
+        remedy = f"put {self.archive.name} into {home}, or what is in it, as torchvision keeps it"
+        obtain(self.name, home, home / self.folder, (*self.train, *self.test), lambda: self._download(home), remedy)
         self.load(home / self.folder)
 
-    def _missing(self, home: Path) -> list[str]:
-        return [name for name in (*self.train, *self.test) if not (home / self.folder / name).is_file()]
-
-    def _unpack(self, archive: Path, home: Path) -> None:
-        """Beside its place, and then moved file by file: what is there is whole."""
+    def _download(self, home: Path) -> None:
+        """Unpack the archive beside its place, then move it file by file: what is there is whole."""
         scratch = home / f".{self.name}.unpacked"
         shutil.rmtree(scratch, ignore_errors=True)  # what an interrupted attempt left
-        with tarfile.open(archive) as packed:
+        with tarfile.open(fetch(self.archive, home)) as packed:
             packed.extractall(scratch, filter="data")
         (home / self.folder).mkdir(exist_ok=True)
         for path in (scratch / self.folder).iterdir():
@@ -80,33 +65,30 @@ class CifarFiles:
         shutil.rmtree(scratch)
 
     def load(self, folder: Path) -> tuple[TensorSource, TensorSource]:
-        """(train, eval). ValueError for a file that is damaged or not there."""
-        train, test = (self._join(folder, names) for names in (self.train, self.test))
-        return train, test
+        """Return (train, eval). Raise ValueError for a file that is damaged or not there."""
+        return self._join(folder, self.train), self._join(folder, self.test)
 
     def _join(self, folder: Path, names: Sequence[str]) -> TensorSource:
         images, labels = zip(*(self._read(folder / name) for name in names), strict=True)
         return images_source(np.concatenate(images), np.concatenate(labels), 255, self.mean, self.std)
 
     def _read(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Images [n, 3, 32, 32] and labels [n] of one file."""
+        """Return images [n, 3, 32, 32] and labels [n] of one file."""
         again = f"delete it, and {self.archive.name} if that is beside its folder, to have them downloaded again"
         try:
             with path.open("rb") as file:
-                said = _Arrays(file, encoding="bytes").load()
-            images, labels = said[b"data"], np.asarray(said[self.labels], dtype=np.int64)
+                content = _Arrays(file, encoding="bytes").load()
+            images, labels = content[b"data"], np.asarray(content[self.labels], dtype=np.int64)
             shaped = np.ascontiguousarray(images, dtype=np.uint8).reshape(len(labels), *SHAPE)
         except OSError as error:
             raise ValueError(f"cannot read {path}: {error.strerror}") from error
         except Exception as error:  # what a damaged pickle raises is not for us to list
-            raise ValueError(
-                f"damaged file {path} ({type(error).__name__}: {' '.join(str(error).split())}); {again}"
-            ) from error
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise ValueError(f"damaged file {path} ({why}); {again}") from error
         wrong = np.flatnonzero((labels < 0) | (labels >= self.classes))
         if len(wrong):
-            raise ValueError(
-                f"damaged file {path}: label {labels[wrong[0]]} of image {wrong[0]} is not 0 to {self.classes - 1}; {again}"
-            )
+            why = f"label {labels[wrong[0]]} of image {wrong[0]} is not 0 to {self.classes - 1}"
+            raise ValueError(f"damaged file {path}: {why}; {again}")
         return shaped, labels.astype(np.uint8)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.data.cifar import CifarFiles
-from models.data.download import Remote
+from bench.models.data.cifar import CifarFiles
+from bench.models.data.download import Remote
 
 FILES = CifarFiles(
     name="cifar10",

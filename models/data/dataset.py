@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
+
+from bench.models.data.options import DataOptions
 from ddp.replica.task import Source
-from models.data.options import DataOptions
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class DataSet:
 
     @property
     def is_text(self) -> bool:
-        """Whether samples are pieces of text; they are images otherwise."""
+        """Tell whether samples are pieces of text; they are images otherwise."""
         return len(self.shape) == 1
 
 
@@ -43,6 +45,14 @@ class Origin:
     describe: Callable[[str, DataOptions], DataSet]
     """(data folder, settings): the data set as a rank opens it. Reads no more than form and classes take, and nothing where
     they are known. ValueError, in one line, for settings or files that cannot be."""
-    prepare: Callable[[str, DataOptions], None]
+    prepare: Callable[[str, DataOptions], None] | None = None
     """(data folder, settings): makes the files ready, downloading if need be, and checks them. The parent calls it once,
-    before ranks start. ValueError, in one line, where that is impossible or a file is damaged."""
+    before ranks start. ValueError, in one line, where that is impossible or a file is damaged. None: it loads them once."""
+
+
+def afford(size: int, what: str) -> None:
+    """Raise ValueError where `what` takes more memory than is free now; `size` in bytes."""
+    free = psutil.virtual_memory().available
+    if size > free:
+        sizes = f"{what} takes {size / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
+        raise ValueError(f"{sizes}; make it smaller")

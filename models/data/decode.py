@@ -12,32 +12,29 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.data import kept
-from models.data.meter import ProgressMeter
+from bench.models.data import kept
+from bench.models.data.download import ProgressMeter
 
 CHUNK = 256
 """Images that a thread decodes in one go."""
 Files = Sequence[tuple[str, int]]
 
 
-def decode(train: Files, test: Files, asked: tuple[int, ...] | None, folder: Path) -> None:
-    """The images of both parts, (file, class) each, decoded into `folder` (`kept`).
+def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path) -> None:
+    """Decode the images of both parts, (file, class) each, into `folder` (`kept`).
 
-    `asked`: channels, height and width that images are brought to; None: RGB, of the size that all of them have.
-    ValueError, in one line, for an image that cannot be read or is of another size.
+    `size`: channels, height and width that images are brought to; None: RGB, of the size that all of them have.
+    Raise ValueError, in one line, for an image that cannot be read or is of another size.
     """
     first = train[0][0]
-    shape = asked or (3, *reversed(_open(first, "RGB").size))
-    arrays = [
-        (part, kept.new(folder, name, [label for _, label in part], shape))
-        for name, part in (("train", train), ("eval", test))
-    ]
-    workers = len(os.sched_getaffinity(0))
+    shape = size or (3, *reversed(_open(first, "RGB").size))
+    parts = {"train": train, "eval": test}
+    arrays = [(part, kept.new(folder, name, [label for _, label in part], shape)) for name, part in parts.items()]
     with ProgressMeter("decoding images", len(train) + len(test), unit="images", scale=1) as meter:
-        pool = ThreadPoolExecutor(workers)
+        pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
         try:
             for part, images in arrays:
-                fill = partial(_fill, part, images, first if asked is None else None)
+                fill = partial(_fill, part, images, first if size is None else None)
                 for count in pool.map(fill, range(0, len(part), CHUNK)):
                     meter.add(count)
         finally:
@@ -46,7 +43,7 @@ def decode(train: Files, test: Files, asked: tuple[int, ...] | None, folder: Pat
 
 
 def _fill(files: Files, images: NDArray[np.uint8], first: str | None, start: int) -> int:
-    """Decodes a chunk of `files` into its place in `images` [n, c, h, w]; how many. `first`: all must be of its size."""
+    """Decode a chunk of `files` into place in `images` [n, c, h, w]; return how many. All must have the size of `first`."""
     channels, height, width = images.shape[1:]
     part = files[start : start + CHUNK]
     for place, (path, _) in enumerate(part, start):
@@ -73,18 +70,16 @@ def _open(path: str, mode: str) -> Image.Image:
 
 
 def _of_bytes(image: Image.Image) -> Image.Image:
-    """`image`, of 16 bits a value the upper 8: Pillow makes white of all that is above 255."""
+    """Return `image`, of 16 bits a value the upper 8: Pillow makes white of all that is above 255."""
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise ValueError(
-            "its values are of 32 bits, and what is white among them is not known; make it one of 8 or 16 bits"
-        )
+        raise ValueError("its values are of 32 bits, so what is white is not known; make it one of 8 or 16 bits")
     return image
 
 
 def _moments(images: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel of [n, c, h, w], on a scale of 0 to 1."""
+    """Return mean and standard deviation of each channel of [n, c, h, w], on a scale of 0 to 1."""
     counts = np.zeros((images.shape[1], 256), dtype=np.int64)
     for start in range(0, len(images), CHUNK):
         for channel, count in enumerate(counts):

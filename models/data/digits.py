@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.images import held_out, images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.images import images_source
-from models.data.options import DataOptions
-from models.data.split import held_out
 
 MEAN, STD = (0.3053,), (0.3760,)
 TOP = 16
@@ -27,7 +26,7 @@ class Labelled(NamedTuple):
 
 
 def read() -> tuple[Labelled, Labelled]:
-    """The digits to train with, and those of the test."""
+    """Return the digits to train with, and those of the test."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -41,7 +40,7 @@ def read() -> tuple[Labelled, Labelled]:
 
 
 def source(part: Labelled) -> TensorSource:
-    """As samples, normalised."""
+    """Return the part as samples, normalised."""
     return images_source(part.images, part.labels, TOP, MEAN, STD)
 
 
@@ -51,7 +50,7 @@ def _load() -> tuple[TensorSource, TensorSource]:
 
 
 def origin(load: Callable[[], tuple[TensorSource, TensorSource]]) -> Origin:
-    """Of the digits that `load` reads. Nothing is to be made ready: scikit-learn brings the file."""
+    """Say how the digits that `load` reads are opened. Nothing is to be made ready: scikit-learn brings the file."""
 
     def describe(data_dir: str, options: DataOptions) -> DataSet:
         return DataSet((1, 8, 8), 10, cache(load), STD)

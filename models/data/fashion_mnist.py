@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.data.idx import IdxFiles
+from bench.models.data.idx import IdxFiles
 
 FILES = IdxFiles(
     name="fashion_mnist",

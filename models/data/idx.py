@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, fetch, missing, obtain
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, one_at_a_time
-from models.data.images import images_source
-from models.data.options import DataOptions
 
 PARTS = ("train", "t10k")
 
@@ -37,54 +37,41 @@ class IdxFiles:
 
     @property
     def origin(self) -> Origin:
-        """How it is got ready and opened."""
-        return Origin(
-            lambda folder, _: DataSet((1, 28, 28), 10, lambda: self.load(self.raw(folder)), (self.std,)), self.prepare
-        )
+        """Say how it is got ready and opened."""
+        return Origin(self._describe, self._prepare)
 
     def raw(self, data_dir: str) -> Path:
-        """Where the files are."""
+        """Return the folder of the files."""
         return Path(data_dir) / self.folder / "raw"
 
-    def prepare(self, data_dir: str, options: DataOptions) -> None:
-        """Downloads what is missing, and reads all of it."""
-        raw = self.raw(data_dir)
-        if self._missing(raw):
-            try:
-                with one_at_a_time(Path(data_dir), self.name):
-                    for name in self._missing(raw):
-                        self._download(name, raw)
-            except (OSError, ValueError, EOFError) as error:
-                missing = self._missing(raw)
-                raise absent(
-                    self.name,
-                    f"{', '.join(missing)} not found in {raw}",
-                    "put these files there, unpacked, as torchvision keeps them",
-                    error,
-                ) from error
+    def _describe(self, data_dir: str, options: DataOptions) -> DataSet:
+        return DataSet((1, 28, 28), 10, lambda: self.load(self.raw(data_dir)), (self.std,))
+
+    def _prepare(self, data_dir: str, options: DataOptions) -> None:
+        """Download what is missing, and read all of it."""
+        raw, remedy = self.raw(data_dir), "put these files there, unpacked, as torchvision keeps them"
+        obtain(self.name, Path(data_dir), raw, self.digests, lambda: self._download(raw), remedy)
         self.load(raw)
 
-    def _missing(self, raw: Path) -> list[str]:
-        return [name for name in self.digests if not (raw / name).is_file()]
-
-    def _download(self, name: str, raw: Path) -> None:
+    def _download(self, raw: Path) -> None:
         raw.mkdir(parents=True, exist_ok=True)
-        urls = tuple(f"{mirror}{name}.gz" for mirror in self.mirrors)
-        packed = fetch(Remote(f"{name}.gz", urls, self.digests[name]), raw)
-        unpacked = raw / f"{name}.unpacked"
-        with gzip.open(packed) as source, unpacked.open("wb") as target:
-            shutil.copyfileobj(source, target)
-        unpacked.replace(raw / name)
-        packed.unlink()
+        for name in missing(raw, self.digests):
+            urls = tuple(f"{mirror}{name}.gz" for mirror in self.mirrors)
+            packed = fetch(Remote(f"{name}.gz", urls, self.digests[name]), raw)
+            unpacked = raw / f"{name}.unpacked"
+            with gzip.open(packed) as source, unpacked.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            unpacked.replace(raw / name)
+            packed.unlink()
 
     def load(self, raw: Path) -> tuple[TensorSource, TensorSource]:
-        """(train, eval). ValueError for a file that is damaged or not there."""
+        """Return (train, eval). Raise ValueError for a file that is damaged or not there."""
         train, test = (images_source(*_part(raw, part), 255, [self.mean], [self.std]) for part in PARTS)
         return train, test
 
 
 def _part(raw: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Images [n, 28, 28] and labels [n] of one part."""
+    """Return images [n, 28, 28] and labels [n] of one part."""
     files = raw / f"{part}-images-idx3-ubyte", raw / f"{part}-labels-idx1-ubyte"
     images, labels = _read(files[0], 3), _read(files[1], 1)
     if images.shape[1:] != (28, 28):
@@ -101,7 +88,7 @@ AGAIN = "delete it to have it downloaded again"
 
 
 def _read(path: Path, dims: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of unsigned bytes: a magic number, `dims` sizes (big-endian, 4 bytes each), the data."""
+    """Return the array in an IDX file of bytes: a magic number, `dims` sizes (big-endian, 4 bytes each), the data."""
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -2,7 +2,7 @@
 
 With sub-folders `train` and `test` (or `val`), those; else a fifth of each class is held out, drawn by `data.seed`. Images
 are read as RGB and must be of one size, or are brought to `data.shape`. They are decoded once, by whoever prepares a run;
-ranks map what came out. Knows nothing of how that is kept (`models.data.kept`).
+ranks map what came out. Knows nothing of how that is kept (`bench.models.data.kept`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.data import kept
-from models.data.dataset import DataSet, Origin
-from models.data.decode import decode
-from models.data.options import DataOptions
-from models.data.split import held_out
+from bench.models.data import kept
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.decode import decode
+from bench.models.data.images import held_out
+from bench.models.data.options import DataOptions
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Other files are passed over, as torchvision does."""
@@ -35,7 +35,7 @@ class Listing:
 
 
 def listing(root: Path, seed: int) -> Listing:
-    """What is in `root`. ValueError, in one line, for a folder without images in classes."""
+    """List what is in `root`. Raise ValueError, in one line, for a folder without images in classes."""
     if not root.is_dir():
         raise ValueError(f"data.path={root} is no folder; give one with a folder of images for each class")
     train = root / "train"
@@ -46,27 +46,30 @@ def listing(root: Path, seed: int) -> Listing:
                 f"data.path={root} has {' and '.join(parts)}, but no train; add one, laid out as they are, or rename them: "
                 f"train, and {' or '.join(EVAL)}"
             )
-        classes, found = _classes(root)
-        names = [[name for name, label in found if label == index] for index in range(len(classes))]
-        chosen = {
-            names[index][place] for index in range(len(classes)) for place in held_out(seed, index, len(names[index]))
-        }
-        held, rest = [tuple(entry for entry in found if (entry[0] in chosen) == out) for out in (True, False)]
-        if not held:
-            raise ValueError(
-                f"data.path={root}: too few images to hold a fifth of each class out; add some, or a folder test"
-            )
-        return Listing(classes, rest, held)
+        return _divided(root, seed)
     other = next((root / name for name in EVAL if (root / name).is_dir()), None)
     if other is None:
         raise ValueError(f"data.path={root} has a folder train, but neither test nor val; add one, laid out as train")
-    classes, found = _classes(train)
-    strange = [name for name in _folders(other) if name not in classes]
+    classes, images = _classes(train)
+    strange = [other / name for name in _folders(other) if name not in classes]
     if strange:
+        raise ValueError(f"{strange[0]}: there is no class of this name in {train}; rename the folder or remove it")
+    return Listing(classes, images, _images(other, classes))
+
+
+def _divided(root: Path, seed: int) -> Listing:
+    """Hold a fifth of each class out."""
+    classes, images = _classes(root)
+    chosen: set[str] = set()
+    for index in range(len(classes)):
+        members = [path for path, label in images if label == index]
+        chosen |= {members[place] for place in held_out(seed, index, len(members))}
+    if not chosen:
         raise ValueError(
-            f"{other / strange[0]}: there is no class of this name in {train}; rename the folder or remove it"
+            f"data.path={root}: too few images to hold a fifth of each class out; add some, or a folder test"
         )
-    return Listing(classes, found, _images(other, classes))
+    train, test = (tuple(entry for entry in images if (entry[0] in chosen) is out) for out in (False, True))
+    return Listing(classes, train, test)
 
 
 def _folders(root: Path) -> list[str]:
@@ -80,28 +83,23 @@ def _classes(root: Path) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
         raise ValueError(
             f"data.path: {root} has no folders; put the images of each class into a folder of its own there"
         )
-    found = _images(root, classes)
-    for index in set(range(len(classes))) - {label for _, label in found}:
-        raise ValueError(
-            f"data.path: {root / classes[index]} has no images ({', '.join(SUFFIXES)}); add some, or remove the folder"
-        )
-    return classes, found
+    images = _images(root, classes)
+    for index in set(range(len(classes))) - {label for _, label in images}:
+        empty = f"{root / classes[index]} has no images ({', '.join(SUFFIXES)})"
+        raise ValueError(f"data.path: {empty}; add some, or remove the folder")
+    return classes, images
 
 
 def _images(root: Path, classes: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-    found = tuple(
-        (path, label)
-        for label, name in enumerate(classes)
-        if (root / name).is_dir()
-        for path in _walk(str(root / name))
-    )
-    if not found:
+    folders = [(str(root / name), label) for label, name in enumerate(classes) if (root / name).is_dir()]
+    images = tuple((path, label) for folder, label in folders for path in _walk(folder))
+    if not images:
         raise ValueError(f"data.path: {root} has no images ({', '.join(SUFFIXES)}) in folders of its classes")
-    return found
+    return images
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Images in a folder and below, in order. Links to folders are not followed: they may lead in circles."""
+    """Walk the images in a folder and below, in order. Links to folders are not followed: they may lead in circles."""
     with os.scandir(folder) as entries:
         ordered = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
     for entry in ordered:
@@ -120,24 +118,16 @@ def _open(data_dir: str, options: DataOptions) -> tuple[Listing, kept.Place]:
         raise ValueError(f"data.shape: {options.shape[0]} channels; images of a folder have 3 (RGB) or 1 (grey)")
     root = Path(os.path.realpath(options.location))  # Path.resolve raises for links in a circle
     try:
-        found = listing(root, options.seed or 0)
-        return found, kept.place(data_dir, (found.train, found.eval), options.shape)
+        images = listing(root, options.seed or 0)
+        return images, kept.place(data_dir, (images.train, images.eval), options.shape)
     except OSError as error:
         raise ValueError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _made(found: Listing, place: kept.Place, options: DataOptions) -> Path:
-    return place.find() or place.make(lambda folder: decode(found.train, found.eval, options.shape, folder))
-
-
-def _prepare(data_dir: str, options: DataOptions) -> None:
-    _describe(data_dir, options).load()  # in a moment: the arrays are mapped
-
-
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    found, place = _open(data_dir, options)
-    folder = _made(found, place, options)
-    return DataSet(kept.shape(folder), len(found.classes), lambda: kept.load(folder), kept.moments(folder)[1])
+    images, place = _open(data_dir, options)
+    folder = place.find() or place.make(lambda folder: decode(images.train, images.eval, options.shape, folder))
+    return DataSet(kept.shape(folder), len(images.classes), lambda: kept.load(folder), kept.moments(folder)[1])
 
 
-ORIGIN = Origin(_describe, _prepare)
+ORIGIN = Origin(_describe)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddp.data import TensorSource
+from ddp.data import TensorSource, order
 
 AT_ONCE = 192 << 20
 """Bytes of float32 up to which images are normalised when they are loaded (MNIST is 179 MiB). Above it they stay bytes: a
@@ -32,19 +32,18 @@ class Pixels(TensorSource):
         )
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The samples at `indices` (int64, shape [n]): (images, float32 [n, c, h, w]; labels, int64 [n])."""
+        """Return the samples at `indices` (int64, shape [n]): (images, float32 [n, c, h, w]; labels, int64 [n])."""
         images, labels = super().batch(indices)
         return self._normalised(images), labels
 
     def to(self, device: torch.device) -> Pixels:
-        """The same data on `device`; memory is shared where it is there already."""
         moved = copy(self)
         moved.tensors = tuple(tensor.to(device) for tensor in self.tensors)
         moved._top, moved._mean, moved._std = (tensor.to(device) for tensor in (self._top, self._mean, self._std))
         return moved
 
     def at_once(self) -> TensorSource:
-        """The same samples, normalised now."""
+        """Return the same samples, normalised now."""
         images, labels = self.tensors
         return TensorSource(self._normalised(images), labels)
 
@@ -52,10 +51,18 @@ class Pixels(TensorSource):
         return images.to(torch.float32).div_(self._top).sub_(self._mean).div_(self._std)
 
 
+def held_out(seed: int, label: int, count: int) -> list[int]:
+    """Draw which of the `count` samples of class `label` are evaluated on: a fifth, in no order.
+
+    `seed`: of the data set, not of a run."""
+    places: list[int] = order(seed, label, count)[: round(count / 5)].tolist()
+    return places
+
+
 def images_source(
     images: NDArray[np.uint8], labels: NDArray[np.integer], top: float, mean: Sequence[float], std: Sequence[float]
 ) -> TensorSource:
-    """Images [n, h, w] or [n, c, h, w] with labels [n], as `Pixels` has them; batches are the same bits in either form."""
+    """Return images [n, h, w] or [n, c, h, w] with labels [n], as in `Pixels`; batches are the same bits in either form."""
     shaped = torch.from_numpy(images if images.ndim == 4 else images[:, None])
     source = Pixels(shaped, torch.from_numpy(labels.astype(np.int64, copy=False)), top, mean, std)
     return source.at_once() if 4 * shaped.numel() <= AT_ONCE else source

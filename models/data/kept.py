@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.models.data.download import one_at_a_time
+from bench.models.data.images import images_source
 from ddp.data import TensorSource
-from models.data.download import one_at_a_time
-from models.data.images import images_source
 
 FORM = 2
 """Of what is kept: to be raised where it changes."""
 FOLDER = "decoded"
 ABOUT = "about.json"
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
 
 
 @dataclass(frozen=True)
@@ -41,27 +42,20 @@ class Place:
     key: str
 
     def find(self) -> Path | None:
-        """Its folder; None if it is not there."""
+        """Return its folder; None if it is not there."""
         return next((home / self.key for home in self.homes if (home / self.key / ABOUT).is_file()), None)
 
     def make(self, build: Callable[[Path], None]) -> Path:
-        """Its folder, filled by `build` if it is not there: in the first home that can be written. One process at a time.
+        """Return its folder, filled by `build` if it is not there: in the first home that can be written.
 
-        ValueError where there is none.
+        One process at a time. Raise ValueError where there is none.
         """
         problems = []
         for home in self.homes:
             try:
                 return self._make(home, build)
             except OSError as error:
-                if error.errno not in (
-                    errno.EACCES,
-                    errno.EPERM,
-                    errno.EROFS,
-                    errno.ENOSPC,
-                    errno.ENOTDIR,
-                    errno.EEXIST,
-                ):
+                if error.errno not in UNWRITABLE:
                     raise
                 problems.append(f"{home}: {error.strerror}")
         raise ValueError(f"no place to keep decoded images ({'; '.join(problems)}); set data.dir to a folder with room")
@@ -69,10 +63,10 @@ class Place:
     def _make(self, home: Path, build: Callable[[Path], None]) -> Path:
         folder, scratch = home / self.key, home / f".{self.key}.part"
         with one_at_a_time(home, FOLDER):
-            if (found := self.find()) is not None:  # another process was faster
-                return found
-            for left in (*home.glob(".*.part"), folder):  # of attempts that were killed
-                shutil.rmtree(left, ignore_errors=True)
+            if (finished := self.find()) is not None:  # another process was faster
+                return finished
+            for leftover in (*home.glob(".*.part"), folder):  # of attempts that were killed
+                shutil.rmtree(leftover, ignore_errors=True)
             scratch.mkdir()
             try:
                 build(scratch)
@@ -83,7 +77,7 @@ class Place:
 
 
 def place(data_dir: str, parts: Sequence[Iterable[tuple[str, int]]], form: object) -> Place:
-    """The place of the images of `parts`, (file, class) each, decoded to `form`. OSError for a file that is not there."""
+    """Return the place of the images of `parts`, (file, class) each, decoded to `form`. Raise OSError for a missing file."""
     digest = hashlib.sha256(json.dumps([FORM, form]).encode())
     for index, part in enumerate(parts):
         for path, label in part:
@@ -93,7 +87,7 @@ def place(data_dir: str, parts: Sequence[Iterable[tuple[str, int]]], form: objec
 
 
 def _own() -> tuple[Path, ...]:
-    """The user's part of the temporary folder; none where that is another's, who could put there what he likes."""
+    """Return the user's part of the temporary folder; none where that is another's, who could put there what he likes."""
     folder = Path(tempfile.gettempdir()) / f"elche-bench-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -105,7 +99,7 @@ def _own() -> tuple[Path, ...]:
 
 
 def new(folder: Path, part: str, labels: Sequence[int], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The images of a part, uint8 [n, c, h, w], to be filled. OSError where the disk has no room for them."""
+    """Make the array of the images of a part, uint8 [n, c, h, w], to be filled. Raise OSError where there is no room."""
     np.save(folder / f"{part}-labels.npy", np.asarray(labels, dtype=np.int64))
     path = folder / f"{part}-images.npy"
     images: NDArray[np.uint8] = np.lib.format.open_memmap(path, "w+", np.uint8, (len(labels), *shape))
@@ -115,24 +109,24 @@ def new(folder: Path, part: str, labels: Sequence[int], shape: tuple[int, ...]) 
 
 
 def conclude(folder: Path, mean: Sequence[float], std: Sequence[float]) -> None:
-    """Says that all images are there; `mean` and `std` of each channel, on a scale of 0 to 1."""
+    """Record that all images are there; `mean` and `std` of each channel, on a scale of 0 to 1."""
     (folder / ABOUT).write_text(json.dumps({"mean": list(mean), "std": list(std)}), encoding="utf-8")
 
 
 def shape(folder: Path) -> tuple[int, ...]:
-    """Channels, height and width. ValueError for a file that is damaged, as of the others."""
+    """Return channels, height and width. Raise ValueError for a damaged file, as the others do."""
     return _array(folder / "train-images.npy").shape[1:]
 
 
 def moments(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """(means, standard deviations) of the channels, on a scale of 0 to 1."""
+    """Return (means, standard deviations) of the channels, on a scale of 0 to 1."""
     with _whole(folder / ABOUT) as path:
         about = json.loads(path.read_text(encoding="utf-8"))
         return tuple(map(float, about["mean"])), tuple(map(float, about["std"]))
 
 
 def load(folder: Path) -> tuple[TensorSource, TensorSource]:
-    """(train, eval), mapped: ranks of one machine share the memory."""
+    """Map (train, eval): ranks of one machine share the memory."""
     mean, std = moments(folder)
 
     def part(name: str) -> TensorSource:
@@ -151,7 +145,7 @@ def _array(path: Path) -> NDArray[Any]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """What goes wrong inside is the file's fault, and is said so; a fault found within it by name stays as it is."""
+    """Blame the file for what goes wrong inside; a fault that names another file stays as it is."""
     try:
         yield path
     except _Damaged:

@@ -1,6 +1,6 @@
 """What can be asked of a data set beside its name: the settings `data.*`. Imports no torch.
 
-Which data set takes which of them is said in its line of `models.data.DATA`.
+Which data set takes which of them is said in its line of `bench.models.data.DATA`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataOptions:
 
     @property
     def location(self) -> Path:
-        """`path`, with `~` in its place. ValueError where that names nobody."""
+        """Return `path`, with `~` in its place. Raise ValueError where that names nobody."""
         assert self.path is not None
         try:
             return Path(self.path).expanduser()
@@ -52,16 +52,16 @@ class DataOptions:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that are not left open, as JSON has them."""
-        said = {key: value for key, value in asdict(self).items() if value is not None}
-        return said | ({"shape": list(said["shape"])} if "shape" in said else {})
+        """Return the settings that are not left open, as JSON has them."""
+        settings = {key: value for key, value in asdict(self).items() if value is not None}
+        return settings | ({"shape": list(settings["shape"])} if "shape" in settings else {})
 
     def only(self, names: tuple[str, ...]) -> DataOptions:
-        """These settings and no others."""
+        """Return these settings and no others."""
         return DataOptions(**{key: getattr(self, key) for key in names})
 
     def over(self, other: DataOptions) -> DataOptions:
-        """These settings, and those of `other` where these are left open."""
+        """Return these settings, and those of `other` where these are left open."""
         chosen = {field.name: getattr(self, field.name) for field in fields(self)}
         return DataOptions(**{k: getattr(other, k) if v is None else v for k, v in chosen.items()})
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from models.data.dataset import DataSet, Origin
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, Pieces, encode, pieces
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""
@@ -22,7 +22,7 @@ _ASCII = str.maketrans({"–": "-", "—": "-", "‘": "'", "’": "'", "“": '
 
 @cache
 def text() -> str:
-    """The text, of characters of `VOCABULARY` alone. ValueError for a Python that comes without it."""
+    """Return the text, of characters of `VOCABULARY` alone. Raise ValueError for a Python that comes without it."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
@@ -34,10 +34,6 @@ def text() -> str:
     plain = "\n\n".join(dict.fromkeys(paragraphs)).translate(_ASCII)
     known = set(VOCABULARY)
     return "".join(letter if letter in known else "?" for letter in plain)[:CHARACTERS]
-
-
-def _prepare(data_dir: str, options: DataOptions) -> None:
-    _describe(data_dir, options).load()
 
 
 def _pieces(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
@@ -52,4 +48,4 @@ def _describe(data_dir: str, options: DataOptions) -> DataSet:
     return DataSet((length,), len(VOCABULARY), lambda: _pieces(length, options.samples))
 
 
-ORIGIN = Origin(_describe, _prepare)
+ORIGIN = Origin(_describe)

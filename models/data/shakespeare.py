@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from string import ascii_letters
 
-from models.data.dataset import DataSet, Origin
-from models.data.download import Remote, absent, fetch, is_whole, one_at_a_time
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, Pieces, encode, pieces
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.download import Remote, fetch, is_whole, obtain
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, Pieces, encode, pieces
 
 FILE = Remote(
     "input.txt",
@@ -24,18 +24,18 @@ def _prepare(data_dir: str, options: DataOptions) -> None:
     folder = Path(data_dir) / FOLDER
     path = folder / FILE.name
     if not path.is_file():
-        try:
-            with one_at_a_time(Path(data_dir), FOLDER):
-                folder.mkdir(exist_ok=True)
-                fetch(FILE, folder)
-        except (OSError, ValueError) as error:
-            raise absent(FOLDER, f"{FILE.name} not found in {folder}", "put this file there", error) from error
+        obtain(FOLDER, Path(data_dir), folder, (FILE.name,), lambda: _download(folder), "put this file there")
     elif not is_whole(path, FILE.digest):
         raise ValueError(
             f"damaged file {path} ({path.stat().st_size} bytes): its check sum is not that of tiny shakespeare; delete it "
             "to have it downloaded again, or choose data.name=text_file for another text"
         )
     _describe(data_dir, options).load()
+
+
+def _download(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    fetch(FILE, folder)
 
 
 def _load(path: Path, seq_len: int) -> tuple[Pieces, Pieces]:

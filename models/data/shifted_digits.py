@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.models.data.digits import Labelled, origin, read, source
 from ddp.data import TensorSource
-from models.data.digits import Labelled, origin, read, source
 
 MOVES = ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
 """Rows and columns; what comes in is background."""

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.random import PCG64
 from numpy.typing import NDArray
 
+from bench.models.data.dataset import DataSet, Origin, afford
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource, derive
-from models.data.dataset import DataSet, Origin
-from models.data.images import images_source
-from models.data.memory import afford
-from models.data.options import DataOptions
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 10_000
 """Where nothing else is said."""
@@ -25,7 +24,7 @@ def _sizes(options: DataOptions) -> tuple[tuple[int, ...], int, int]:
 
 
 def _bytes(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Even odds for every value, the same on every machine: the raw output of PCG64 (NEP 19)."""
+    """Draw values with even odds, the same on every machine: the raw output of PCG64 (NEP 19)."""
     count = math.prod(shape)
     words = PCG64(seed).random_raw(-(-count // 8)).astype("<u8", copy=False)
     return words.view(np.uint8)[:count].reshape(shape)
@@ -47,7 +46,7 @@ def _load(options: DataOptions) -> tuple[TensorSource, TensorSource]:
 
 
 def _prepare(data_dir: str, options: DataOptions) -> None:
-    """Nothing to get; only the memory that it takes, in each rank."""
+    """Refuse what takes more memory than there is in each rank; there is nothing to get."""
     shape, classes, samples = _sizes(options)
     size = math.prod(shape)
     afford(8 * samples * size + classes * size + 16 * samples, "data set synthetic of these samples, classes and shape")

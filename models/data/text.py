@@ -20,21 +20,20 @@ class Pieces(TensorSource):
         super().__init__(tokens)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The pieces at `indices` (int64, shape [n]): tokens, int64 [n, length], and those one character on, as many."""
+        """Return the pieces at `indices` (int64, [n]): tokens, int64 [n, length], and those one character on, as many."""
         (tokens,) = super().batch(indices)
         whole = tokens.to(torch.int64)
         return whole[:, :-1].contiguous(), whole[:, 1:].contiguous()
 
     def to(self, device: torch.device) -> Pieces:
-        """The same data on `device`; memory is shared where it is there already."""
         return Pieces(self.tensors[0].to(device))
 
 
 def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Pieces, Pieces]:
-    """(train, eval): the first nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
+    """Return (train, eval): nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
 
-    What is left at the end of a part and fills no piece is not used. ValueError for a text, called `where`, that is too
-    short for a piece in each part.
+    What is left at the end of a part and fills no piece is not used. Raise ValueError for a text, called `where`, that is
+    too short for a piece in each part.
     """
     cut = len(tokens) * 9 // 10
     shorter = min(cut, len(tokens) - cut)
@@ -54,9 +53,9 @@ def _cut(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
 
 
 def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
-    """The place of each character in `vocabulary`, in the smallest type that holds them all, [characters].
+    """Return the place of each character in `vocabulary`, in the smallest type that holds them all, [characters].
 
-    ValueError, naming `where`, for a character outside.
+    Raise ValueError, naming `where`, for a character outside.
     """
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     known = np.frombuffer(vocabulary.encode("utf-32-le"), dtype="<u4")

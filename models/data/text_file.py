@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.data.dataset import DataSet, Origin
-from models.data.memory import afford
-from models.data.options import DataOptions
-from models.data.text import SEQ_LEN, encode, pieces
+from bench.models.data.dataset import DataSet, Origin, afford
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, encode, pieces
 
 
 def _read(path: Path) -> str:
-    """The text, ends of line made one. ValueError, in one line, for what is none."""
+    """Return the text, ends of line made one. Raise ValueError, in one line, for what is none."""
     try:
         if path.exists() and not path.is_file():
             raise ValueError(f"data.path={path} is no file; give a text file")
-        afford(
-            path.stat().st_size * 30, f"the text data.path={path}"
-        )  # itself, its code points, and its tokens while they are counted
+        # The text itself, its code points, and its tokens while they are counted.
+        afford(path.stat().st_size * 30, f"the text data.path={path}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ValueError(f"cannot read data.path={path}: {error.strerror}; give a text file") from error
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"data.path={path} is no text in UTF-8: {error.object[error.start]:#04x} cannot be there; convert it"
-        ) from error
+        byte = f"{error.object[error.start]:#04x}"
+        raise ValueError(f"data.path={path} is no text in UTF-8: {byte} cannot be there; convert it") from error
     if not text:
         raise ValueError(f"data.path={path} is empty; give a text file")
     if (place := text.find("\0")) >= 0:
@@ -42,8 +39,4 @@ def _describe(data_dir: str, options: DataOptions) -> DataSet:
     return DataSet((length,), len(vocabulary), lambda: pieces(encode(text, vocabulary, where), length, where))
 
 
-def _prepare(data_dir: str, options: DataOptions) -> None:
-    _describe(data_dir, options).load()
-
-
-ORIGIN = Origin(_describe, _prepare)
+ORIGIN = Origin(_describe)

@@ -8,17 +8,24 @@ import pytest
 
 from ddp.core.commands import Evaluate
 from ddp.core.events import Evaluated, Lost, Progress, Ready
-from ddp.trainer.epochs import EpochBook, EpochMetrics
+from ddp.core.summary import EpochFold
+from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
 
 def play(*records: Any) -> list[list[EpochMetrics]]:
-    return list(map(begun().add, records))
+    fold, before, given = begun(), 0.0, []
+    for record in records:
+        given.append([])
+        for figures in fold.add(record):
+            given[-1].append(epoch_metrics(figures, before, ("cpu", "cuda:1")))
+            before = figures.seconds
+    return given
 
 
-def begun(epochs: int = 3) -> EpochBook:
-    book = EpochBook(("cpu", "cuda:1"), epochs)
+def begun(epochs: int = 3) -> EpochFold:
+    book = EpochFold(epochs)
     book.add(Ready(10.0, 0, 40, 5, "d", "cpu", "gloo"))
     book.add(Ready(11.0, 1, 40, 5, "d", "cuda:1", "gloo"))
     return book
@@ -94,7 +101,8 @@ def test_half_an_evaluation_is_none_and_the_epoch_complete_without_the_lost_rank
 
 
 def test_a_loss_that_is_not_finite_is_none() -> None:
-    *_, rows = play(Progress(12.0, 0, 0, 1, 8, 0.9, None, 0.1), Evaluated(13.0, 0, 0, 0, 0.0, 0.0, 0.0))
+    order = Evaluate(0, 0, 0, 1, False, "complete")
+    *_, rows = play(Progress(12.0, 0, 0, 1, 8, 0.9, None, 0.1), order, Evaluated(13.0, 0, 0, 0, 0.0, 0.0, 0.0))
     assert [(row.loss, row.eval, row.eval_loss) for row in rows] == [(None, None, None)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import nn
 from ddp import RankFailed
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
-from ddp.engine import ENGINES
 from ddp.replica.optimizers import Several
 from ddp.replica.task import Task
 from tests.api.conftest import Make
@@ -99,14 +97,12 @@ def test_states_of_both_are_averaged_or_begun_anew(play: Play, backend: str, ave
 
 @pytest.mark.parametrize("kind", ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp"])
 def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: str) -> None:
-    engine: Any = import_module(ENGINES[kind])
     saved: dict[str, Any] = {} if kind.startswith("torch") else {"checkpoints": Checkpointing(1, spacing_s=0.0)}
     one, several = (
         play(
             "sync",
-            "nccl",
+            kind,
             partial(task_of, factory),
-            engine=engine,
             epochs=3,
             checkpoint_folder=tmp_path / name,
             **saved,
@@ -117,7 +113,7 @@ def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: s
     if saved:
         place = tmp_path / "several" / "000000"
         again = {"resume": place, "checkpoint_folder": tmp_path / "again", "epochs": 3}
-        assert play("sync", "nccl", partial(task_of, listed), engine=engine, **again).digests == one.digests
+        assert play("sync", kind, partial(task_of, listed), **again).digests == one.digests
 
 
 @pytest.mark.parametrize(
@@ -129,7 +125,7 @@ def test_every_synchronous_engine_takes_both(play: Play, tmp_path: Path, kind: s
 )
 def test_an_engine_that_cannot_says_so(play: Play, kind: str, factory: Any, said: str) -> None:
     with pytest.raises(RankFailed, match=said):
-        play("sync", "nccl", partial(task_of, factory), engine=import_module(ENGINES[kind]))
+        play("sync", kind, partial(task_of, factory))
 
 
 def test_a_parameter_of_two_optimizers_is_refused(make: Make) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import ddp
 from ddp import EpochMetrics, WorkerHandle, record_scalar
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.policies import POLICIES
 from tests.api.conftest import Make, right
 from tests.api.trained import WORLDS, all_metrics, equal
@@ -21,7 +21,7 @@ from tests.runtime.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
 @pytest.mark.parametrize("world_size", WORLDS)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp import Aborted, Diverged, RankFailed, RunHandle, WorkerHandle
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy
@@ -31,7 +31,7 @@ def fail_at(count: int, error: BaseException, model: nn.Module, batch: Any) -> T
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_an_error_of_a_step_is_raised_by_join_with_its_traceback(make: Make, world_size: int, backend: str) -> None:
     handle = make(
         world_size=world_size, backend=backend, train_step=partial(fail_at, 5, LookupError("not there"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
 
 def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
     """The same in `folder`, for fixtures of a wider scope."""
-    for name in list(ENGINES):
-        monkeypatch.setitem(ENGINES, name, fake_engine.__name__)
+    for name, spec in list(ENGINES.items()):
+        monkeypatch.setitem(ENGINES, name, replace(spec, module=fake_engine.__name__))
     monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
     monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)

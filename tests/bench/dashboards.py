@@ -15,7 +15,8 @@ import uvicorn
 
 from bench.dashboard import server
 from bench.dashboard.listening import listen
-from bench.results.runfolder import CONFIG, EVENTS, RunWriter
+from bench.results.runfolder import CONFIG, EVENTS
+from bench.results.writer import RunWriter
 from ddp.core import events
 from ddp.process.codec import encode
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.results.analyze import analyze
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
+from bench.results.writer import RunWriter
 from bench.runner.spec import RunSpec
 from ddp.core import commands, events
 from ddp.process.codec import Record, encode

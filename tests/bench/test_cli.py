@@ -16,10 +16,10 @@ from hydra.core.override_parser.types import Quote, QuotedString
 
 from bench.command import cli
 from bench.command.overrides import readable
+from bench.models import MODELS, mlp
+from bench.models.data import DATA, Entry
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
-from models import MODELS, mlp
-from models.data import DATA, Entry
 from tests.bench import fake_engine
 
 SOLO = ("model=mlp", "mode=solo", "train.epochs=2")
@@ -276,7 +276,7 @@ def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatc
     def refuse(source, destination):
         raise PermissionError(13, "Permission denied", str(destination))
 
-    monkeypatch.setattr("bench.results.runfolder._replace", refuse)
+    monkeypatch.setattr("bench.results.writer._replace", refuse)
     assert quiet(*SOLO) == 5
     (folder,) = Path("runs/mlp/solo").iterdir()
     assert {"metrics.json", "events.jsonl", "timeline.json"} <= {path.name for path in folder.iterdir()}
@@ -287,7 +287,7 @@ def test_a_run_that_cannot_be_put_into_place_is_kept_and_named(quiet, monkeypatc
 
 
 def test_a_missing_data_set_is_one_line_and_no_folder(quiet, monkeypatch, capsys):
-    from models.data import mnist
+    from bench.models.data import mnist
 
     def refuse(folder: str, options: object) -> None:
         raise ValueError(f"data set mnist is not in {folder}")
@@ -344,7 +344,7 @@ def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monk
     monkeypatch.syspath_prepend(str(tmp_path))
     for registry, entry in ((MODELS, "touch2"), (DATA, Entry("touch2"))):
         monkeypatch.setitem(registry, "touch2", entry)
-    monkeypatch.setitem(MODELS, "nowhere", "models.nowhere")
+    monkeypatch.setitem(MODELS, "nowhere", "bench.models.nowhere")
     wrong = "model touch2: touch2.py:3: ValueError: no way"
 
     assert bench("model=touch2", "mode=nccl_sync") == 2
@@ -362,7 +362,7 @@ def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monk
     assert "mlp: quick" in said
     assert bench("list") == 0
     said = capsys.readouterr().out
-    assert "cannot be used: model nowhere: it is registered as module models.nowhere, and there is none" in said
+    assert "cannot be used: model nowhere: it is registered as module bench.models.nowhere, and there is none" in said
     assert "smoke" in said
     assert bench("doctor") == 0
     assert "data set touch2: touch2.py:3: ValueError: no way\n" in capsys.readouterr().out

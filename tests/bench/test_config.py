@@ -6,19 +6,20 @@ from dataclasses import asdict
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.places import CONF
 from bench.command.hydra_errors import complain, known_keys
-from bench.command.listing import presets
+from bench.command.listing import _modes
 from bench.command.overrides import in_our_words, readable
+from bench.models import MODELS
 from bench.runner.config import Config, register, typed
-from bench.runner.plan import mode_name
-from ddp.backends import BACKENDS
+from bench.runner.modes import mode_name, modes
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from models import MODELS
 
 
 def composed(*overrides: str) -> Config:
@@ -47,16 +48,39 @@ def test_every_model_is_a_choice(name):
     assert composed(f"model={name}").model.name == name
 
 
-@pytest.mark.parametrize("mode", presets("mode"))
+@pytest.mark.parametrize("mode", modes())
 def test_a_preset_is_named_as_the_mode_it_makes(mode):
     config = composed(f"mode={mode}")
     assert config.engine.name in ENGINES
     assert config.backend.name in BACKENDS
-    assert mode_name(config.engine.name, config.policy["name"], config.backend.name) == mode
+    assert config.mode.name == mode
 
 
 def test_every_pair_of_policy_and_backend_has_a_preset():
-    assert presets("mode").keys() >= {f"{backend}_{policy}" for policy in POLICIES for backend in BACKENDS}
+    assert modes().keys() >= {f"{backend}_{policy}" for policy in POLICIES for backend in paired_backends()}
+
+
+def test_a_new_policy_has_its_modes_by_itself(monkeypatch: pytest.MonkeyPatch):
+    """Register one as its line does: each pair is a choice, is listed, and its own command means the same cell."""
+    monkeypatch.setitem(POLICIES, "often", POLICIES["cadence"])
+    try:
+        for mode in ("nccl_often", "cpu_often"):
+            config = composed(f"mode={mode}")
+            assert (config.mode.name, config.policy["name"]) == (mode, "often")
+            assert mode in _modes()
+    finally:
+        for mode in ("nccl_often", "cpu_often"):
+            del ConfigStore.instance().repo["mode"][f"{mode}.yaml"]
+        del ConfigStore.instance().repo["policy"]["often.yaml"]
+
+
+@pytest.mark.parametrize("backend", [name for name, spec in BACKENDS.items() if not spec.averages])
+def test_what_was_an_engine_is_a_backend(backend):
+    """In command lines of before, and whatever policy and backend are said beside it."""
+    config = composed(f"engine={backend}", "policy=cadence", "backend=cpu")
+    assert (config.engine.name, config.policy, config.backend.name) == ("elche", {"name": "sync"}, backend)
+    assert config == composed(f"mode={backend}") == composed(f"backend={backend}")
+    assert config.mode.name == mode_name(backend, "", None) == backend
 
 
 def test_a_preset_equals_its_parts():

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from bench.dashboard import tree
 from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard
-from bench.dashboard.tail import Tail
-from bench.results.runfolder import EVENTS, RunWriter
+from bench.results.live.history import RunHistory
+from bench.results.live.tail import Tail
+from bench.results.runfolder import EVENTS
+from bench.results.writer import RunWriter
 from bench.runner.journal import Journal
 from ddp.core import events
 from ddp.process.codec import encode
@@ -19,21 +21,21 @@ from tests.bench.streams import make_spec, write_run
 
 def test_records_are_followed_line_by_line(tmp_path: Path) -> None:
     path = tmp_path / EVENTS
-    tail = Tail(tmp_path)
+    tail = Tail(tmp_path, RunHistory)
     tail.read()
     whole_line = line(progress(1.0))
     for upto, samples in ((0, 0), (5, 0), (len(whole_line) - 1, 0), (len(whole_line), 10)):
         path.write_bytes(whole_line[:upto])
         tail.read()
-        assert tail.state.samples == samples
+        assert tail.state.run.samples == samples
     with path.open("ab") as file:
         file.write(b"no record\n" + b'{"type":"Progress"}\n' + b"\xff\n" + b"[" * 9000 + b"\n" + line(progress(2.0)))
     tail.read()
-    assert (tail.state.samples, tail.malformed) == (20, 4)
+    assert (tail.state.run.samples, tail.malformed) == (20, 4)
 
 
 def test_a_file_that_takes_the_place_of_another_is_read_from_its_beginning(tmp_path: Path) -> None:
-    path, tail = tmp_path / EVENTS, Tail(tmp_path)
+    path, tail = tmp_path / EVENTS, Tail(tmp_path, RunHistory)
     path.write_bytes(line(progress(1.0)) * 3)
     tail.read()
     part = tmp_path / "part"
@@ -41,11 +43,11 @@ def test_a_file_that_takes_the_place_of_another_is_read_from_its_beginning(tmp_p
     os.replace(part, path)
     assert tail.read()
     tail.read()
-    assert tail.state.samples == 28
+    assert tail.state.run.samples == 28
 
 
 def test_what_ranks_measure_counts_once_before_and_after_the_merge(tmp_path: Path) -> None:
-    tail = Tail(tmp_path)
+    tail = Tail(tmp_path, RunHistory)
     (tmp_path / "scratch").mkdir()
     with Journal(tmp_path / EVENTS) as journal:
         journal.keep_slices(tmp_path / "scratch", 1)
@@ -54,11 +56,11 @@ def test_what_ranks_measure_counts_once_before_and_after_the_merge(tmp_path: Pat
         (tmp_path / "scratch" / "slices-0.jsonl").write_bytes(b"".join(encode(m) + b"\n" for m in memory))
         tail.read()
         shown = tail.state
-        assert (shown.ranks[0].peak_rss_bytes, shown.ranks[0].cpu_s) == (300, 3.0)
+        assert (shown.run.ranks[0].peak_rss_bytes, shown.run.ranks[0].cpu_s) == (300, 3.0)
         journal.merge()
     while tail.read():
         pass
-    assert tail.state.ranks == shown.ranks
+    assert tail.state.run.ranks == shown.run.ranks
     assert tail.state.series == shown.series
 
 

@@ -11,7 +11,7 @@ import pytest
 from bench.dashboard import tree, view
 from bench.dashboard.about import RunCard
 from bench.dashboard.board import LIVE, ROW, RunBoard, whole
-from bench.dashboard.state import DashboardState
+from bench.results.live.history import RunHistory
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from ddp.core import commands
 from ddp.process.codec import encode
@@ -42,7 +42,7 @@ def test_what_one_folder_does_is_said_in_its_row_and_harms_no_other(
         (tmp_path / name / CONFIG).write_text(json.dumps({"model": name, "run_id": name, "world_size": 2}))
     live = view.live
 
-    def fail(about: RunCard, state: DashboardState) -> Any:
+    def fail(about: RunCard, state: RunHistory) -> Any:
         if about.key == "bad" and about.status != "broken":
             raise ZeroDivisionError("in its\nown way")
         return live(about, state)

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
-from bench.dashboard.series import Series, TimeBin, halved, spread
-from bench.dashboard.state import POINTS, DashboardState, fold, thinned
+from bench.results.live.curves import curves, short
+from bench.results.live.history import POINTS, RunHistory
+from bench.results.live.series import Series, TimeBin
+from bench.results.runfolder import flat
 from ddp.core import commands, events
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, closed, make_metrics, make_records, make_spec
@@ -24,12 +26,11 @@ SHOWN = (
 )
 
 
-def folded(records: list[Record], state: DashboardState | None = None) -> DashboardState:
-    at, state = LAUNCHED, state or DashboardState()
+def folded(records: list[Record]) -> RunHistory:
+    history = RunHistory()
     for record in records:
-        at = getattr(record, "at", at)
-        state = fold(state, record, at)
-    return state
+        history.add(record)
+    return history
 
 
 def about(size: int = 2, **changes: object) -> RunCard:
@@ -58,7 +59,7 @@ def test_a_run_is_shown_as_its_result_says(mode: str) -> None:
     assert row["samples_per_s"] == pytest.approx(metrics.samples / seconds, rel=0.05)
     finished = view.row(RunCard("x", "ok", metrics=metrics), state)
     assert (finished["eval"], finished["loss"]) == tuple(
-        view.short(value) for value in (metrics.final.eval, metrics.final.train_loss)
+        short(value) for value in (metrics.final.eval, metrics.final.train_loss)
     )
 
 
@@ -90,15 +91,15 @@ def test_a_killed_rank_is_a_fault_at_once_and_takes_part_no_more() -> None:
         events.Progress(at + 1, 1, 2, 1, 32, 0.1, 1.0, 0.1),  # what it says later is not heard
     ]
     before = folded(records)
-    state = folded(trouble, before)
+    state = folded([*records, *trouble])
     assert view.live(about(), before)["faults"] == []
     (fault,) = view.live(about(), state)["faults"]
     assert (fault["rank"], fault["kind"], fault["action"]) == (1, "lost", "went on with rank 0")
-    assert fault["seconds"] == view.short(at - before.first)
+    assert fault["seconds"] == short(at - before.run.first)
     assert view.row(about(), state)["lost"] == 1
     alive, lost = view.ranks(state, 2)
     assert (lost["state"], lost["share"], alive["share"]) == ("lost", None, 1.0)
-    assert state.samples == before.samples
+    assert state.run.samples == before.run.samples
 
 
 def test_anchor_and_verdicts_are_kept_with_their_time() -> None:
@@ -125,7 +126,7 @@ def test_memory_and_processor_are_shown_by_rank() -> None:
     ]
     (rank,) = view.ranks(folded(records), 1)
     assert (rank["rss_bytes"], rank["peak_rss_bytes"], rank["cpu"]) == (4000, 4000, 0.5)
-    assert max(filter(None, view.curves(folded(records))["ranks"]["0"]["rss_bytes"])) == 4000
+    assert max(filter(None, curves(folded(records))["ranks"]["0"]["rss_bytes"])) == 4000
 
 
 def test_a_gpu_is_shown_where_there_is_one() -> None:
@@ -134,7 +135,7 @@ def test_a_gpu_is_shown_where_there_is_one() -> None:
         *(events.Memory(100.0 + i, 0, 1, 0.1, 70 * i, 0.25) for i in range(1, 5)),
         *(events.Memory(100.0 + i, 1, 1, 0.1) for i in range(1, 5)),
     ]
-    lines = view.curves(folded(records))["ranks"]
+    lines = curves(folded(records))["ranks"]
     assert set(filter(None, lines["0"]["gpu"])) == {0.25}
     assert max(filter(None, lines["0"]["device_bytes"])) == 280
     assert not any(lines["1"]["gpu"] + lines["1"]["device_bytes"])
@@ -155,21 +156,20 @@ def test_a_loss_that_is_not_finite_is_a_gap() -> None:
 def test_nothing_is_lost_when_stretches_grow(reports: list[tuple[int, float, float, int]]) -> None:
     series, total = Series(), 0
     for rank, start, seconds, samples in reports:
-        series = spread(series, rank, start, start + seconds, TimeBin(seconds, 1, samples))
+        series.add(rank, start, start + seconds, TimeBin(seconds, 1, samples))
         total += samples
-    for now in (series, halved(series)):
-        assert now.length <= now.limit
-        cells = [cell for column in now.ranks.values() for cell in column]
+    for _ in range(2):
+        assert series.length <= series.limit
+        cells = [cell for column in series.ranks.values() for cell in column]
         assert sum(cell.samples for cell in cells) == pytest.approx(total)
         assert sum(cell.steps for cell in cells) == pytest.approx(len(reports))
+        series.halve()
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.tuples(st.one_of(*map(st.builds, SHOWN)), st.floats()), max_size=12), st.integers(0, 5))
-def test_no_record_can_break_it(stream: list[tuple[Record, float]], size: int) -> None:
-    state = DashboardState()
-    for record, at in stream:
-        state = fold(state, record, at)
+@given(st.lists(st.one_of(*map(st.builds, SHOWN)), max_size=12), st.integers(0, 5))
+def test_no_record_can_break_it(stream: list[Record], size: int) -> None:
+    state = folded(stream)
     for status in (RUNNING, "left"):
         one = RunCard("a/b/c", status, {"world_size": size, "train": {"epochs": 2}})
         json.dumps([view.row(one, state), view.live(one, state), view.about(one)], allow_nan=False)
@@ -184,10 +184,11 @@ def test_what_is_kept_is_bounded() -> None:
     state = folded([closed(100.0 + i, i, (1, 1), (0.1, 0.1), 0.01, (0.1, math.nan)) for i in range(5 * POINTS)])
     assert len(state.closed) <= POINTS
     assert (state.rounds, state.closed[-1].round, state.closed[0].round) == (5 * POINTS, 5 * POINTS - 1, 0)
-    assert thinned(tuple(range(POINTS))) == tuple(range(POINTS))
+    few = folded([closed(100.0 + i, i, (1, 1), (0.1, 0.1), 0.01, (0.1, math.nan)) for i in range(POINTS)])
+    assert [point.round for point in few.closed] == list(range(POINTS))
 
 
 def test_a_configuration_is_shown_as_it_could_be_said() -> None:
     config = {"a": 1, "b": {"c": [1.0, 0.5], "d": None, "e": True, "f": {}}, "g": "x"}
     said = [("a", "1"), ("b.c", "[1.0, 0.5]"), ("b.d", "null"), ("b.e", "true"), ("b.f", "{}"), ("g", "x")]
-    assert view.flat(config) == said
+    assert flat(config) == said

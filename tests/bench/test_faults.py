@@ -20,12 +20,12 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, json_schema
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace, write_timeline
-from bench.timeline.trace import violations
 from bench.validate import validate
 from ddp.core import commands, events
 from ddp.core.faults import parse
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec, write_run
+from tests.bench.trace_rules import body_of, violations
 
 SPEC = make_spec("nccl_cadence", 3, faults=(parse("1@40:crash"),), epochs=6)
 
@@ -167,9 +167,9 @@ def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsy
 
 def test_the_traceback_of_an_error_that_ends_the_run_later_is_in_the_log_once() -> None:
     log, seen, trace = io.StringIO(), io.StringIO(), "Traceback: where"
-    with Monitor(SPEC, Console(file=io.StringIO()), log, LAUNCHED) as monitor:
+    with Monitor(SPEC, Console(file=io.StringIO()), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", f"{trace}\n"), "ValueError: no"):
-            monitor.update(record, getattr(record, "at", 105.0))
+            monitor.update(record)
         monitor.say(trace, on=Console(file=seen))
     assert log.getvalue().count(trace) == seen.getvalue().count(trace) == 1
 
@@ -181,7 +181,7 @@ def test_the_command_brings_the_faults_back(tmp_path: Path) -> None:
 
 def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
     records = bereft()
-    trace = make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED))
     marks = [event["name"] for event in trace["traceEvents"] if event["ph"] == "i"]
     assert "Drop: silent for 2.1 s" in marks
     assert "went on without rank 1" in marks
@@ -192,9 +192,9 @@ def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
 
 def test_a_person_is_told_at_once_and_the_log_holds_the_traceback() -> None:
     seen, log = io.StringIO(), io.StringIO()
-    with Monitor(SPEC, Console(file=seen), log, LAUNCHED) as monitor:
+    with Monitor(SPEC, Console(file=seen), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", "Traceback: where"), "ValueError: no"):
-            monitor.update(record, getattr(record, "at", 105.0))
+            monitor.update(record)
     assert "s after launch: ValueError: no; going on with ranks 0, 2" in seen.getvalue()
     assert "Traceback: where" in log.getvalue()
     assert "Traceback: where" not in seen.getvalue()

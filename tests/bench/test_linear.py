@@ -3,7 +3,7 @@ epochs and rounds are twice the work. Counted, not timed: `benchmarks/test_linea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bench.dashboard.state import POINTS, DashboardState, fold
 from bench.dashboard.view import row
 from bench.results.analysis.stream import sort
+from bench.results.live.history import POINTS
 from bench.runner.resume import _Counting
 from bench.timeline import write_timeline
 from bench.validate.checks import evaluation
@@ -21,11 +21,11 @@ from bench.validate.records import Records
 from ddp.core import events
 from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
 from ddp.core.ledger import Ledger
-from ddp.core.summary import TrainingClock, scalars_by_rank
+from ddp.core.summary import EpochFold
+from ddp.core.training_clock import TrainingClock
 from ddp.process.codec import Record
-from ddp.trainer.epochs import EpochBook
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
-from tests.bench.test_dashboard_fold import about
+from tests.bench.test_dashboard_fold import about, folded
 
 MOST = 18
 """Looks at a record by the analysis."""
@@ -39,6 +39,18 @@ class Reads:
     """How often something of a record was looked at."""
 
     count = 0
+
+
+class Stop(tuple[float, float]):
+    """An evaluation on the training clock, whose looks count."""
+
+    def __getitem__(self, place: Any) -> Any:
+        Reads.count += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Iterator[float]:
+        Reads.count += 1
+        return super().__iter__()
 
 
 @cache
@@ -112,8 +124,9 @@ def test_clock() -> None:
     def run(epochs: int) -> int:
         spec, records = made("nccl_cadence", epochs)
         held = sort(records, LAUNCHED).evaluated
-        clock = TrainingClock(LAUNCHED, spec.world_size, held)
         times = [object.__getattribute__(event, "at") for event in held]
+
+        clock = TrainingClock(LAUNCHED, spec.world_size, [Stop((event.at, event.seconds)) for event in held])
         return reads(lambda: [clock.at(time) for time in times])
 
     assert linear(run(20), run(GROWTH * 20))
@@ -121,18 +134,15 @@ def test_clock() -> None:
 
 @pytest.mark.parametrize("time", [-1.0, 0.0, 0.5, 1.0, 2.5, 3.0, 3.2, 4.0, 5.0, 9.0])
 def test_clock_is_the_wall_less_the_evaluation(time: float) -> None:
-    held = [
-        events.Evaluated(at, rank, 0, 1, 0.0, 0.0, seconds)
-        for rank, at, seconds in ((0, 3.0, 2.0), (1, 3.5, 0.5), (0, 4.0, 0.25), (1, 5.0, 0.0))
-    ]
-    stopped = sum(min(max(time - (e.at - e.seconds), 0.0), e.seconds) for e in held)
+    held = [(3.0, 2.0), (3.5, 0.5), (4.0, 0.25), (5.0, 0.0)]
+    stopped = sum(min(max(time - (end - seconds), 0.0), seconds) for end, seconds in held)
     assert TrainingClock(0.5, 2, held).at(time) == pytest.approx(max(time - 0.5 - stopped / 2, 0.0))
 
 
 def test_epochs_of_a_trainer() -> None:
     def run(epochs: int) -> int:
-        spec, records = made("nccl_cadence", epochs)
-        book = EpochBook(("cpu",) * spec.world_size, epochs)
+        _, records = made("nccl_cadence", epochs)
+        book = EpochFold(epochs)
         told: list[Any] = []
         for record in records:
             if isinstance(record, events.Evaluated) and record.rank == 0:
@@ -150,20 +160,22 @@ def test_what_ranks_recorded_is_added_up_in_one_pass() -> None:
         trained = [
             _counting(events.Progress)(0.0, n % ranks, 0, 1, 1, 0.1, 1.0, 0.1, (("a", 1.0, 1),)) for n in range(160)
         ]
-        return reads(lambda: scalars_by_rank(trained, ranks))
+        fold = EpochFold()
+        return reads(lambda: [*map(fold.add, trained), fold.current()])
 
     assert run(2) == run(16) > 0
 
 
 def test_state_of_the_page_is_bounded() -> None:
     """An epoch, too, is a point that can be thinned out; that it was there is still counted."""
-    state, epochs = DashboardState(), 2 * POINTS + 50
+    records, epochs = list[Record](), 2 * POINTS + 50
     for number in range(epochs):
         at = 1.0 + number
-        state = fold(state, events.Progress(at, 0, number, 1, 10, 0.1, 5.0, 0.1), at)
-        state = fold(state, events.Evaluated(at + 0.5, 0, number, 10, 1.0, 5.0, 0.1), at + 0.5)
+        records.append(events.Progress(at, 0, number, 1, 10, 0.1, 5.0, 0.1))
+        records.append(events.Evaluated(at + 0.5, 0, number, 10, 1.0, 5.0, 0.1))
+    state = folded(records)
     assert len(state.epochs) <= POINTS
-    assert (min(state.epochs), max(state.epochs)) == (0, epochs - 1)
+    assert (state.epochs[0].epoch, state.epochs[-1].epoch) == (0, epochs - 1)
     assert row(about(), state)["epoch"] == epochs
 
 

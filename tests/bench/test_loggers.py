@@ -189,7 +189,7 @@ def test_a_logger_that_dies_or_hangs_is_not_waited_for(
     if how == "hang":
         monkeypatch.setattr(beside, "ENDING_S", 0.5)
     with beside.LoggerProcesses(
-        ("mlflow",), tmp_path / "making", tmp_path, RunInfo("m", "solo", "r", "h", 1, "accuracy", 0.0)
+        ("mlflow",), tmp_path / "making", tmp_path, RunInfo("m", "solo", "r", "h", 1, "accuracy")
     ) as it:
         process = it._processes["mlflow"]
         (note,) = it.end(folder)

@@ -15,15 +15,16 @@ from bench import loggers
 from bench.loggers.follow import RunFollower
 from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
-from ddp.core.events import Evaluated
+from bench.results.runfolder import CONFIG, EVENTS, METRICS
+from bench.results.writer import RunWriter
+from ddp.core.events import Evaluated, Launched
 from ddp.process.codec import Record
 from tests.bench.dashboards import until
 from tests.bench.streams import LAUNCHED, lines, make_metrics, make_records, make_spec
 from tests.bench.test_loggers import scalars_in
 
 SPEC = make_spec()
-SAID = RunInfo(SPEC.model, SPEC.mode, SPEC.run_id, SPEC.config_hash, SPEC.world_size, "accuracy", LAUNCHED)
+SAID = RunInfo(SPEC.model, SPEC.mode, SPEC.run_id, SPEC.config_hash, SPEC.world_size, "accuracy")
 
 
 class Making:
@@ -33,7 +34,7 @@ class Making:
         self.writer = RunWriter(output, SPEC.model, SPEC.mode, SPEC.run_id)
         self.folder = self.writer.path
         (self.folder / CONFIG).write_text("{}")
-        self.records = make_records(SPEC)
+        self.records = [Launched(LAUNCHED), *make_records(SPEC)]
         self.written = list(lines(self.records))
         self.epoch = 0
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-import models
+from bench import models
+from bench.models.data import data_set
 from bench.results.modelgraph import follow
-from models.data import data_set
 
 
 class Residual(nn.Module):

@@ -17,18 +17,21 @@ from bench.command.summary import CellOutcome, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
-from bench.dashboard.state import DashboardState, fold
 from bench.loggers.recorded import recorded, schedule
 from bench.report import write_report
 from bench.results.analysis.stream import sort
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, RunWriter
+from bench.results.live.history import RunHistory
+from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
+from bench.results.writer import RunWriter
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace
 from ddp.core import commands, events
 from ddp.process.codec import Record, encode
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
+from tests.bench.test_dashboard_fold import folded
 from tests.bench.test_faults import SPEC, bereft
+from tests.bench.trace_rules import body_of
 
 STARTUP_S = 6.6
 """What tells one zero from another: so much later come the first records of the ranks."""
@@ -65,11 +68,9 @@ def terminal(records: list[Record], metrics: Metrics) -> str:
     """What is said of the loss while the run lasts, and at its end."""
     out = io.StringIO()
     console = Console(file=out, width=400)
-    with Monitor(SPEC, console, io.StringIO(), LAUNCHED) as monitor:
-        at = LAUNCHED
+    with Monitor(SPEC, console, io.StringIO()) as monitor:
         for record in records:
-            at = getattr(record, "at", at)
-            monitor.update(record, at)
+            monitor.update(record)
     show_run(console, CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
     return out.getvalue()
 
@@ -97,7 +98,7 @@ def test_a_lost_rank_is_at_one_time_wherever_it_is_shown(raised: bool, tmp_path:
     (row,) = re.findall(r"\| *1 *\| *([\d.]+) *\|", section)
     assert row == f"{fault.seconds:.1f}"
     assert f"without rank 1 since {fault.seconds:.1f} s after launch" in "\n".join(metrics.warnings)
-    trace = make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED))
     marks = [e["ts"] / 1e6 for e in trace["traceEvents"] if e["name"] == "went on without rank 1"]
     assert marks == [pytest.approx(fault.seconds)]
 
@@ -115,7 +116,7 @@ def test_schedule_and_curves_count_from_the_launch(tmp_path: Path) -> None:
     assert [c["seconds"] for c in live["controller"]["closed"]] == [
         view.short(w.seconds) for w in metrics.elche.windows
     ]
-    assert min(scalar.seconds for scalar in schedule(metrics.elche.plans)) > STARTUP_S
+    assert min(each.seconds for plan in metrics.elche.plans for each in schedule(plan, 0)) > STARTUP_S
     (writer.path / METRICS).write_text(metrics.model_dump_json())
     curve = [s for s in recorded(writer.commit("ok")).scalars if s.name == "rank0/samples_per_s"]
     assert min(scalar.seconds for scalar in curve) > STARTUP_S
@@ -142,40 +143,31 @@ def test_a_run_that_was_gone_on_with_keeps_its_zero() -> None:
     assert min(plan.seconds for plan in metrics.elche.plans) > whole_run
     trace = make_trace(stream, spec, launched)
     assert min(span[0] for spans in trace.lanes().values() for span in spans) == pytest.approx(whole_run * 1e9)
-    state = DashboardState()
-    at = LAUNCHED
-    for record in records:
-        at = getattr(record, "at", at)
-        state = fold(state, record, at)
-    assert state.since(at) == pytest.approx(at - LAUNCHED)
+    state = folded(records)
+    at = state.run.now
+    assert state.run.since(at) == pytest.approx(at - LAUNCHED)
     live = view.live(RunCard("x", RUNNING, {"world_size": 2}), state)
     assert [row["seconds"] for row in live["faults"]] == [view.short(whole_run + 1.5)]
     assert view.row(RunCard("x", RUNNING, {"world_size": 2}), state)["seconds"] == view.short(at - launched)
 
 
 def test_a_rank_that_was_lost_is_heard_again_when_the_run_is_gone_on_with() -> None:
-    state = DashboardState()
-    for record in (events.Ready(1.0, 1, 100, 5, "d", "cpu", "none"), commands.Drop(1, "silent")):
-        state = fold(state, record, 1.0)
-    assert state.ranks[1].lost == 1.0
-    state = fold(state, events.Resumed(2.0, 0, 1, 50, "runs/x"), 2.0)
-    state = fold(state, events.Progress(3.0, 1, 0, 1, 10, 0.1, 5.0, 0.1), 3.0)
-    assert (state.ranks[1].lost, state.ranks[1].samples) == (None, 10)
+    lost = [events.Ready(1.0, 1, 100, 5, "d", "cpu", "none"), commands.Drop(1, "silent")]
+    assert folded(lost).run.ranks[1].lost == 1.0
+    again = [events.Resumed(2.0, 0, 1, 50, "runs/x"), events.Progress(3.0, 1, 0, 1, 10, 0.1, 5.0, 0.1)]
+    rank = folded([*lost, *again]).run.ranks[1]
+    assert (rank.lost, rank.samples) == (None, 10)
 
 
-def unequal(until: float) -> DashboardState:
+def unequal(until: float) -> RunHistory:
     """Rank 0 trains 300 samples a second and says so every 0.3 s, rank 1 trains 100 and says so every 1.1 s."""
     told: list[events.Progress] = []
     for rank, every, rate in ((0, 0.3, 300), (1, 1.1, 100)):
         for n in range(1, int((until - 5.0) / every) + 1):
             at = 5.0 + n * every
             told.append(events.Progress(at, rank, 0, 1, round(rate * every), 0.9 * every, 5.0, 0.1))
-    state = fold(DashboardState(), events.Launched(0.0), 0.0)
-    for rank in (0, 1):
-        state = fold(state, events.Ready(5.0, rank, 10**6, 5, "d", "cpu", "none"), 5.0)
-    for record in sorted(told, key=lambda record: record.at):
-        state = fold(state, record, record.at)
-    return state
+    ready = [events.Ready(5.0, rank, 10**6, 5, "d", "cpu", "none") for rank in (0, 1)]
+    return folded([events.Launched(0.0), *ready, *sorted(told, key=lambda record: record.at)])
 
 
 @pytest.mark.parametrize("until", [6.2, 7.0, 9.9, 30.0, 200.0, 1000.0])

@@ -10,12 +10,12 @@ from omegaconf import DictConfig
 
 from bench.base import environment
 from bench.command.compose import compose
+from bench.models import load
+from bench.models.data import DATA
 from bench.runner.config import typed
 from bench.runner.config_checks import Machine
 from bench.runner.plan import plan
 from benchmarks import readme
-from models import load
-from models.data import DATA
 
 TEXT = (readme.ROOT / "README.md").read_text(encoding="utf-8")
 REMEDY = "run on a quiet machine: python -m benchmarks.readme --write"

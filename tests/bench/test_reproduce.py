@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from bench.base.places import CONF
+from bench.models.data import DATA
 from bench.results.rerun_command import command, said
 from bench.results.runfolder import Run
 from bench.runner.config import (
@@ -33,7 +34,6 @@ from bench.runner.plan import plan
 from bench.runner.spec import RunSpec
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
-from models.data import DATA
 from tests.bench.test_plan import SETUP
 
 MODES = {  # name -> (engine, policy, backend)

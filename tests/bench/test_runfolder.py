@@ -7,17 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.base.usage import UsageError, usage
-from bench.results.runfolder import (
-    CONFIG,
-    METRICS,
-    NotInPlace,
-    RunWriter,
-    alive,
-    find_runs,
-    finished,
-    read_records,
-    write_text,
-)
+from bench.base.writing import write_text
+from bench.results.runfolder import CONFIG, METRICS, alive, find_runs, finished, read_records
+from bench.results.writer import NotInPlace, RunWriter
 from bench.runner.resume import agree
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 

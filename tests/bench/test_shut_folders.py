@@ -10,7 +10,8 @@ import pytest
 
 import bench as api
 from bench.dashboard.board import LIVE, ROW, whole
-from bench.results.runfolder import RunWriter, Shut, find_runs, finished
+from bench.results.runfolder import Shut, find_runs, finished
+from bench.results.writer import RunWriter
 from bench.validate.library import load
 from tests.bench.conftest import Bench
 from tests.bench.references import baselines

@@ -12,7 +12,7 @@ from bench.command import planning
 from bench.command.compose import compose
 from bench.report.planned import planned
 from bench.results.runfolder import find_runs
-from ddp.engine import ENGINES, facts
+from ddp.engine import ENGINES
 from ddp.process.scratch import OWNER
 from tests.bench.conftest import Bench
 
@@ -110,5 +110,5 @@ def test_the_folder_of_a_sweep_that_is_killed_is_found_by_the_next_one() -> None
 
 
 def test_which_sizes_fit_which_engine() -> None:
-    assert {name for name in ENGINES if not facts(name).fits(2)} == {"solo"}
-    assert all(facts(name).fits(1) for name in ENGINES)
+    assert {name for name, spec in ENGINES.items() if not spec.fits(2)} == {"solo"}
+    assert all(spec.fits(1) for spec in ENGINES.values())

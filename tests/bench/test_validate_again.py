@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from bench.base.exitcodes import Exit
+from bench.base.writing import write_text
 from bench.command import cli
 from bench.command.rerun import told
 from bench.results.replay import Unfit, deviation
-from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records, write_text
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records
 from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
-from ddp.backends.facts import world_of
+from ddp.backends import world_of
 from ddp.core.commands import Abort
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES, Policy

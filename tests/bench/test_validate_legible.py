@@ -120,7 +120,7 @@ DAMAGES: dict[str, tuple[str, Damage, str]] = {
     ),
     "probes of unequal length": (
         "nccl_sync",
-        first("Progress", lambda one: one["probes"][0].update(brought=[])),
+        first("Progress", lambda one: one["probes"][0].update(before=[])),
         "sums of probes of steps have 0, 4 numbers",
     ),
     "immense sums": (

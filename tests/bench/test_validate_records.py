@@ -62,26 +62,26 @@ DEFECTS: dict[str, tuple[str, str, Change]] = {
     "not the mean": (
         "nccl_cadence",
         "average",
-        each(Averaged, lambda e: replace(e, average=e.brought, became=e.brought)),
+        each(Averaged, lambda e: replace(e, average=e.before, after=e.before)),
     ),
     "other weights": ("nccl_cadence", "average", each(Averaged, lambda e: replace(e, samples=e.samples + 40 * e.rank))),
     "old snapshots": (
         "cpu_async",
         "average",
-        each(Snapshot, lambda e: replace(e, brought=model(e.rank, max(e.round - 1, 0)))),
+        each(Snapshot, lambda e: replace(e, before=model(e.rank, max(e.round - 1, 0)))),
     ),
     "buffers left out": (
         "nccl_cadence",
         "average",
-        each(Averaged, lambda e: replace(e, average=(*e.average[:2], *e.brought[2:]))),
+        each(Averaged, lambda e: replace(e, average=(*e.average[:2], *e.before[2:]))),
     ),
-    "thrown away": ("cpu_async", "average", each(Averaged, lambda e: replace(e, brought=(9.0, *e.brought[1:])))),
+    "thrown away": ("cpu_async", "average", each(Averaged, lambda e: replace(e, before=(9.0, *e.before[1:])))),
     "summed": (
         "nccl_sync",
         "average",
         each(
             Progress,
-            lambda e: replace(e, probes=tuple(replace(p, became=(10.01, *p.became[1:])) for p in e.probes)),
+            lambda e: replace(e, probes=tuple(replace(p, after=(10.01, *p.after[1:])) for p in e.probes)),
         ),
     ),
     "no gradients": (
@@ -89,13 +89,13 @@ DEFECTS: dict[str, tuple[str, str, Change]] = {
         "idle",
         each(
             Progress,
-            second(lambda e: replace(e, probes=tuple(replace(p, brought=(0.0,) * 4) for p in e.probes))),
+            second(lambda e: replace(e, probes=tuple(replace(p, before=(0.0,) * 4) for p in e.probes))),
         ),
     ),
     "stands still": (
         "nccl_cadence",
         "idle",
-        each(Averaged, second(lambda e: replace(e, brought=model(1, 0), became=model(1, 0)))),
+        each(Averaged, second(lambda e: replace(e, before=model(1, 0), after=model(1, 0)))),
     ),
     "another rate": ("nccl_cadence", "rate", each(Progress, lambda e: replace(e, lr=2 * e.lr))),
     "other test samples": ("nccl_sync", "evaluation", each(Evaluated, lambda e: replace(e, content=26.0))),

@@ -48,7 +48,7 @@ def told(spec: RunSpec) -> list[Record]:
             if spec.backend == "cpu":
                 laid = model(record.rank, number)
                 found.append(Snapshot(record.at, record.rank, number, record.steps, record.samples, laid))
-            record = replace(record, brought=model(record.rank, number), became=mean(number), average=mean(number))
+            record = replace(record, before=model(record.rank, number), after=mean(number), average=mean(number))
         elif isinstance(record, Evaluated):
             part = replace(record, samples=TEST // spec.world_size, content=50.0 / spec.world_size)
             record = replace(part, model=mean(6 * record.epoch + 5) if spec.policy != "sync" else mean(0))

@@ -19,8 +19,9 @@ from tests.warm import Warm
 ROOT = Path(__file__).resolve().parents[2]
 FAKED = """
 import sys
+from dataclasses import replace
 from ddp.engine import ENGINES
-ENGINES["solo"] = "tests.bench.fake_engine"
+ENGINES["solo"] = replace(ENGINES["solo"], module="tests.bench.fake_engine")
 from bench.__main__ import main
 sys.exit(main())
 """

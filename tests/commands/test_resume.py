@@ -18,7 +18,8 @@ import msgspec
 import pytest
 import torch
 
-from bench.results.runfolder import METRICS, RunWriter, find_runs, read_records
+from bench.results.runfolder import METRICS, find_runs, read_records
+from bench.results.writer import RunWriter
 from bench.runner.resume import earlier, locate
 from ddp.checkpoint.checkpoint import find
 from ddp.core.events import Merged

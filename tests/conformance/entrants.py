@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import models
+from bench import models
+from bench.models.data import DataOptions
+from bench.models.setup import Recipe
 from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
@@ -24,8 +26,6 @@ from ddp.engine.loop import TrainingLoop
 from ddp.process import forkserver
 from ddp.replica.norms import least_samples
 from ddp.replica.task import Job, Task
-from models.data import DataOptions
-from models.setup import Recipe
 from tests.conformance.oracle import Course, Rule
 from tests.runtime import toy
 
@@ -193,8 +193,8 @@ def _follow(entrant: Entrant, course: Course, scratch: Path, rank: int) -> dict[
     fields: dict[str, Any] = {"transport": entrant.transport, "device": "cpu"}
     job = Job(course.task, course.epochs, course.batch, course.seed, size, Sync(), entrant.engine, scratch, **fields)
     loop = TrainingLoop(job, rank, lambda event: None)
-    module = importlib.import_module(entrant.module) if entrant.module else load(entrant.engine)
-    backend, replica = module.Backend(job, rank, loop), loop.replica
+    side: Any = importlib.import_module(entrant.module).Backend if entrant.module else load(entrant.engine)
+    backend, replica = side(job, rank, loop), loop.replica
     backend.join(Join(rank, 0, tuple(range(size)), True, "conformance"))
     replica.in_step = backend.in_step(replica)
     losses, digests = [], []

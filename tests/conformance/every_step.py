@@ -11,4 +11,4 @@ class EveryStep(LocalStep):
 
 
 class Backend(TorchBackend):
-    team = EveryStep
+    step_type = EveryStep

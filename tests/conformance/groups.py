@@ -11,4 +11,4 @@ class Grouped(FullyShardedStep):
 
 
 class Backend(TorchBackend):
-    team = Grouped
+    step_type = Grouped

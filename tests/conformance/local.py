@@ -11,4 +11,4 @@ class EveryThird(LocalStep):
 
 
 class Backend(TorchBackend):
-    team = EveryThird
+    step_type = EveryThird

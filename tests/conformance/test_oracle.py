@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
+from bench import models
 from tests.conformance import entrants
 from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, Trained, cells, course, fingerprint
 from tests.conformance.oracle import Course, Rule, replay

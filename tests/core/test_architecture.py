@@ -14,14 +14,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
 LONGER = {
-    "bench/results/runfolder.py": 343,
-    "bench/runner/machines.py": 358,
-    "bench/runner/run.py": 307,
     "ddp/core/coordinator.py": 303,
     "ddp/core/events.py": 348,
     "ddp/core/rounds.py": 310,
     "ddp/parallel/group.py": 311,
-    "ddp/engine/loop.py": 316,
     "ddp/trainer/trainer.py": 311,
 }
 """Files that are still over it, and the most lines that each may have: it may shrink, and then this does."""
@@ -37,7 +33,8 @@ def modules() -> dict[str, ast.Module]:
 
 
 def _dotted(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"bench.{name}" if file.is_relative_to(ROOT / "models") else name
 
 
 def imports(tree: ast.Module) -> set[str]:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-import models
+from bench import models
+from bench.models.data import DataOptions, data_set
 from ddp.replica.task import Task
-from models.data import DataOptions, data_set
 
 DIGITS, MNIST = data_set("digits"), data_set("mnist")
 CIFAR = replace(MNIST, shape=(3, 32, 32))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from bench.models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
+from bench.models.data.images import Pixels, images_source
 from ddp.data import TensorSource
-from models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
-from models.data.images import Pixels, images_source
 from tests.models.data_files import write_cifar, write_images, write_mnist
 
 PLAYS = "".join(shakespeare.VOCABULARY) * 40
@@ -74,7 +74,7 @@ def test_every_data_set_holds_what_it_says(name: str, folder: Path, monkeypatch:
 
 
 def test_naming_data_sets_imports_no_torch() -> None:
-    code = "import sys; from models.data import DATA, check, title; print('torch' in sys.modules)"
+    code = "import sys; from bench.models.data import DATA, check, title; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.data import cifar10, download, fashion_mnist, mnist, prepare
-from models.data.download import Remote, fetch, one_at_a_time
-from models.data.meter import ProgressMeter
+from bench.models.data import cifar10, download, fashion_mnist, mnist, prepare
+from bench.models.data.download import ProgressMeter, Remote, fetch, one_at_a_time
 from tests.models.data_files import pack, write_cifar, write_mnist
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -159,7 +158,7 @@ def test_a_silent_server_is_given_up(site: Site, tmp_path: Path, monkeypatch: py
 FETCH = """
 import sys
 from pathlib import Path
-from models.data.download import Remote, fetch, one_at_a_time
+from bench.models.data.download import Remote, fetch, one_at_a_time
 home = Path(sys.argv[1])
 with one_at_a_time(home, "it"):
     fetch(Remote("it.bin", (sys.argv[2],), sys.argv[3]), home)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.data import data_set, mnist, prepare
+from bench.models.data import data_set, mnist, prepare
 from tests.models.data_files import cifar_batch, write_cifar, write_idx, write_mnist
 
 

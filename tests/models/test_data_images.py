@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from models.data import DataOptions, data_set, decode, image_folder, kept, prepare
+from bench.models.data import DataOptions, data_set, decode, image_folder, kept, prepare
 from tests.models.data_files import picture, write_images
 
 Folders = tuple[Path, Path]
@@ -24,7 +24,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """(images, data folder); the temporary folder is one of the test's own."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr("models.data.images.AT_ONCE", 0)
+    monkeypatch.setattr("bench.models.data.images.AT_ONCE", 0)
     write_images(tmp_path / "images")
     return tmp_path / "images", tmp_path / "data"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.data import DataOptions, data_set, prepare, shakespeare
-from models.data.pydoc import VOCABULARY, text
-from models.data.text import encode, pieces
+from bench.models.data import DataOptions, data_set, prepare, shakespeare
+from bench.models.data.pydoc import VOCABULARY, text
+from bench.models.data.text import encode, pieces
 
 
 def parts(name: str, folder: Path, **settings: object) -> list[torch.Tensor]:

@@ -14,12 +14,12 @@ import torch
 from torchvision import datasets
 from torchvision.transforms.v2 import functional
 
+from bench.models.data import DataOptions, cifar10, cifar100, data_set, fashion_mnist, image_folder, mnist, prepare
+from bench.models.data.cifar import CifarFiles
+from bench.models.data.idx import IdxFiles
 from ddp.data import TensorSource
 from ddp.data.augment import crop_and_flip
 from ddp.data.draws import Draws
-from models.data import DataOptions, cifar10, cifar100, data_set, fashion_mnist, image_folder, mnist, prepare
-from models.data.cifar import CifarFiles
-from models.data.idx import IdxFiles
 from tests.models.data_files import picture, write_cifar, write_images, write_mnist
 
 IDX = [(mnist.FILES, datasets.MNIST), (fashion_mnist.FILES, datasets.FashionMNIST)]
@@ -29,7 +29,7 @@ CIFAR = [(cifar10.FILES, datasets.CIFAR10), (cifar100.FILES, datasets.CIFAR100)]
 @pytest.fixture(autouse=True)
 def as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Images stay the bytes that they were in their files."""
-    monkeypatch.setattr("models.data.images.AT_ONCE", 0)
+    monkeypatch.setattr("bench.models.data.images.AT_ONCE", 0)
 
 
 def content(sources: Sequence[TensorSource]) -> list[list[Any]]:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-import models
+from bench import models
+from bench.models.data import data_set
+from bench.models.data.options import PLAIN
+from bench.models.parts import SCHEDULES
 from ddp.data.draws import Draws
-from models.data import data_set
-from models.data.options import PLAIN
-from models.parts import SCHEDULES
 from tests.models.measured import quick, size
 
 EXPECTED = {"conv_ae": 0.3760**2}

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from models import char_rnn, conv_ae, gpt_nano, vit
-from models.data import data_set
-from models.lenet import build as build_lenet
-from models.mlp import build as build_mlp
+from bench.models import char_rnn, conv_ae, gpt_nano, vit
+from bench.models.data import data_set
+from bench.models.lenet import build as build_lenet
+from bench.models.mlp import build as build_mlp
 from tests.models.measured import CIFAR, MNIST, quick, shapes_of, size
 
 

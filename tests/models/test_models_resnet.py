@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import models
-from models import resnet, resnet34, resnet_graph
-from models.data import DataSet
+from bench import models
+from bench.models import resnet, resnet34, resnet_graph
+from bench.models.data import DataSet
 from tests.models.measured import CIFAR, DIGITS, MNIST, shapes_of, size
 
 

@@ -1,4 +1,4 @@
-"""The example of the README, a user's own data and model, works as printed."""
+"""The example of docs/how-to/own-model-and-data.md works as printed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch.utils.data import StackDataset, TensorDataset
 
-import models
+from bench import models
+from bench.models.data import DATA, DataSet, Entry, data_set, prepare
+from bench.models.parts import accuracy, cross_entropy, task_on
+from bench.models.setup import Recipe
 from ddp.data import TensorSource
 from ddp.registered import Unusable
 from ddp.replica.task import Task
-from models.data import DATA, DataSet, Entry, data_set, prepare
-from models.parts import accuracy, cross_entropy, task_on
-from models.setup import Recipe
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs/how-to/own-model-and-data.md").read_text()
 
 
 def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,17 +80,18 @@ def test_what_is_no_pair_of_data_sets_is_said_with_its_name() -> None:
 
 
 RAISES = "raise RuntimeError('no way')"
+SETTING = "from bench.models.setup import Setup\nSETUP = Setup"
 BROKEN = {  # code of a model file -> what is said of it
     f"\n{RAISES}": "own_broken.py:2: RuntimeError: no way",
     "import sys\nsys.exit()": "own_broken.py:2: SystemExit: no reason given",
     "\n\ndef build(:": "own_broken.py:3: SyntaxError: invalid syntax",
     "import flaxx": "own_broken.py:1: ModuleNotFoundError: No module named 'flaxx'",
-    "from models.parts import classify": "own_broken.py:1: ImportError: cannot import name 'classify'",
+    "from bench.models.parts import classify": "own_broken.py:1: ImportError: cannot import name 'classify'",
     "x = 1": "own_broken.py has no SETUP, which must be a Setup",
     "SETUP = {}": "own_broken.py: SETUP must be a Setup, and is a dict",
-    "from models.setup import Setup\nSETUP = Setup('a', 'b')": "own_broken.py:2: TypeError: Setup.__init__() missing",
-    "from models.setup import Setup\nSETUP = Setup(*'abcd', True, {'quick': 1}, print)": "recipes must be a dict of name",
-    "from models.setup import Setup\nSETUP = Setup(*'abcd', True, {}, None)": "own_broken.py:2: TypeError: task must be",
+    f"{SETTING}('a', 'b')": "own_broken.py:2: TypeError: Setup.__init__() missing",
+    SETTING + "(*'abcd', True, {'quick': 1}, print)": "recipes must be a dict of name",
+    SETTING + "(*'abcd', True, {}, None)": "own_broken.py:2: TypeError: task must be",
 }
 
 
@@ -112,7 +113,7 @@ def test_what_is_wrong_with_a_users_own_model_is_one_line(
     monkeypatch.delitem(sys.modules, "own_broken", raising=False)
 
 
-@pytest.mark.parametrize("module", ["own_nowhere", "models.nowhere", "nowhere.at.all"])
+@pytest.mark.parametrize("module", ["own_nowhere", "bench.models.nowhere", "nowhere.at.all"])
 def test_a_model_whose_file_is_not_there(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(models.MODELS, "own", module)
     with pytest.raises(
@@ -123,7 +124,7 @@ def test_a_model_whose_file_is_not_there(module: str, monkeypatch: pytest.Monkey
 
 def test_a_mistake_in_a_users_own_data_set_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "from models.data.dataset import Origin\n\n\ndef describe(folder, options):\n    return {}['x']\n\n\n"
+        "from bench.models.data.dataset import Origin\n\n\ndef describe(folder, options):\n    return {}['x']\n\n\n"
         "ORIGIN = Origin(describe, describe)\n"
     )
     (tmp_path / "own_bad_data.py").write_text(code)

@@ -35,7 +35,7 @@ class Actor:
 
     def __init__(self, job: Job, rank: int, act: Act) -> None:
         self.loop, self.rank, self.act = TrainingLoop(job, rank, lambda event: None), rank, act
-        self.backend = load(job.backend).Backend(job, rank, self.loop)
+        self.backend = load(job.backend)(job, rank, self.loop)
 
     def train(self, index: int) -> int:
         samples = self.act(self.rank, self.loop, index)

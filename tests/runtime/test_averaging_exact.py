@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddp.backends import BACKENDS, allreduce
+from ddp.backends import allreduce, paired_backends
 from ddp.backends.base import load
 from ddp.comm.transports.base import ExchangeBroken
 from ddp.core.averaging import WIRES, Averaging
@@ -32,7 +32,7 @@ from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, 
 from tests.runtime.test_averaging import quadratic
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_outer_sgd_of_rate_1_is_plain_averaging(tmp_path: Path, backend: str) -> None:
     """Bit for bit, after several rounds."""
     ends = []
@@ -60,7 +60,7 @@ def test_a_narrow_wire_is_off_by_its_rounding_of_the_differences(tmp_path: Path,
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_averaging_right_after_an_average_changes_nothing(tmp_path: Path, backend: str, gamma: float) -> None:
     """Law 3 for every weighting: replicas that are one, as after a synchronous step, stay so bit for bit."""
     task = partial(toy.task, norm=True)
@@ -78,7 +78,7 @@ def once(samples: tuple[int, ...], rank: int, loop: TrainingLoop, index: int) ->
 def exchanged(job: Job, rank: int) -> None:
     """A synchronous step with its exchange of gradients, then an average."""
     loop = TrainingLoop(job, rank, lambda event: None)
-    backend = load(job.backend).Backend(job, rank, loop)
+    backend = load(job.backend)(job, rank, loop)
     backend.join(Join(rank, 0, (0, 1), False, ""))
     loop.replica.in_step = backend.in_step(loop.replica)
     batch = (Batch(0, 0, 8, 13), Batch(0, 8, 13, 13))[rank]
@@ -114,10 +114,10 @@ def missed(job: Job, rank: int) -> None:
         except ExchangeBroken:
             assert rank == 1
     if rank == 0:
-        backend.share(1)
-    backend._collectives.all_reduce([torch.zeros(1)])  # it lies there
+        backend.send_state(1)
+    backend.collectives.all_reduce([torch.zeros(1)])  # it lies there
     if rank == 1:
-        backend.adopt(1)
+        backend.load_state(1)
     torch.save([actor.see(None)["mean"], *backend.kept()], job.scratch / f"missed-{rank}.pt")
     backend.close()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.events import Averaged, Evaluated
 from ddp.core.policies import POLICIES
@@ -20,7 +20,7 @@ from tests.runtime.scripted_ranks import PLAIN_OUTER
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 EVERYTHING = Averaging(gamma=0.5, elastic=0.5, outer="momentum", outer_momentum=0.3, optimizer_state=True)
 
 
@@ -33,7 +33,7 @@ def shrinking() -> Task:
     return replace(toy.task(samples=192), loss=shrink)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_outer_sgd_of_rate_1_leaves_a_whole_run_as_it_is(play: Play, backend: str) -> None:
     """The same bits at the end, by all ranks."""
     policy, options = "cadence", {"anchor": 4, "max_anchor": 4, "max_batch_diff": 0}
@@ -45,7 +45,7 @@ def test_outer_sgd_of_rate_1_leaves_a_whole_run_as_it_is(play: Play, backend: st
     assert len(runs[0].digests) == 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_cadence_of_one_step_by_plain_sgd_is_nccl_sync(play: Play, backend: str) -> None:
     task = partial(toy.task, samples=16 * 12)
     sync = play("sync", "nccl", task)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
@@ -65,7 +65,7 @@ def test_synchronous_modes_go_on_bit_for_bit(play, tmp_path, policy, backend, si
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once(play, tmp_path, policy, backend):
     whole = play(
         policy,
@@ -98,7 +98,7 @@ def test_what_is_in_the_model_and_what_is_trained_after_it_make_every_epoch_once
     ],
     ids=str,
 )
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_what_averaging_keeps_from_round_to_round_is_kept(play, tmp_path, backend, settings):
     # With windows of fixed counts and a constant rate, nothing depends on who is faster.
     whole = play(

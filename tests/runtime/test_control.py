@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from ddp import WorkerHandle, record_scalar
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.policies import POLICIES
-from ddp.core.summary import scalar_means, scalars_by_rank
+from ddp.core.summary import EpochFold
 from ddp.data.order import order
 from ddp.engine import loop
 from ddp.process import meter, slowdown
@@ -28,7 +28,7 @@ from tests.runtime.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
 def by_hand(initial: dict[str, torch.Tensor], samples: int, size: int, limit: float) -> dict[str, torch.Tensor]:
@@ -123,7 +123,11 @@ def test_scalars_of_unequal_ranks_weigh_by_call(play: Play, policy: str, backend
     played = play(policy, backend, controlled.recording, speeds=speeds, world_size=world_size, batch_size=8)
     for epoch in range(2):
         trained = [event for event in played.of(Progress) if event.epoch == epoch]
-        means, ranks = scalar_means(trained), scalars_by_rank(trained, world_size)
+        fold = EpochFold()
+        for event in trained:
+            fold.add(event)
+        (figures,) = fold.current()
+        means, ranks = figures.scalars, figures.rank_scalars
         steps = [sum(e.steps for e in trained if e.rank == rank) for rank in range(world_size)]
         samples = [sum(e.samples for e in trained if e.rank == rank) for rank in range(world_size)]
         assert means["size"] == pytest.approx(toy.SAMPLES / sum(steps))

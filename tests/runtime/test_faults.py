@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp.backends import BACKENDS, snapshot
+from ddp.backends import paired_backends, snapshot
 from ddp.core.commands import Drop
 from ddp.core.errors import Diverged, Exhausted, ProtocolError, RankFailed, RankLost, ReduceFailed
 from ddp.core.events import Evaluated, Finished, Lost, Merged, Progress, Ready, Tick
@@ -27,7 +27,7 @@ from ddp.replica.task import Job
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)
@@ -52,7 +52,7 @@ def test_a_killed_rank_is_named(play: Play, tmp_path: Path, policy: str, backend
         play(policy, backend, partial(toy.troubled, "kill", tmp_path), tolerate_loss=False)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", paired_backends())
 def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, backend: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: silent for 2\.\d s"):
         play("cadence", backend, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0, tolerate_loss=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from ddp.replica.task import Job, Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
-SYNCHRONOUS = {"nccl": "elche", "cpu": "elche", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3"}
+SYNCHRONOUS = ("nccl", "cpu", "zero1", "zero2", "zero3")
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +47,9 @@ def dropping() -> Task:
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_the_bits_are_those_of_processes(play: Play, monkeypatch: pytest.MonkeyPatch, name: str, size: int) -> None:
     """Whoever runs when: sums are in the order of ranks, and each rank has its own random numbers."""
-    where = importlib.import_module(f"ddp.{'engine' if name in ('nccl', 'cpu') else 'backends'}.{SYNCHRONOUS[name]}")
-    fields: dict[str, Any] = {"engine": where, "world_size": size}
-    apart = play("sync", name, dropping, **fields)
+    apart = play("sync", name, dropping, world_size=size)
     monkeypatch.setattr("ddp.engine.elche.RankProcesses", InProcessRanks)
-    assert play("sync", name, dropping, **fields).digests == apart.digests
+    assert play("sync", name, dropping, world_size=size).digests == apart.digests
     assert len(apart.digests) == 1
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 
 import pytest
 from torch import nn
 
-from ddp.backends import BACKENDS
+from ddp.backends import BACKENDS, paired_backends
 from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed
 from ddp.core.events import Merged, Progress, Ready
 from ddp.core.policies import POLICIES
 from ddp.core.spans import measure
-from ddp.engine import ENGINES, elche, facts, solo
+from ddp.engine import elche, solo
 from ddp.graph import engine as graph
 from ddp.replica.norms import least_samples
 from tests.runtime import toy
@@ -22,9 +21,8 @@ from tests.runtime.conftest import Play
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
-TOGETHER = [name for name in ENGINES if name.startswith("zero") or facts(name).peer]
-CELLS = [(f"{policy}-{backend}", policy, backend, elche) for policy in POLICIES for backend in BACKENDS]
-CELLS += [(name, "sync", "nccl", importlib.import_module(ENGINES[name])) for name in TOGETHER]
+CELLS = [(f"{policy}-{backend}", policy, backend, elche) for policy in POLICIES for backend in paired_backends()]
+CELLS += [(name, "sync", name, elche) for name in BACKENDS if name not in paired_backends()]
 CELLS += [("graph", "sync", "nccl", graph)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from contextlib import suppress
@@ -15,19 +14,18 @@ import torch
 from torch import nn
 
 from bench.runner.config import Choice, ClusterConfig
+from ddp.backends import BACKENDS
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
-from ddp.engine import ENGINES, facts
 from ddp.replica.task import Task, Tensors
 from tests.bench.test_plan import planned
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
-PEERS = [name for name in ENGINES if facts(name).peer]
-MODULES = {name: importlib.import_module(ENGINES[name]) for name in PEERS}
+PEERS = [name for name, spec in BACKENDS.items() if spec.torch_native]
 
 
 def _hang(folder: Path, model: nn.Module, batch: Tensors) -> torch.Tensor:
@@ -47,27 +45,27 @@ def hanging(folder: Path) -> Task:
 def test_a_killed_rank_is_named(play: Play, tmp_path: Path, engine: str) -> None:
     """Not one of those who stood in a collective with it, and fail for that."""
     with pytest.raises(RankLost, match=r"rank [012]: its process is gone \(killed by signal 9\)"):
-        play("sync", "nccl", partial(toy.troubled, "kill", tmp_path), engine=MODULES[engine], world_size=3)
+        play("sync", engine, partial(toy.troubled, "kill", tmp_path), world_size=3)
 
 
 @pytest.mark.parametrize("engine", PEERS)
 def test_an_exception_is_raised_with_rank_and_traceback(play: Play, tmp_path: Path, engine: str) -> None:
     with pytest.raises(RankFailed, match=r"rank [01] failed: RuntimeError: the toy is broken") as caught:
-        play("sync", "nccl", partial(toy.troubled, "raise", tmp_path), engine=MODULES[engine])
+        play("sync", engine, partial(toy.troubled, "raise", tmp_path))
     assert "toy.py" in caught.value.traceback
 
 
 @pytest.mark.parametrize("engine", ["torch_ddp", "torch_fsdp"])
 def test_a_stopped_rank_is_found_by_its_silence(play: Play, tmp_path: Path, engine: str) -> None:
     with pytest.raises(RankLost, match=r"rank [01]: silent for 2\.\d s"):
-        play("sync", "nccl", partial(toy.troubled, "stop", tmp_path), engine=MODULES[engine], deadline_s=2.0)
+        play("sync", engine, partial(toy.troubled, "stop", tmp_path), deadline_s=2.0)
 
 
 def test_a_rank_that_hangs_in_its_own_code_is_found(play: Play, tmp_path: Path) -> None:
     """Signs of life end with the deadline, since nobody knows what happens inside a step."""
     began = time.monotonic()
     with pytest.raises(RankLost, match=r"rank [01]: silent for"):
-        play("sync", "nccl", partial(hanging, tmp_path), engine=MODULES["torch_ddp"], deadline_s=1.5)
+        play("sync", "torch_ddp", partial(hanging, tmp_path), deadline_s=1.5)
     assert time.monotonic() - began < 30
 
 
@@ -76,7 +74,7 @@ def test_a_batch_with_fewer_samples_than_ranks(play: Play, engine: str) -> None:
     """One sample is left for the last step: two ranks have none, and nothing of theirs reaches the model. Every epoch is
     evaluated with one model on all ranks, and all end with its bits."""
     task = partial(toy.task, norm=False, samples=25)
-    played = play("sync", "nccl", task, engine=MODULES[engine], world_size=3, epochs=3)
+    played = play("sync", engine, task, world_size=3, epochs=3)
     assert len(played.digests) == 1
     assert [event.transport for event in played.of(Ready)] == ["gloo"] * 3
     ours = play("sync", "nccl", task, world_size=3, epochs=3)
@@ -91,8 +89,8 @@ def test_a_batch_with_fewer_samples_than_ranks(play: Play, engine: str) -> None:
 def test_gradients_are_clipped_after_their_average(play: Play, engine: str) -> None:
     fields = {"max_grad_norm": 0.1, "epochs": 1}
     played, ours, free = (
-        play("sync", "nccl", **given)
-        for given in ({"engine": MODULES[engine], **fields}, fields, {"engine": MODULES[engine], "epochs": 1})
+        play("sync", backend, **given)
+        for backend, given in ((engine, fields), ("nccl", fields), (engine, {"epochs": 1}))
     )
     for name, value in ours.state().items():
         torch.testing.assert_close(played.state()[name], value, rtol=0, atol=1e-5)
@@ -101,27 +99,25 @@ def test_gradients_are_clipped_after_their_average(play: Play, engine: str) -> N
 
 def test_one_rank_is_solo(play: Play) -> None:
     alone = play("sync", "nccl", world_size=1)
-    assert all(
-        play("sync", "nccl", engine=module, world_size=1).digests == alone.digests for module in MODULES.values()
-    )
+    assert all(play("sync", name, world_size=1).digests == alone.digests for name in PEERS)
 
 
 def test_ddp_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path) -> None:
     task = partial(toy.task, optimizer="Adam", lr=0.01, norm=True, schedule=toy.rising_schedule)
-    fields = {"task": task, "engine": MODULES["torch_ddp"], "epochs": 3}
+    fields = {"task": task, "epochs": 3}
     fields |= {"checkpoints": Checkpointing(4, "averages", spacing_s=0.0), "checkpoint_folder": tmp_path / "kept"}
-    whole = play("sync", "nccl", **fields)
+    whole = play("sync", "torch_ddp", **fields)
     places = sorted((tmp_path / "kept").glob("[0-9]*"))
     assert len(places) == 2
     for place in places:
-        rest = play("sync", "nccl", resume=place, **fields | {"checkpoint_folder": tmp_path / "again"})
+        rest = play("sync", "torch_ddp", resume=place, **fields | {"checkpoint_folder": tmp_path / "again"})
         assert rest.digests == whole.digests
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if not facts(name).checkpoints])
+@pytest.mark.parametrize("engine", [name for name, spec in BACKENDS.items() if not spec.checkpoints])
 def test_checkpoints_that_cannot_be_made_are_refused_before_anything_starts(play: Play, engine: str) -> None:
     with pytest.raises(ValueError, match=f"{engine} makes no checkpoints"):
-        play("sync", "nccl", engine=MODULES[engine], checkpoints=Checkpointing())
+        play("sync", engine, checkpoints=Checkpointing())
     with pytest.raises(ValueError, match=f"mode={engine} makes no checkpoints: leave out"):
         planned(engine=Choice(engine), checkpoint=Checkpointing(every=2))
     assert planned(engine=Choice(engine)).spec.config["checkpoint"]["every"] == 0
@@ -132,7 +128,7 @@ def test_a_transport_that_they_do_not_use_is_refused(engine: str) -> None:
     with pytest.raises(ValueError, match=f"cluster.transport=memory with mode={engine}"):
         planned(engine=Choice(engine), cluster=ClusterConfig(transport="memory"))
     spec = planned(engine=Choice(engine)).spec
-    assert (spec.mode, spec.policy, spec.backend, spec.world_size) == (engine, None, None, 2)
+    assert (spec.mode, spec.policy, spec.backend, spec.world_size) == (engine, "sync", engine, 2)
 
 
 def test_what_a_broken_collective_raises_is_told_from_the_users_errors() -> None:

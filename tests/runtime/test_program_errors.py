@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.backends import BACKENDS
+from ddp.backends import paired_backends
 from ddp.core.commands import Drop
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Failed, Finished
@@ -23,7 +23,9 @@ from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
-CELLS = [(policy, backend) for policy in POLICIES for backend in BACKENDS]
+pytestmark = pytest.mark.usefixtures("in_process")
+
+CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 NEEDING = ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp", "torch_zero1", "torch_local_sgd"]
 WHOLE: dict[str, Any] = {"anchor": 4, "max_anchor": 4}
 """Windows of four steps: the third is in the first one."""
@@ -124,9 +126,8 @@ def test_who_is_left_alone_and_killed_did_not_raise(play: Play) -> None:
 @pytest.mark.parametrize("name", NEEDING)
 def test_a_mode_that_needs_every_rank_says_so_and_which_do_not(play: Play, name: str) -> None:
     said = rf"rank 1: its process is gone \(killed by signal 9\); {name} cannot go on without a rank; .*nccl_sync"
-    engine = importlib.import_module(f"ddp.engine.{name}")
     with pytest.raises(RankLost, match=said):
-        play("sync", "nccl", engine=engine, faults=(Fault(1, 2, "crash"),))
+        play("sync", name, faults=(Fault(1, 2, "crash"),))
 
 
 def of(work: Callable[[], Any]) -> str:

@@ -20,8 +20,10 @@ from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 SAMPLES, WORDS, BATCH, SEED = 64, 40, 8, 3
-SYNCHRONOUS = {"nccl_sync": "elche", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3"}
+SYNCHRONOUS = ["nccl", "zero1", "zero2", "zero3"]
 PEERS = ["torch_ddp", "torch_zero1", "torch_local_sgd", "torch_fsdp"]
 
 
@@ -76,14 +78,10 @@ def close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
 
 
-def engine(name: str) -> Any:
-    return importlib.import_module(f"ddp.engine.{name}")
-
-
 @pytest.mark.parametrize("kind", ["layer", "bag", "function"])
-@pytest.mark.parametrize("mode", SYNCHRONOUS)
-def test_gradients_that_meet_are_those_of_plain_pytorch(play: Play, mode: str, kind: str) -> None:
-    played = play("sync", "nccl", partial(task, kind, 0.9), engine=engine(SYNCHRONOUS[mode]), max_grad_norm=0.05)
+@pytest.mark.parametrize("backend", SYNCHRONOUS)
+def test_gradients_that_meet_are_those_of_plain_pytorch(play: Play, backend: str, kind: str) -> None:
+    played = play("sync", backend, partial(task, kind, 0.9), max_grad_norm=0.05)
     close(played.state(), plain(2, 0.9, limit=0.05))
 
 
@@ -118,7 +116,7 @@ def test_windows_train(play: Play, policy: str, backend: str) -> None:
 @pytest.mark.parametrize("kind", ["layer", "bag"])
 @pytest.mark.parametrize("name", [name for name in PEERS if name != "torch_fsdp"])
 def test_a_peer_that_can_does(play: Play, name: str, kind: str) -> None:
-    close(play("sync", "nccl", partial(task, kind), engine=engine(name)).state(), plain(2))
+    close(play("sync", name, partial(task, kind)).state(), plain(2))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,7 @@ def test_a_peer_that_can_does(play: Play, name: str, kind: str) -> None:
 def test_a_peer_that_cannot_says_so_by_the_parameters_name(play: Play, name: str, kind: str) -> None:
     said = f"ValueError: the gradients of parameter words.weight are sparse, which {name} cannot exchange"
     with pytest.raises(RankFailed, match=re.escape(said)):
-        play("sync", "nccl", partial(task, kind), engine=engine(name))
+        play("sync", name, partial(task, kind))
 
 
 def test_a_layer_says_what_it_will_make_unless_it_is_frozen() -> None:

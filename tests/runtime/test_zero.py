@@ -8,7 +8,6 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from torch import nn
 
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
-from ddp.engine import ENGINES
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
@@ -35,7 +33,7 @@ from tests.runtime.sharded_ranks import OPTIMIZERS as MAKERS
 
 
 def play_zero(play: Play, kind: str, task=toy.task, **fields) -> Played:
-    return play("sync", "nccl", task, engine=import_module(ENGINES[kind]), **fields)
+    return play("sync", kind, task, **fields)
 
 
 OPTIMIZERS = {
@@ -51,6 +49,7 @@ def task(name: str, norm: bool = True):
     return replace(made, optimizer=partial(getattr(torch.optim, kind), lr=0.05, **OPTIMIZERS[name]))
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("world_size", "optimizer", "norm"),
     [
@@ -358,6 +357,7 @@ def test_every_element_has_one_owner(shapes: list[int], world_size: int) -> None
         assert by_runs == layout.length(rank)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path, kind: str) -> None:
     fields = {"world_size": 3, "epochs": 3, "checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}

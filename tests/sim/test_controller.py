@@ -1,4 +1,4 @@
-"""How good the controller is, in virtual time: the thresholds of docs/controller.md. No timing of this machine."""
+"""How good the controller is, in virtual time: thresholds of docs/explanation/controller.md. No timing of this machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_is_held_back_goes_out_bit_by_bit() -> None:
         held: dict[int, set[int]] = defaultdict(set)
 
         def watch(played: Simulation, held: dict[int, set[int]] = held) -> None:
-            held[played.coordinator.cohort.rounds].add(played.coordinator.cohort.held)
+            held[played.coordinator.cohort.rounds].add(played.coordinator.cohort.reserve)
 
         lost.append(regret(case, case.play(Cadence(anchor=16, max_anchor=16), watch=watch)))
         stages |= {len(values) for values in held.values()}
@@ -256,7 +256,7 @@ def test_windows_keep_their_bounds(
         cohort = played.coordinator.cohort
         if played.coordinator.plan is not None:
             cuts[cohort.window].add(played.coordinator.plan.counts)
-            divided.add((cohort.window, cohort.held))
+            divided.add((cohort.window, cohort.reserve))
 
     played = case.play(policy, watch=watch)
     before: Plan | None = None

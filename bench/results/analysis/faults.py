@@ -6,8 +6,10 @@ A collective breaks on every rank that is in it. Where it broke because a rank w
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from bench.results.analysis.stream import RunRecords, Trouble
+from bench.results.analysis.stream import RunRecords
+from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
 from ddp.core.events import AverageFailed, Failed, Lost
@@ -18,14 +20,23 @@ _SILENT = re.compile(r"silent for [\d.]+ s")
 _OF_RANK = re.compile(r"rank (\d+): (.*)", re.DOTALL)
 
 
-def faults(stream: RunRecords, zero: float, world_size: int) -> list[FaultRow]:
-    """In the order in which they were noticed; `zero`, seconds on the clock of the records, is when time begins."""
-    found = _Faults(zero, world_size)
-    for at, record in stream.trouble:
-        found.add(at, record)
-    found.end_break()
-    again = _again(stream, found.dropped)
-    return [row.model_copy(update={"action": row.action + again.get(row.rank, "")}) for row in found.rows]
+def faults(stream: RunRecords, world_size: int) -> list[FaultRow]:
+    """Return what went wrong in a part of a run, in the order in which it was noticed; and what was trained again for it."""
+    again = _again(stream)
+    return [
+        row.model_copy(update={"action": row.action + again.get(row.rank, "")})
+        for row in rows(stream.trouble, stream.zero, world_size)
+    ]
+
+
+def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int) -> list[FaultRow]:
+    """Return what went wrong, in the order in which it was noticed. `trouble` has seconds on the clock of the records, where
+    time begins at `zero`."""
+    fold = _Faults(zero, world_size)
+    for at, record in trouble:
+        fold.add(at, record)
+    fold.end_break()
+    return fold.rows
 
 
 def notes(rows: list[FaultRow]) -> list[str]:
@@ -61,7 +72,6 @@ class _Faults:
         """Of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = False
         self.rows: list[FaultRow] = []
-        self.dropped: set[int] = set()
 
     def add(self, at: float, record: Trouble) -> None:
         match record:
@@ -73,7 +83,6 @@ class _Faults:
                 self._broken.append(record)
             case Drop():
                 self._live.remove(record.rank)
-                self.dropped.add(record.rank)
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
@@ -119,9 +128,9 @@ def _ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def _again(stream: RunRecords, dropped: set[int]) -> dict[int | None, str]:
-    """By lost rank, how much of what it trained others had to train again; nothing of one of which all was kept."""
-    lost = dict.fromkeys(dropped, 0)
+def _again(stream: RunRecords) -> dict[int | None, str]:
+    """Return by lost rank how much of what it trained others had to train again; nothing of one of which all was kept."""
+    lost = dict.fromkeys(stream.drops, 0)
     for event in stream.progress if lost else ():
         if event.rank in lost:
             lost[event.rank] += event.samples

@@ -1,4 +1,4 @@
-"""The records of a run, sorted by kind. Owns the reading of the stream; computes nothing from it."""
+"""The records of a run, sorted by kind, and the figures that the fold makes of them. Computes nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp.core.commands import Abort, Drop, Evaluate, Join, Plan, Publish
+from bench.results.live.run import RunFigures, Trouble
+from ddp.core.commands import Abort, Drop, Join, Plan, Publish
 from ddp.core.events import (
     Averaged,
     AverageFailed,
@@ -29,13 +30,13 @@ from ddp.core.events import (
     Slice,
     Snapshot,
 )
-from ddp.core.summary import TrainingClock
+from ddp.core.summary import EpochFigures
+from ddp.core.training_clock import TrainingClock
 from ddp.process.codec import Record
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
-Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,6 @@ class RunRecords:
     """End of the last record of a rank."""
     progress: list[Progress] = field(default_factory=list)
     evaluated: list[Evaluated] = field(default_factory=list)
-    parts: dict[int, int] = field(default_factory=dict)
-    """Epoch -> ranks that its evaluation was split over."""
     averaged: list[Averaged] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     memory: list[Memory] = field(default_factory=list)
@@ -131,6 +130,9 @@ class RunRecords:
     """What this is the rest of."""
     earlier: RunRecords | None = None
     """The records before that: what is in the model that this went on with. Without slices."""
+    figures: RunFigures = field(default_factory=RunFigures)
+    """Of the whole run; and its epochs of which anything was trained."""
+    epochs: list[EpochFigures] = field(default_factory=list)
 
     @property
     def parts_in_turn(self) -> list[RunRecords]:
@@ -146,7 +148,8 @@ class RunRecords:
     @cached_property
     def clock(self) -> TrainingClock | None:
         """The training clock; None if no rank became ready."""
-        return None if self.begun is None else TrainingClock(self.begun, len(self.ready), self.evaluated)
+        stops = [(event.at, event.seconds) for event in self.evaluated]
+        return None if self.begun is None else TrainingClock(self.begun, len(self.ready), stops)
 
     @property
     def begun(self) -> float | None:
@@ -158,71 +161,69 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
     slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
-    none, zero = Slices.of(()), _zero(records, launched)
-    stream = RunRecords(Slices.of(slices) if since == -np.inf else none, zero)
-    for one in slices if since == -np.inf else ():
-        _seen(stream, one.rank, one.at + one.seconds)
-    now = launched
+    figures, epochs = RunFigures(), list[EpochFigures]()
+    zero, now = _zero(records, launched), launched
+
+    def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
+        own = slices if last else []
+        stream = RunRecords(Slices.of(own), zero, resumed=resumed, earlier=earlier, figures=figures, epochs=epochs)
+        for each in own:
+            _seen(stream, each.rank, each.at + each.seconds)
+        return stream
+
+    stream = part(last=since == -np.inf)
     for record in records:
         if isinstance(record, Slice):
             continue
         if isinstance(record, Resumed):
-            last = record.at == since
-            stream = RunRecords(Slices.of(slices) if last else none, zero, resumed=record, earlier=stream)
-            for one in slices if last else ():
-                _seen(stream, one.rank, one.at + one.seconds)
-        if isinstance(record, Plan):
-            stream.plans.append((now, record))
-        elif isinstance(record, Evaluate):
-            stream.parts[record.epoch] = record.parts
-        elif isinstance(record, Drop | Abort | Join):
-            stream.trouble.append((now, record))
-            if isinstance(record, Drop):
-                stream.drops[record.rank] = now
-        elif hasattr(record, "at"):
-            now = record.at
-            if getattr(record, "rank", None) not in stream.drops or isinstance(record, Merged):
-                _enter(stream, record)
+            stream = part(record.at == since, record, stream)
+        now = getattr(record, "at", now)
+        epochs += figures.add(record)
+        unheard = hasattr(record, "at") and getattr(record, "rank", None) in stream.drops
+        if not unheard or isinstance(record, Merged):
+            _enter(stream, record, now)
+    epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
 
 
 def _zero(records: Sequence[Record], launched: float) -> float:
-    """The first time on record, which is the launch; records of an earlier version begin behind it."""
+    """Return the first time on record, which is the launch; records of an earlier version begin behind it."""
     return min(launched, next((record.at for record in records if hasattr(record, "at")), launched))
 
 
-def _enter(stream: RunRecords, event: Record) -> None:
-    match event:
+_LISTS = {
+    "Progress": "progress",
+    "Evaluated": "evaluated",
+    "Averaged": "averaged",
+    "Snapshot": "snapshots",
+    "Memory": "memory",
+    "Reduced": "reduced",
+    "RoundClosed": "closed",
+    "GuardVerdict": "verdicts",
+    "Merged": "merged",
+    "Publish": "published",
+}
+"""Kind of record -> where all of them are kept."""
+
+
+def _enter(stream: RunRecords, record: Record, now: float) -> None:
+    if (name := _LISTS.get(type(record).__name__)) is not None:
+        getattr(stream, name).append(record)
+    match record:
+        case Plan():
+            stream.plans.append((now, record))
         case Ready():
-            stream.ready[event.rank] = event
+            stream.ready[record.rank] = record
         case Finished():
-            stream.finished[event.rank] = event
-        case Progress():
-            stream.progress.append(event)
-        case Evaluated():
-            stream.evaluated.append(event)
-        case Averaged():
-            stream.averaged.append(event)
-        case Snapshot():
-            stream.snapshots.append(event)
-        case Memory():
-            stream.memory.append(event)
-        case Reduced():
-            stream.reduced.append(event)
-        case RoundClosed():
-            stream.closed.append(event)
-        case GuardVerdict():
-            stream.verdicts.append(event)
-        case Merged():
-            stream.merged.append(event)
-        case Publish():
-            stream.published.append(event)
-        case Saved() if event.error:
-            stream.unsaved.append(event)
-        case Failed() | Lost() | AverageFailed():
-            stream.trouble.append((event.at, event))
-    if isinstance(event, Ready | Finished | Progress | Evaluated | Averaged | Failed):
-        _seen(stream, event.rank, event.at)
+            stream.finished[record.rank] = record
+        case Saved() if record.error:
+            stream.unsaved.append(record)
+        case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
+            stream.trouble.append((now, record))
+            if isinstance(record, Drop):
+                stream.drops[record.rank] = now
+    if isinstance(record, Ready | Finished | Progress | Evaluated | Averaged | Failed):
+        _seen(stream, record.rank, record.at)
 
 
 def _seen(stream: RunRecords, rank: int, at: float) -> None:

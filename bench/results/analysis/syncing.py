@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from bench.results.analysis.stream import Floats, RunRecords, Slices
+from bench.results.live.run import is_change
 from bench.results.schema import Elche, GuardRow, PlanRow, SyncTotals, WindowRow
+from ddp.core.commands import Plan
+from ddp.core.events import RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:
@@ -43,49 +46,36 @@ def _sync(kind: str, cost: Floats, payload: int, divergence: float | None) -> Sy
 
 
 def elche(stream: RunRecords) -> Elche | None:
-    """The schedule and its history; None if nobody planned, or the plan was to average inside every step."""
+    """Return the schedule and its history; None if nobody planned, or the plan was to average inside every step."""
     plans = [(at, plan) for at, plan in stream.plans if not plan.in_step]
     if not plans:
         return None
+    before = [None, *(plan for _, plan in plans)]
     return Elche(
         anchor=plans[-1][1].anchor,
         counts=list(plans[-1][1].counts),
         plans=[
-            PlanRow(
-                seconds=at - stream.zero,
-                anchor=plan.anchor,
-                counts=list(plan.counts),
-                phase=plan.phase,
-                reason=plan.reason,
-            )
-            for (at, plan), (_, before) in zip(plans, [(0.0, None), *plans], strict=False)
-            if before is None or (plan.anchor, plan.counts, plan.phase) != (before.anchor, before.counts, before.phase)
+            plan_row(plan, at - stream.zero)
+            for (at, plan), last in zip(plans, before, strict=False)
+            if is_change(plan, last)
         ],
-        windows=[
-            WindowRow(
-                seconds=window.at - stream.zero,
-                round=window.round,
-                steps=list(window.steps),
-                ms_per_batch=[
-                    1e3 * busy / steps if steps else None
-                    for busy, steps in zip(window.busy_s, window.steps, strict=True)
-                ],
-            )
-            for window in stream.closed
-        ],
+        windows=[_window_row(window, window.at - stream.zero) for window in stream.closed],
         guard=[
             GuardRow.model_validate(
-                {
-                    "seconds": said.at - stream.zero,
-                    "round": said.round,
-                    "guard": said.guard,
-                    "verdict": said.verdict,
-                    "divergence": said.divergence,
-                    "value": said.value,
-                    "limit": said.limit,
-                    "factor": said.factor,
-                }
+                {name: getattr(verdict, name) for name in GuardRow.model_fields if name != "seconds"}
+                | {"seconds": verdict.at - stream.zero}
             )
-            for said in stream.verdicts
+            for verdict in stream.verdicts
         ],
     )
+
+
+def plan_row(plan: Plan, seconds: float) -> PlanRow:
+    """Return a plan that is in force from `seconds` on, since launch."""
+    return PlanRow(seconds=seconds, anchor=plan.anchor, counts=list(plan.counts), phase=plan.phase, reason=plan.reason)
+
+
+def _window_row(window: RoundClosed, seconds: float) -> WindowRow:
+    work = zip(window.busy_s, window.steps, strict=True)
+    ms = [1e3 * busy / steps if steps else None for busy, steps in work]
+    return WindowRow(seconds=seconds, round=window.round, steps=list(window.steps), ms_per_batch=ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, records
+from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged
 
@@ -15,23 +15,21 @@ too small to change a number in single precision."""
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an epoch has
-    too few batches for all ranks; None for one rank."""
+    """Return FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an
+    epoch has too few batches for all ranks; None for one rank."""
     cell = case.cell
-    found = [(run, known) for run in cell.runs if run.metrics.world_size > 1 and (known := records(run)) is not None]
-    if not found:
-        return None
-    for run, _ in found:
+    runs = [(run, known) for run, known in recorded(cell) if run.metrics.world_size > 1]
+    for run, _ in runs:
         if scarce := _scarce(run):
             return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
-    for run, known in found:
+    for run, known in runs:
         if wrong := _amiss(run, known):
             return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
-    return verdict("PASS", "idle", cell, f"every rank of {plural(len(found), 'run')} trained")
+    return verdict("PASS", "idle", cell, f"every rank of {plural(len(runs), 'run')} trained") if runs else None
 
 
 def _scarce(run: Run) -> str:
-    """Why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
+    """Say why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
     m = run.metrics
     samples = (m.ledger.samples if m.ledger is not None else None) or 0
     batches = -(-samples // m.batch_size)
@@ -44,10 +42,11 @@ def _scarce(run: Run) -> str:
 
 
 def _brought(run: Run) -> list[int]:
-    """Samples in the model by rank; ones where nothing is known."""
+    """Return samples in the model by rank; ones where nothing is known."""
     m = run.metrics
-    rows = m.ledger.epochs if m.ledger is not None else []
-    return [sum(row.by_rank[rank] for row in rows) if m.ledger is not None else 1 for rank in range(m.world_size)]
+    if m.ledger is None:
+        return [1] * m.world_size
+    return [sum(row.by_rank[rank] for row in m.ledger.epochs) for rank in range(m.world_size)]
 
 
 def _amiss(run: Run, known: Records) -> str:
@@ -58,25 +57,25 @@ def _amiss(run: Run, known: Records) -> str:
         if still > MOST * rounds:
             return f"rank {rank} reports steps, but its replica did not move in {still} of {rounds} windows"
         probes = [probe for event in known.progress if event.rank == rank for probe in event.probes if probe.samples]
-        empty = sum(probe.brought[1] == 0.0 for probe in probes)
+        empty = sum(probe.before[1] == 0.0 for probe in probes)
         if empty > MOST * len(probes):
             return f"rank {rank} reports steps, but {empty} of {len(probes)} gradients that were looked at are zero"
     return ""
 
 
 def _still(known: Records, rank: int) -> tuple[int, int]:
-    """(windows in which a rank reports steps and stayed as it was, windows with steps)."""
-    answers = {event.round: event for event in known.averaged if event.rank == rank and event.became}
+    """Return (windows in which a rank reports steps and stayed as it was, windows with steps)."""
+    answers = {event.round: event for event in known.averaged if event.rank == rank and event.after}
     still = rounds = 0
-    before: Averaged | None = None
+    last: Averaged | None = None
     laid: tuple[float | None, ...] = ()
-    for number, parts in sorted(known.brought().items()):
+    for number, parts in sorted(known.contributions().items()):
         event = parts.get(rank)
-        if event is None or not event.brought or number not in answers:
+        if event is None or not event.before or number not in answers:
             continue
-        if before is not None and before.round == number - 1 and event.steps:
+        if last is not None and last.round == number - 1 and event.steps:
             # What was trained while the last average was under way moved the replica before that was applied.
             rounds += 1
-            still += event.brought == before.became and laid == before.brought
-        before, laid = answers[number], event.brought
+            still += event.before == last.after and laid == last.before
+        last, laid = answers[number], event.before
     return still, rounds

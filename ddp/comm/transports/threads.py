@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm.transports.arithmetic import about, reduction, told
-from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Wait
+from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 Pause = Callable[[Callable[[], bool]], None]
 """Returns once the condition holds; other threads run meanwhile."""
@@ -94,6 +94,11 @@ class Transport:
         self._generation = -1
         self._names: dict[int, str] = {}
         """First address -> name of what `empty` gave."""
+
+    @staticmethod
+    def applies(site: TransportConfig) -> bool:
+        """Return False: whoever makes the threads makes it, and nobody chooses it."""
+        return False
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Return ordinary memory that the other ranks can reach."""

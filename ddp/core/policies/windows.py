@@ -137,11 +137,11 @@ class WindowSettings(ElCheSettings):
             anchor=min(now.anchor, slowest),
             weights=elche.weights(self, now),
             phase=now.phase,
-            takeover=self._takes_over(state, counts, ahead),
+            rebalance=self._rebalances(state, counts, ahead),
             reason=reason,
         )
 
-    def _takes_over(self, state: WindowState, counts: tuple[int, ...], ahead: tuple[int, ...]) -> bool:
+    def _rebalances(self, state: WindowState, counts: tuple[int, ...], ahead: tuple[int, ...]) -> bool:
         """Where all stand still for the last one, work is taken over from a rank that falls behind in a window; in one of a
         few steps there is nothing to take."""
         bound = self.user_set or self.dispatch != "progressive"

@@ -1,0 +1,130 @@
+"""What ranks do: the table of them, and how fast they are, as plain data for JSON. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from bench.results.live.curves import DIGITS, Json, ratio, short
+from bench.results.live.history import RunHistory
+from bench.results.live.run import RankFigures
+from bench.results.live.series import TimeBin
+from bench.results.schema import Metrics
+
+ALIKE = 0.05
+"""Ranks whose speeds differ by less are as fast as each other."""
+
+
+class PaceOver(NamedTuple):
+    """What ranks did, all over the same time."""
+
+    over: str | None
+    """Which, in words; None: nothing is known yet."""
+    rates: dict[int, float]
+    """Rank -> samples per second, as shown."""
+    cells: dict[int, TimeBin]
+
+    @property
+    def rate(self) -> float | None:
+        """Of all ranks: the sum of what is shown of each."""
+        return round(sum(self.rates.values()), 6) if self.rates else None
+
+
+def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
+    """Return the speed of a run: with a result, over its training; else of late, until the last moment that all who train
+    have reported."""
+    if metrics is not None:
+        cells = {number: _within(history, number, 0.0, math.inf) for number in range(size)}
+        told = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
+        over = f"over {metrics.time_s.train:.1f} s of training" if told else None
+        return PaceOver(over, _shown(told), cells)
+    span = _span(history, size)
+    if span is None:
+        return PaceOver(None, {}, {number: _within(history, number, 0.0, math.inf) for number in _live(history, size)})
+    begin, end = span
+    cells = {number: _within(history, number, begin, end) for number in _live(history, size)}
+    rates = {number: cell.samples / (end - begin) for number, cell in cells.items()}
+    return PaceOver(f"from {begin:.1f} to {end:.1f} s", _shown(rates), cells)
+
+
+def _shown(rates: dict[int, float]) -> dict[int, float]:
+    """Rounded as they are read, so that the sum is that of what is read; without what is no number."""
+    known = {number: rate for number, rate in rates.items() if math.isfinite(rate)}
+    return {n: float(round(rate)) if rate >= 1000 else float(f"{rate:.{DIGITS}g}") for n, rate in known.items()}
+
+
+def _live(history: RunHistory, size: int) -> list[int]:
+    return [number for number in range(size) if number in history.run.ranks and history.run.ranks[number].lost is None]
+
+
+def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
+    """The last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
+    ranks = [history.run.ranks[number] for number in _live(history, size)]
+    if history.run.began is None or not ranks:
+        return None
+    ends = [rank.reported for rank in ranks if not rank.finished]
+    end = history.run.since(min(ends) if ends else max(rank.reported for rank in ranks))
+    begin = max(history.run.since(history.run.began), end - history.series.width * max(8, history.series.length // 6))
+    return (begin, end) if end > begin else None
+
+
+def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin:
+    """What a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
+    width, total = history.series.width, TimeBin()
+    if history.run.began is None or begin <= history.run.since(history.run.began):
+        begin = 0.0  # before that nothing was trained, so there is nothing to be left out
+    first = int(begin / width)
+    for index, cell in enumerate(history.series.ranks.get(rank, ())[first:], first):
+        inside = min(end, (index + 1) * width) - max(begin, index * width)
+        if inside <= 0:
+            break
+        covered = cell.seconds or cell.used_s
+        total = total.plus(cell.times(min(inside / covered, 1.0) if covered > 0 else 1.0))
+    return total
+
+
+def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> list[Json]:
+    """Each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
+    paced = pace(history, size, metrics)
+    live = _live(history, size)
+    speeds = {
+        number: speed
+        for number, cell in paced.cells.items()
+        if number in live and (speed := ratio(cell.samples, cell.busy_s)) is not None
+    }
+    marks: dict[int, str] = {}
+    if len(speeds) > 1 and max(speeds.values()) > min(speeds.values()) * (1 + ALIKE):
+        marks = {min(speeds, key=speeds.__getitem__): "slowest", max(speeds, key=speeds.__getitem__): "fastest"}
+    rows = []
+    for number in range(size):
+        rank, cell = history.run.ranks.get(number, RankFigures()), paced.cells.get(number, TimeBin())
+        rate = paced.rates.get(number)
+        rows.append(
+            {
+                "rank": number,
+                "state": _standing(rank),
+                "mark": marks.get(number),
+                "device": rank.ready.device if rank.ready else None,
+                "loader": rank.ready.loader if rank.ready else None,
+                "lost_s": short(history.run.since(rank.lost)) if rank.lost is not None else None,
+                "epoch": rank.epoch if rank.epoch >= 0 else None,
+                "steps": rank.steps,
+                "samples": rank.samples,
+                "samples_per_s": rate,
+                "share": None if rate is None else short(ratio(rate, paced.rate or 0.0)),
+                "step_ms": short(ratio(cell.busy_s * 1e3, cell.steps)),
+                "speed": short(speeds.get(number)),
+                "cpu": short(ratio(cell.cpu_s, cell.used_s)),
+                "rss_bytes": rank.rss_bytes or None,
+                "peak_rss_bytes": rank.peak_rss_bytes or None,
+            }
+        )
+    return rows
+
+
+def _standing(rank: RankFigures) -> str:
+    if rank.lost is not None:
+        return "lost"
+    if rank.finished:
+        return "finished"
+    return "training" if rank.steps else "ready" if rank.ready else "starting"

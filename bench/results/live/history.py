@@ -1,0 +1,132 @@
+"""A run so far with its history: what the live page and the curves of loggers are made of. Pure; never fails on a record.
+
+Everything is bounded: what grows with the run is thinned out. Knows nothing of how it is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from bench.results.live.run import RankFigures, RunFigures, Trouble, is_change
+from bench.results.live.series import Series, TimeBin
+from ddp.core.commands import Abort, Drop, Join, Plan
+from ddp.core.events import AverageFailed, Failed, GuardVerdict, Lost, Memory, Progress, RoundClosed
+from ddp.core.summary import EpochFigures
+from ddp.process.codec import Record
+
+POINTS = 400
+"""Most points of what is kept of epochs, plans and rounds, and most entries of a list."""
+MAX_RANK = 1024
+T = TypeVar("T")
+
+
+class PlanInForce(NamedTuple):
+    """The policy's plan from a moment on, seconds since launch."""
+
+    seconds: float
+    plan: Plan
+
+
+class RoundView(NamedTuple):
+    """A round that closed, seconds since launch."""
+
+    seconds: float
+    round: int
+    divergence: float | None
+    """Largest of the ranks'."""
+    sync_ms: float
+
+
+class RunHistory:
+    """A run so far."""
+
+    def __init__(self) -> None:
+        self.run = RunFigures()
+        self.changes = 0
+        """Records that it is made of."""
+        self.series = Series()
+        self.complete: list[EpochFigures] = []
+        """Epochs, without the scalars that steps recorded."""
+        self.plans: list[PlanInForce] = []
+        self.rounds = 0
+        self.closed: list[RoundView] = []
+        self.verdicts: list[tuple[float, GuardVerdict]] = []
+        """With seconds since launch."""
+        self.trouble: list[tuple[float, Trouble]] = []
+        """With its time on the clock of the records."""
+
+    def add(self, record: Record) -> None:
+        """Take note of a record. One that no run has counts for nothing."""
+        at = getattr(record, "at", self.run.heard)
+        if not math.isfinite(at) or not 0 <= getattr(record, "rank", 0) < MAX_RANK:
+            return
+        if len(getattr(record, "counts", ())) > MAX_RANK:  # a plan for ranks that no run has
+            return
+        if isinstance(record, Memory) and self.run.first is None:
+            return  # time begins with what happened, whichever file is read first
+        self.changes += 1
+        try:
+            self._add(record, at)
+        except OverflowError:  # numbers that no run has
+            return
+
+    def advance(self, at: float) -> None:
+        """Take note of the time of an event of which nothing is shown."""
+        if math.isfinite(at):
+            self.run.advance(at)
+
+    @property
+    def epochs(self) -> list[EpochFigures]:
+        """The epochs of which anything was trained, in their order; the last ones so far."""
+        return [*self.complete, *self.run.epochs.current()]
+
+    def _add(self, record: Record, at: float) -> None:
+        plan = self.run.plan
+        if isinstance(record, Progress | Memory):
+            self._spread(record, self.run.ranks.get(record.rank, RankFigures(reported=at)))
+        for epoch in self.run.add(record):
+            _keep(self.complete, replace(epoch, scalars={}, rank_scalars={}))
+        seconds = self.run.since(at)
+        match record:
+            case Plan() if is_change(record, plan):
+                _keep(self.plans, PlanInForce(seconds, record))
+            case RoundClosed():
+                self.rounds += 1
+                divergence = max((value for value in record.divergence if math.isfinite(value)), default=None)
+                _keep(self.closed, RoundView(seconds, record.round, divergence, record.sync_s * 1e3))
+            case GuardVerdict():
+                self.verdicts = [*self.verdicts, (seconds, record)][-POINTS:]
+            case Join() if all(isinstance(known, Join) for _, known in self.trouble):
+                pass  # the first group; it is no trouble
+            case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
+                self.trouble = [*self.trouble, (at, record)][-POINTS:]
+
+    def _spread(self, record: Progress | Memory, rank: RankFigures) -> None:
+        """Enter into the series what a rank did since its last report; `rank`: as it was before."""
+        stop = self.run.since(record.at)
+        if isinstance(record, Progress):
+            start, loss = self.run.since(rank.reported), math.nan if record.loss_sum is None else record.loss_sum
+            what = TimeBin(stop - start, record.steps, record.samples, record.busy_s, loss)
+            if rank.lost is not None:
+                return  # what it says later is not heard
+        else:
+            start = self.run.since(record.at if rank.used is None else rank.used)
+            told = rank.used is not None and record.cpu_s is not None and record.cpu_s >= rank.cpu_s
+            what = TimeBin(
+                rss=record.rss_bytes,
+                device=record.device_bytes or 0,
+                cpu_s=(record.cpu_s or 0.0) - rank.cpu_s if told else 0.0,
+                used_s=stop - start if told else 0.0,
+                gpu_s=(record.device_use or 0.0) * (stop - start),
+                gpu_used_s=0.0 if record.device_use is None else stop - start,
+            )
+        self.series.add(record.rank, start, stop, what)
+
+
+def _keep(points: list[T], point: T) -> None:
+    """Append a point; of more than `POINTS`, every second one of the older half goes."""
+    points.append(point)
+    if len(points) > POINTS:
+        points[: POINTS // 2] = points[: POINTS // 2 : 2]

@@ -1,0 +1,105 @@
+"""How a run folder comes into place: it is written in a hidden folder beside its place and renamed into it, so that a folder
+that is there is whole. Owns the atomicity; knows nothing of what lies in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from bench.base.usage import reason
+from bench.results.runfolder import CHECKPOINTS, FAILED, METRICS, alive, making, may_be_ok, place, resumable, resuming
+
+
+class NotInPlace(OSError):
+    """A run is written, but its folder cannot be put where it belongs. Names the folder that it lies in."""
+
+
+class Unwritten(OSError):
+    """A run ended because something could not be written, or opened. Says what is kept."""
+
+
+class RunWriter:
+    """A run folder in the making: write files under `path`, then `commit` or `discard`.
+
+    Raises ValueError with one line if the folder cannot be made (read-only disk, a file in the way).
+    """
+
+    def __init__(self, output: Path, model: str, mode: str, run_id: str) -> None:
+        self._place = place(output, model, mode, run_id)
+        parent = self._place.parent
+        self.path = making(output, model, mode, run_id)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            _clean(parent, run_id)
+            self.path.mkdir()
+        except OSError as error:
+            raise ValueError(f"cannot write runs to {output}: {reason(error)}") from None
+
+    @property
+    def _beside(self) -> Path:
+        return self._place.with_name(self._place.name + FAILED)
+
+    def destination(self, status: str) -> Path:
+        """Return where the folder goes. An `ok` run replaces what is there; another one never replaces an `ok` one, nor one
+        that can be gone on with if it cannot itself, but goes to `<run_id>.failed` beside it."""
+        kept = may_be_ok(self._place) or (resumable(self._place) and not resumable(self.path))
+        return self._beside if status != "ok" and kept else self._place
+
+    def commit(self, status: str) -> Path:
+        """Rename into place; the final folder (`destination`). Checkpoints are kept until a run of the cell is `ok`. Raises
+        NotInPlace: what was written stays where it is, under `path`."""
+        destination = self.destination(status)
+        try:
+            if status == "ok":
+                shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+            _replace(self.path, destination)
+        except OSError as error:
+            raise NotInPlace(f"the run lies in {self.path}, which cannot be put into place: {reason(error)}") from error
+        if status == "ok":
+            shutil.rmtree(self._beside, ignore_errors=True)
+            with suppress(OSError):  # the run is in place; the next one tidies up
+                _clean(self._place.parent, self._place.name, everything=True)
+        return destination
+
+    def left(self) -> str:
+        """What is there of a run that ended here, and how to go on with it."""
+        if not resumable(self.path):
+            return "nothing is kept, as there is no checkpoint yet"
+        last = max((self.path / CHECKPOINTS).glob("[0-9]*"))
+        return f"the last checkpoint is {last}; with room again, go on by: {resuming(self._place)}"
+
+    def discard(self, copied: bool = False) -> None:
+        """Remove what was written, unless it can be gone on with; then too if its checkpoint is `copied` from elsewhere."""
+        if copied or not resumable(self.path):
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _replace(source: Path, destination: Path) -> None:
+    """Rename a folder over another one, which is moved aside first: `_clean` puts it back if we die in between."""
+    aside = destination.with_name(f".old-{destination.name}-{os.getpid()}")
+    if destination.exists():
+        os.rename(destination, aside)
+    try:
+        os.rename(source, destination)
+    except OSError:
+        if aside.exists():
+            os.rename(aside, destination)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _clean(parent: Path, run_id: str, everything: bool = False) -> None:
+    """Remove what dead processes left of this run, but for what can be gone on with and for whole runs; or these too."""
+    for folder in parent.glob(".*-*"):
+        kind, _, rest = folder.name.partition("-")
+        name, _, pid = rest.rpartition("-")
+        if name.removesuffix(FAILED) != run_id or not pid.isdigit() or alive(int(pid)):
+            continue
+        whole = kind == ".tmp" and (folder / METRICS).is_file()
+        if kind == ".old" and not (parent / name).exists():
+            os.rename(folder, parent / name)
+        elif kind in (".tmp", ".old") and (everything or not (whole or resumable(folder))):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""Modes: names for the ways of training that the registries of engines, backends and policies make.
+
+Owns which ways there are and what each is called. Knows neither Hydra nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddp.backends import BACKENDS, STEP_POLICY, BackendSpec
+from ddp.core.policies import POLICIES
+from ddp.engine import ENGINES, EngineSpec
+
+PAIRING = "elche"
+"""The engine that trains a policy with a backend."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way of training, by the names of its parts; None: it has no such part."""
+
+    engine: str
+    policy: str | None = None
+    backend: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the policy, where they differ from its own."""
+
+    @property
+    def name(self) -> str:
+        """What results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy, and of `solo`, its own name."""
+        if self.backend in BACKENDS and not BACKENDS[self.backend].averages:
+            return self.backend
+        return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine
+
+
+def modes() -> dict[str, Mode]:
+    """Return name -> mode, of all that the registries hold now."""
+    found: list[Mode] = []
+    for engine, spec in ENGINES.items():
+        if spec.backends:
+            found += [mode_of(engine, policy, backend) for backend in BACKENDS for policy in POLICIES]
+        elif spec.policies:
+            found += [Mode(engine, policy, settings=settings) for policy, settings in spec.policies.items()]
+        else:
+            found.append(Mode(engine))
+    return {mode.name: mode for mode in found}
+
+
+def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
+    """Return the mode of a configuration, without the parts that mean nothing to it.
+
+    Earlier versions called a backend with one policy an engine: as such it is understood."""
+    if engine in BACKENDS:
+        engine, backend = PAIRING, engine
+    spec = engine_of(engine)
+    if not spec.backends:
+        return Mode(engine, policy if spec.policies else None)
+    if backend in BACKENDS and not BACKENDS[backend].averages:
+        policy = STEP_POLICY
+    return Mode(engine, policy, backend)
+
+
+def mode_name(engine: str, policy: str | None, backend: str | None) -> str:
+    """Return what results call this way of training."""
+    return mode_of(engine, policy, backend).name
+
+
+def engine_of(engine: str) -> EngineSpec:
+    """Return the engine's entry, also by the name of a backend that was an engine once; of no engine, an empty entry."""
+    return ENGINES.get(PAIRING if engine in BACKENDS else engine, EngineSpec(""))
+
+
+def backend_of(mode: Mode) -> BackendSpec | None:
+    """Return the entry of the mode's backend; None: it has none."""
+    return BACKENDS.get(mode.backend or "")

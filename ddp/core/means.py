@@ -1,0 +1,48 @@
+"""Means over samples or calls whose sums are exact, so that the order in which records arrive does not change them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+Scalars = dict[str, float | None]
+"""Name -> mean over the calls; None: not finite."""
+
+
+class Mean:
+    """A mean over samples or calls: a sum without rounding, and a count."""
+
+    def __init__(self) -> None:
+        self._total: Fraction | None = Fraction()
+        self._count = 0
+
+    def add(self, total: float | None, count: int) -> None:
+        """Add a sum over `count`. One that is None or not finite makes the mean None."""
+        known = self._total is not None and total is not None and math.isfinite(total)
+        self._total = self._total + Fraction(total) if known else None  # type: ignore[operator, arg-type]
+        self._count += count
+
+    def merge(self, other: Mean) -> None:
+        """Add everything that `other` has."""
+        known = self._total is not None and other._total is not None
+        self._total = self._total + other._total if known else None  # type: ignore[operator]
+        self._count += other._count
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None where it is not finite, or nothing was counted."""
+        try:
+            return None if self._total is None or not self._count else float(self._total) / self._count
+        except OverflowError:
+            return None
+
+
+def means(recorded: Iterable[Mapping[str, Mean]]) -> Scalars:
+    """Return the mean of each scalar over all calls, by name in alphabetical order."""
+    sums: defaultdict[str, Mean] = defaultdict(Mean)
+    for each in recorded:
+        for name, mean in each.items():
+            sums[name].merge(mean)
+    return {name: sums[name].value for name in sorted(sums)}
