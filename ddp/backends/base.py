@@ -130,6 +130,15 @@ class Reducer(Protocol):
         ...
 
 
+def _transport(job: Job, rank: int, device: torch.device) -> Transport:
+    if job.threads is not None:
+        return threads.Transport(job.threads, rank, device)
+    # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
+    size, limit_s = job.world_size, job.deadline_s / 2
+    config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
+    return choose(job.transport, config)
+
+
 class GroupBackend:
     """A process group over all ranks, which average and exchange in collectives; a replica that is always whole."""
 
@@ -156,15 +165,6 @@ class GroupBackend:
     def close(self) -> None:
         """Leave the group."""
         self.collectives.transport.close()
-
-
-def _transport(job: Job, rank: int, device: torch.device) -> Transport:
-    if job.threads is not None:
-        return threads.Transport(job.threads, rank, device)
-    # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
-    size, limit_s = job.world_size, job.deadline_s / 2
-    config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
-    return choose(job.transport, config)
 
 
 _PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from ddp.backends import BACKENDS, world_of
 from ddp.backends.base import Reducer, reducing
@@ -17,7 +16,7 @@ from ddp.checkpoint import checkpoint
 from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
-from ddp.core.events import Event, Failed, Reduced
+from ddp.core.events import Event, Failed
 from ddp.core.policies.sync import Sync
 from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
@@ -29,15 +28,9 @@ TICK_S = 0.5
 
 
 class Ranks(Protocol):
-    """All ranks of a run, wherever they are. On leaving the context none is left."""
+    """The ranks as the coordinator's loop sees them: processes, threads, or objects in this thread."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def events(self, timeout_s: float) -> list[Event]:
+    def events(self, timeout_s: float) -> Sequence[Event]:
         """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that."""
         ...
 
@@ -49,14 +42,9 @@ class Ranks(Protocol):
         """End a rank that the run goes on without."""
         ...
 
-    def reduced(self, event: Reduced | Exception) -> None:
-        """Take in, from any thread, what the reducer has done; `events` returns it, or raises ReduceFailed."""
-        ...
 
-
-def run(job: Job, emit: Emit, provider: Callable[[Job], Ranks] | None = None) -> None:
-    """Train `job` on the ranks of `provider`, by default processes. Raises RankFailed, RankLost, Diverged, Exhausted; Torn
-    for a checkpoint that ranks cannot go on from.
+def run(job: Job, emit: Emit) -> None:
+    """Train `job`. Raises RankFailed, RankLost, Diverged, Exhausted; Torn for a checkpoint that ranks cannot go on from.
 
     After any exception no process is left.
     """
@@ -69,7 +57,7 @@ def run(job: Job, emit: Emit, provider: Callable[[Job], Ranks] | None = None) ->
     # A backend that acts inside steps alone has one policy.
     job = checkpoint.begin(job if spec.averages else replace(job, policy=Sync(), tolerate_loss=False))
     coordinator = start(job)
-    with (provider or RankProcesses)(job) as ranks, reducing(job, ranks.reduced) as reducer:
+    with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         coordinate(coordinator, ranks, reducer, partial(solo.publish, job, emit=emit), emit)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
@@ -135,9 +134,7 @@ class InProcessRanks:
             raise ValueError(f"ranks without processes cannot have faults of the kinds {', '.join(KILLING)}")
         self._parallel = parallel
         self._ranks = [ThreadRank(rank, parallel) for rank in range(job.world_size)]
-        # The task is made once: ranks share what it reads.
-        group = ThreadGroup([rank.pause for rank in self._ranks])
-        self._job = replace(job, task=lru_cache(1)(job.task), threads=group)
+        self._job = replace(job, threads=ThreadGroup([rank.pause for rank in self._ranks]))
         self._reduced: SimpleQueue[Reduced | Exception] = SimpleQueue()
 
     def __enter__(self) -> InProcessRanks:

@@ -25,7 +25,7 @@ from ddp.replica.task import Job, Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
-SYNCHRONOUS = ["nccl", "cpu", "zero1", "zero2", "zero3"]
+SYNCHRONOUS = ("nccl", "cpu", "zero1", "zero2", "zero3")
 
 
 @pytest.fixture(autouse=True)
