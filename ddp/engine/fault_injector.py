@@ -35,10 +35,17 @@ class LossyChannel(Channel):
 
 
 class FaultInjector:
-    """The faults of one rank that are still to come, by its own steps."""
+    """The faults of `rank` that are still to come from its step number `done` on.
 
-    def __init__(self, faults: Sequence[Fault], slow: Callable[[float], None], lose: Callable[[], None]) -> None:
-        self._faults, self._slow, self._lose = list(faults), slow, lose
+    A run that goes on is as slow as it was: what lasts of the faults before happens again at once."""
+
+    def __init__(
+        self, faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
+    ) -> None:
+        self._faults, self._slow, self._lose = [fault for fault in faults if fault.rank == rank], slow, lose
+        for fault in self._faults:
+            if fault.step < done and fault.kind == "slow":
+                slow(fault.value)
 
     def meet(self, step: int) -> None:
         """Do what is to happen before step number `step`, once: a step that is done again is spared."""
@@ -58,16 +65,3 @@ class FaultInjector:
                 self._slow(fault.value)
             case "lose":
                 self._lose()
-
-
-def mishaps(
-    faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
-) -> FaultInjector | None:
-    """Return the part of `rank` in the script from its step number `done` on; None if it has none.
-
-    What lasts of the faults before is done again for a run that goes on: the rank is as slow as it was."""
-    part = [fault for fault in faults if fault.rank == rank]
-    for fault in part:
-        if fault.step < done and fault.kind == "slow":
-            slow(fault.value)
-    return FaultInjector(part, slow, lose) if part else None

@@ -20,7 +20,7 @@ from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.engine.fault_injector import LossyChannel, mishaps
+from ddp.engine.fault_injector import FaultInjector, LossyChannel
 from ddp.engine.loop import TrainingLoop
 from ddp.process import clock
 from ddp.process.channel import PeerGone
@@ -104,7 +104,8 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
-        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
+        slow = self._loop.slowdown.slow_down
+        self._faults = FaultInjector(job.faults, rank, slow, channel.lose, self._loop.total_steps)
 
     def run(self) -> None:
         """Obey until an order says stop."""
@@ -131,8 +132,7 @@ class RankLoop:
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
-                if self._mishaps is not None:
-                    self._mishaps.meet(loop.total_steps)
+                self._faults.meet(loop.total_steps)
                 loop.train(action)
             case Idle():
                 self._wait()

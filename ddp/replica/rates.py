@@ -35,24 +35,25 @@ class Rates:
         self._fixed: float | None = None
         self._factor = 1.0
         self._follows = False
-        self._set: list[float] = []
-        """What `apply` has set last."""
         """Whether a callback has set the schedule."""
+        self._set: list[float] = []
+        """The rates that `apply` has set last."""
 
     def check(self) -> None:
         """Raise ValueError if a rate is not what `apply` has set it to."""
-        for group, rate in zip(self._optimizer.param_groups, self._set, strict=True):
-            if group["lr"] != rate:
-                raise ValueError(f"the step set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
+        self._refuse_others(self._set, "step")
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Raise ValueError if a callback inside sets the rates of the optimizer itself."""
         before = [group["lr"] for group in self._optimizer.param_groups]
         yield
-        for group, rate in zip(self._optimizer.param_groups, before, strict=True):
+        self._refuse_others(before, "callback")
+
+    def _refuse_others(self, rates: list[float], who: str) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             if group["lr"] != rate:
-                raise ValueError(f"the callback set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
+                raise ValueError(f"the {who} set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
 
     def steer(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rates of another optimizer from now on, one with the same parameter groups."""
