@@ -18,7 +18,7 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
-from ddp.gradients.instep import GradientAverage
+from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
 from ddp.replica.inner import InnerOptimizer

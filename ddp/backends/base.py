@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ddp.comm.heartbeat import Heartbeat
-    from ddp.gradients.instep import InStep
     from ddp.process.meter import Meter
+    from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
 

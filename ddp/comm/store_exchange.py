@@ -150,9 +150,9 @@ class TorchTransport(gloo.Transport):
         dist.init_process_group(
             self.name,
             store=PrefixStore("torch", self._store),
-            rank=self._site.rank,
-            world_size=self._site.world_size,
-            timeout=timedelta(seconds=self._site.limit_s),
+            rank=self.site.rank,
+            world_size=self.site.world_size,
+            timeout=timedelta(seconds=self.site.limit_s),
         )
         del self._store
 

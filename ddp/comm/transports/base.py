@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,18 @@ class TransportConfig:
     """Ranks on this host; 0: all."""
 
 
+def spare(site: TransportConfig) -> bool:
+    """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
+    has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return site.device.type == "cuda" or bool(site.meet) or cores > (site.host_ranks or site.world_size)
+
+
 class Transport(Protocol):
     """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
 
     name: str
+    site: TransportConfig
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""

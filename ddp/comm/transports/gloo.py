@@ -40,7 +40,7 @@ class Transport:
     name = "gloo"
 
     def __init__(self, site: TransportConfig) -> None:
-        self._site = site
+        self.site = site
 
     @staticmethod
     def applies(site: TransportConfig) -> bool:
@@ -49,32 +49,32 @@ class Transport:
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Ordinary memory."""
-        return torch.empty(elements, dtype=dtype, device=self._site.device)
+        return torch.empty(elements, dtype=dtype, device=self.site.device)
 
     def join(self, members: Sequence[int], generation: int) -> None:
         """Meet the members at a file, or at the store of several hosts."""
         self.leave()
-        limit = timedelta(seconds=self._site.timeout_s)
+        limit = timedelta(seconds=self.site.timeout_s)
         with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
             dist.init_process_group(
                 self.name,
                 store=self._meeting(len(members), generation, limit),
-                rank=list(members).index(self._site.rank),
+                rank=list(members).index(self.site.rank),
                 world_size=len(members),
                 timeout=limit,
             )
             self._formed()
 
     def _meeting(self, size: int, generation: int, limit: timedelta) -> Store:
-        if not self._site.meet:
-            return FileStore(f"{self._site.folder.resolve()}/rendezvous-{generation}", size)
-        where, _, name = self._site.meet.partition("/")
+        if not self.site.meet:
+            return FileStore(f"{self.site.folder.resolve()}/rendezvous-{generation}", size)
+        where, _, name = self.site.meet.partition("/")
         host, _, port = where.rpartition(":")
         store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False)
         return PrefixStore(f"{name}/{generation}", store)
 
     def _formed(self) -> None:
-        if self._site.meet:
+        if self.site.meet:
             return
         limit_collectives(DAY)
 
