@@ -28,7 +28,7 @@ KEEP_S = 0.1
 
 
 class Meter:
-    """Appends slices in memory (about a microsecond each) and writes them out now and then."""
+    """Appends slices in memory (about a microsecond piece) and writes them out now and then."""
 
     def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
         self.rank = rank
@@ -71,7 +71,7 @@ class Meter:
         while first and self._slices[first - 1].at >= since:
             first -= 1
         at = since
-        for inner in sorted(self._slices[first:], key=lambda each: each.at):
+        for inner in sorted(self._slices[first:], key=lambda piece: piece.at):
             if inner.at > at:
                 self._slices.append(_Slice(at, self.rank, kind, inner.at - at))
             at = inner.at + inner.seconds

@@ -17,6 +17,8 @@ from tests.api.conftest import Make
 from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
     def __init__(self) -> None:

@@ -70,13 +70,6 @@ class Transport(Protocol):
     name: str
     config: TransportConfig
 
-    def __init__(self, config: TransportConfig) -> None: ...
-
-    @staticmethod
-    def applies(config: TransportConfig) -> bool:
-        """Return whether it works there."""
-        ...
-
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
         ...
@@ -114,10 +107,20 @@ class Transport(Protocol):
         ...
 
 
+class TransportType(Protocol):
+    """The class of a transport that `choose` can make."""
+
+    def applies(self, config: TransportConfig) -> bool:
+        """Return whether it works there."""
+        ...
+
+    def __call__(self, config: TransportConfig) -> Transport: ...
+
+
 def choose(name: str, config: TransportConfig) -> Transport:
-    """Return the transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+    """Return the transport `name`, or with `auto` the first that applies. Raise ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
-        transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
+        transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
         if transport.applies(config):
             return transport(config)
     raise ValueError(f"cluster.transport={name} does not work here ({config.device}); use auto")
