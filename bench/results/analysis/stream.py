@@ -115,7 +115,7 @@ class RunRecords:
     reduced: list[Reduced] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
-    """Commands carry no time: that of the event before them."""
+    """With the time of the event before it."""
     verdicts: list[GuardVerdict] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
@@ -161,8 +161,8 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
     slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
-    figures, epochs = RunFigures(), list[EpochFigures]()
-    zero, now = _zero(records, launched), launched
+    figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
+    zero = _zero(records, launched)
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
         own = slices if last else []
@@ -177,11 +177,10 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             continue
         if isinstance(record, Resumed):
             stream = part(record.at == since, record, stream)
-        now = getattr(record, "at", now)
         epochs += figures.add(record)
         unheard = hasattr(record, "at") and getattr(record, "rank", None) in stream.drops
         if not unheard or isinstance(record, Merged):
-            _enter(stream, record, now)
+            _enter(stream, record, getattr(record, "at", figures.heard))
     epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
 
