@@ -52,16 +52,16 @@ golden: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m pytest benchmarks --benchmark-enable --benchmark-only --timeout 600 $(ARGS)
 
-# The tables of docs/controller.md, in virtual time.
+# The tables of docs/explanation/controller.md, in virtual time.
 controller: $(STAMP)
 	$(BIN)/python -m benchmarks.controller --write
 	$(BIN)/python -m benchmarks.choices --write
 
-# What verdicts promise, over simulated sweeps: the table of docs/validation.md. A minute.
+# What verdicts promise, over simulated sweeps: the table of docs/explanation/validation.md. A minute.
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
 
-# Defects put into the engine, each with the check that must catch it: the table of docs/validation.md. Under half an hour on
+# Defects put into the engine, each with the check that must catch it: the table of docs/explanation/validation.md. Under half an hour on
 # two idle cores with `clean-runs`: the same cells without them, which must raise no alarm. ARGS: --jobs N.
 bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs --write $(ARGS)
@@ -84,11 +84,11 @@ convergence: $(STAMP)
 	$(BIN)/python -m bench experiment=convergence data.dir='$(DATA)' $(ARGS)
 	$(BIN)/python -m benchmarks.convergence runs/convergence
 
-# Runs killed and gone on with against uninterrupted ones, five seeds: the table of docs/checkpoints.md.
+# Runs killed and gone on with against uninterrupted ones, five seeds: the table of docs/explanation/recovery.md.
 resume: $(STAMP)
 	$(BIN)/python -m benchmarks.resume --write $(ARGS)
 
-# Runs over two hosts made of namespaces, and links that are cut: the tables of docs/machines.md. Needs root on Linux.
+# Runs over two hosts made of namespaces, and links that are cut: the tables of docs/explanation/recovery.md. Needs root on Linux.
 machines: $(STAMP)
 	MACHINES=all $(BIN)/python -m pytest tests/runtime/test_remote_run.py
 	$(BIN)/python -m benchmarks.machines --write $(ARGS)

@@ -73,7 +73,7 @@ def _asked(name: str, kept: bool) -> tuple[float, float]:
 
 
 def main(names: list[str]) -> None:
-    """A row of the table of docs/speed.md for each model."""
+    """A row of the table of docs/explanation/speed.md for each model."""
     for name in names or sorted(models.MODELS):
         pairs = [(_asked(name, True), _asked(name, False)) for _ in range(PAIRS)]
         low, middle, high = statistics.quantiles([kept[0] / plain[0] for kept, plain in pairs], n=4)

@@ -96,10 +96,10 @@ def claim(sweep: Sequence[Metrics]) -> str:
     idle = fmean(m.breakdown[0].wait + m.breakdown[0].comm for m in sweep if m.mode == "nccl_sync")
     ends = {mode: fmean(m.final.eval or 0.0 for m in sweep if m.mode == mode) for mode in ("nccl_sync", "nccl_cadence")}
     text = (
-        "Here is why one would want to know. Two devices, the second at 0.4 of the first one's speed (emulated: its steps "
-        f"are slowed down). With synchronous gradients the fast one waits or communicates for {idle:.0%} of its time; El "
-        f"Che cadence keeps both at work, {min(ratios):.1f} to {max(ratios):.1f} times as many samples per second over "
-        f"{len(seeds)} seeds, at an accuracy of {ends['nccl_cadence']:.3f} against {ends['nccl_sync']:.3f}:"
+        "Why does it matter? Take two devices, the second emulated at 0.4 of the first one's speed. With synchronous "
+        f"gradients the fast one waits or communicates for {idle:.0%} of its time. The El Che cadence keeps both at work: "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times as many samples per second over {len(seeds)} seeds, "
+        f"at an accuracy of {ends['nccl_cadence']:.3f} against {ends['nccl_sync']:.3f}."
     )
     return textwrap.fill(text, 125)
 

@@ -1,6 +1,8 @@
 """Does killing a run and going on from its checkpoint cost accuracy? Modes that are not bit for bit, against seeds.
 
-    python -m benchmarks.resume [--epochs 10] [--write]    # a few minutes on two cores; --write: into docs/checkpoints.md
+    python -m benchmarks.resume [--epochs 10] [--write]    # a few minutes on two cores
+
+`--write` puts the table into docs/explanation/recovery.md.
 
 Every seed is trained twice with the same settings: once uninterrupted; once killed (SIGKILL to all its processes) at a
 checkpoint drawn from the seed, and gone on with. Interleaved, so that a busy machine disturbs both alike.
@@ -113,9 +115,8 @@ def table(samples: dict[str, tuple[Sample, Sample]], epochs: int) -> str:
             ("loss", whole.loss, cut.loss, 4),
         ):
             gap, error = difference(ours, theirs)
-            row[f"{name}, uninterrupted"] = f"{fmean(ours):.{digits}f} ± {stdev(ours):.{digits}f}"
-            row[f"{name}, resumed"] = f"{fmean(theirs):.{digits}f} ± {stdev(theirs):.{digits}f}"
-            row[f"{name}: difference"] = f"{gap:+.{digits}f} ± {error:.{digits}f}"
+            row[name] = f"{fmean(ours):.{digits}f} ± {stdev(ours):.{digits}f}"
+            row[f"{name}: resumed less that"] = f"{gap:+.{digits}f} ± {error:.{digits}f}"
             if abs(gap) > DOUBT * error:
                 beyond.append(f"{name} of {mode}")
         rows.append(row)
@@ -136,4 +137,4 @@ if __name__ == "__main__":
     made = table(compare(asked.epochs), asked.epochs)
     print(made)
     if asked.write:
-        put("checkpoints.md", resume=made)
+        put("explanation/recovery.md", resume=made)

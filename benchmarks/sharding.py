@@ -1,4 +1,4 @@
-"""Memory of a rank by mode, ranks and batch size, measured on the tensors that live; the tables of docs/sharding.md.
+"""Memory of a rank by mode, ranks and batch size, measured on the tensors that live: docs/explanation/sharding.md.
 
     python -m benchmarks.sharding [model[@data]:batch[,batch...] ...] [--modes a,b] [--ranks 1,2,4]
 

@@ -15,9 +15,9 @@ from bench.report import html, markdown
 from bench.report.page import Page
 from bench.report.planned import planned
 from bench.report.sections import SECTIONS
-from bench.results.cells import cells
-from bench.results.runfolder import Run, find_runs
-from bench.validate import judge_cells
+from bench.results.cells import Cell, cells
+from bench.results.runfolder import find_runs
+from bench.validate import Tree, judge_cells
 from bench.validate.legible import sound
 from bench.validate.library import Library, load
 
@@ -29,32 +29,26 @@ def write_report(
     baseline: Path | None = None,
     previous: Path | None = None,
     experiment: str | None = None,
-    found: tuple[list[Run], list[str]] | None = None,
+    tree: Tree | None = None,
 ) -> Path:
-    """Write the report over the runs in `root` into the folder `out`; the path of its `report.md`. Beside it: `report.html`,
-    the figures and their data.
+    """Write the report over the runs in `root` into the folder `out`: `report.md`, `report.html`, figures and their data.
 
     With `baseline`, the verdicts against that file or folder stand at its head; with `previous`, what changed against that
-    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one;
-    `found` is what was read of `root` already. Raises ValueError if a tree is no folder, the experiment is not known, or
-    `out` cannot be written.
+    tree. `experiment` names what was planned; None: the experiment that writes into `root`, if there is one; `tree` is what
+    was read of `root` already. Returns the path of `report.md`. Raises ValueError if a tree is no folder, the experiment is
+    not known, or `out` cannot be written.
     """
-    read, problems = found or find_runs(root)
-    runs, unfit = sound(read)
-    problems = [*problems, *unfit]
-    unread = [(root.name, problem) for problem in problems]
+    grouped, problems = _read(root, tree)
+    unreadable = [(root.name, problem) for problem in problems]
     earlier = None
     if previous is not None:
-        before, unknown = find_runs(previous)
-        before, unsound = sound(before)
-        earlier = tuple(cells(before))
-        problems += [f"of the earlier tree: {problem}" for problem in (*unknown, *unsound)]
+        earlier, broken = _read(previous)
+        problems += [f"of the earlier tree: {problem}" for problem in broken]
     plan = planned(root, experiment)
-    grouped = tuple(cells(runs))
     try:
         out.mkdir(parents=True, exist_ok=True)
         library = load(baseline) if baseline else Library()
-        verdicts = judge_cells(grouped, unread, baseline).verdicts if baseline else []
+        verdicts = judge_cells(grouped, unreadable, baseline).verdicts if baseline else []
         page = Page(root, out, grouped, tuple(problems), tuple(verdicts), library, earlier, plan)
         with styled():
             blocks = [block for section in SECTIONS.values() for block in section(page)]
@@ -64,3 +58,10 @@ def write_report(
     except OSError as error:
         raise ValueError(f"cannot write the report to {out}: {reason(error)}") from None
     return path
+
+
+def _read(root: Path, tree: Tree | None = None) -> tuple[tuple[Cell, ...], list[str]]:
+    """Return the cells of a tree, and a line for each folder that cannot be read."""
+    runs, unreadable = tree or find_runs(root)
+    kept, unsound = sound(runs)
+    return tuple(cells(kept)), [*unreadable, *unsound]

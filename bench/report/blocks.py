@@ -75,27 +75,16 @@ Block = Heading | Text | Bullets | Code | TableBlock | Picture
 
 
 def plain(text: object) -> str:
-    """A string that comes from a run, on one line, with nothing in it that could be taken for markup."""
-    return _SIGNS.sub(lambda found: "\\" + found[0], " ".join(str(text).split()))
+    """Return a string that comes from a run on one line, with nothing in it that could be taken for markup."""
+    return _SIGNS.sub(lambda sign: "\\" + sign[0], " ".join(str(text).split()))
 
 
-def told(*blocks: Block | Sequence[Block] | None) -> list[Block]:
-    """The blocks that say something: None, empty texts, lists and tables are left out; sequences are laid flat."""
-    found: list[Block] = []
+def nonempty(*blocks: Block | Sequence[Block] | None) -> list[Block]:
+    """Return the blocks that show something, sequences laid flat: None, empty texts, lists and tables are left out."""
+    flat: list[Block] = []
     for block in blocks:
         if isinstance(block, Sequence):
-            found += told(*block)
-        elif block is not None and _says_something(block):
-            found.append(block)
-    return found
-
-
-def _says_something(block: Block) -> bool:
-    match block:
-        case Heading(text) | Text(text) | Code(text):
-            return bool(text)
-        case Bullets(items):
-            return bool(items)
-        case TableBlock(rows):
-            return bool(rows)
-    return True
+            flat += nonempty(*block)
+        elif block is not None and next(iter(vars(block).values())):  # what a block shows is its first field
+            flat.append(block)
+    return flat

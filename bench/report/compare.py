@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.results.cells import Cell, Sample, solo_of
+from bench.results.schema import Metrics
 
 
 @dataclass(frozen=True)
@@ -46,38 +48,44 @@ class Rival:
         """The same at steady state, over the runs that have one."""
         return self.cell.sample(lambda m: m.throughput.steady_efficiency)
 
-
-def ideal(rival: Rival) -> float:
-    """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds, over solo's own."""
-    return _devices(rival.cell) / (1.0 if rival.solo is None else _devices(rival.solo))
+    @property
+    def ideal(self) -> float:
+        """Speed-up over solo if nothing were lost: the sum of the ranks' relative speeds, over solo's own."""
+        return _devices(self.cell) / (1.0 if self.solo is None else _devices(self.solo))
 
 
 def _devices(cell: Cell) -> float:
-    """How many devices at full speed its ranks are worth."""
+    """Return how many devices at full speed its ranks are worth."""
     return sum(cell.about.emulated_speeds) or float(cell.about.world_size)
 
 
 DAGGER = "† A rank was lost: speeds and efficiency are those of a cohort that shrank (see *Faults*)."
 
 
-def dagger(found: list[Rival]) -> str:
-    """The legend of the mark, where it is needed."""
-    return DAGGER if any(rival.cell.bereft for rival in found) else ""
+def dagger(shown: Sequence[Rival]) -> str:
+    """Return the legend of the mark, where it is needed."""
+    return DAGGER if any(rival.cell.bereft for rival in shown) else ""
 
 
-def rivals(found: list[Cell]) -> list[Rival]:
-    """The cells of one workload, each with the reference."""
-    solo = solo_of(found)
-    return [Rival(cell, solo) for cell in found]
+def rivals(cells: list[Cell]) -> list[Rival]:
+    """Return the cells of one workload, each with the reference."""
+    solo = solo_of(cells)
+    return [Rival(cell, solo) for cell in cells]
+
+
+def mean_share(metrics: Metrics, category: str) -> float | None:
+    """Return the share of the ranks' time that went into a category of the breakdown; None without one."""
+    ranks = metrics.breakdown
+    return sum(getattr(rank, category) for rank in ranks) / len(ranks) if ranks else None
 
 
 def is_fraction(metric: str) -> bool:
-    """Whether differences of this metric are spoken of in percentage points."""
+    """Return whether differences of this metric are spoken of in percentage points."""
     return "accuracy" in metric
 
 
 def gap(behind: float | None, metric: str) -> str:
-    """The gap to solo, signed: `+` is better than solo."""
+    """Format the gap to solo, signed: `+` is better than solo."""
     if behind is None:
         return "–"
     value = -behind + 0.0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.report.page import Page
-from bench.results.cells import Cell, measured
+from bench.results.cells import Cell, measured, solo_of
 from bench.validate.statistics import Moments, compare
 
 TAIL = 0.025
@@ -58,8 +58,8 @@ class Quality:
 def difference(
     base: Sequence[float | None], values: Sequence[float | None], higher_is_better: bool, resolution: float = 0.0
 ) -> MeanDifference | None:
-    """Of the values that are there; None where a side has none. An interval needs two seeds on one side, and some spread or
-    a resolution."""
+    """Return the difference of the values that are there; None where a side has none. An interval needs two seeds on one
+    side, and some spread or a resolution."""
     theirs, mine = measured(base), measured(values)
     if not theirs or not mine:
         return None
@@ -76,28 +76,26 @@ def difference(
 
 
 def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanDifference | None:
-    """Of positive values: mean of logarithms, so `exp` of the result is the ratio of geometric means."""
+    """Return the difference of mean logarithms, of positive values: its `exp` is the ratio of geometric means."""
     positive = [[math.log(value) for value in measured(side) if value > 0] for side in (base, values)]
     return difference(positive[0], positive[1], True)
 
 
-def qualities(page: Page, found: list[Cell], solo: Cell | None) -> list[Quality]:
-    """Of the cells of one workload that have a result, solo left out."""
+def qualities(page: Page, cells: list[Cell]) -> list[Quality]:
+    """Compare the cells of one workload that have a result with solo, which is left out; [] without solo."""
+    solo = solo_of(cells)
     if solo is None:
         return []
     margin, resolution = _terms(page, solo)
     sign = solo.about.final.higher_is_better
     theirs = [m.final.eval for m in solo.one_each]
-    pairs = [
-        (cell, difference(theirs, [m.final.eval for m in cell.one_each], sign, resolution))
-        for cell in found
-        if cell is not solo
-    ]
-    return [Quality(cell, gap, margin) for cell, gap in pairs if gap is not None]
+    others = [cell for cell in cells if cell is not solo]
+    gaps = [difference(theirs, [m.final.eval for m in cell.one_each], sign, resolution) for cell in others]
+    return [Quality(cell, gap, margin) for cell, gap in zip(others, gaps, strict=True) if gap is not None]
 
 
 def _terms(page: Page, solo: Cell) -> tuple[float | None, float]:
-    """Margin and resolution of the final metric, from solo's baseline if it is of this very workload."""
+    """Return margin and resolution of the final metric, from solo's baseline if it is of this very workload."""
     match = page.library.match(solo)
     if match is None or match.reference.workload != solo.workload:
         return None, 0.0

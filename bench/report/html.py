@@ -22,6 +22,7 @@ from bench.validate.verdict import Name
 from ddp import regular
 
 ASSETS = Path(__file__).with_name("assets")
+FILTER = '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
 FILTER_FROM = 6
 """Rows from which on a table has a box to filter it."""
 _INLINE = re.compile(
@@ -32,7 +33,7 @@ _WORDS = frozenset(get_args(Name))
 
 
 def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
-    """The page; `folder` is where the pictures lie. Raises OSError if one cannot be read."""
+    """Return the page; `folder` is where the pictures lie. Raises OSError if one cannot be read."""
     body: list[str] = []
     contents: list[tuple[int, str, str]] = []
     for block in blocks:
@@ -52,16 +53,16 @@ def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
 
 
 def inline(text: str) -> str:
-    """A text as HTML."""
+    """Return a text as HTML."""
     parts, last = [], 0
-    for found in _INLINE.finditer(text):
-        parts += [escape(text[last : found.start()]), _marked(found)]
-        last = found.end()
+    for match in _INLINE.finditer(text):
+        parts += [escape(text[last : match.start()]), _marked(match)]
+        last = match.end()
     return "".join([*parts, escape(text[last:])])
 
 
-def _marked(found: re.Match[str]) -> str:
-    sign, code, strong, stressed, text, target = found.groups()
+def _marked(match: re.Match[str]) -> str:
+    sign, code, strong, stressed, text, target = match.groups()
     if sign:
         return escape(sign)
     if code:
@@ -107,11 +108,7 @@ def _table(table: TableBlock) -> str:
     )
     badges = isinstance(table, Verdicts)
     body = "\n".join(_row([row[name] for name in columns], sides, badges) for row in table.rows)
-    box = (
-        '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
-        if len(table.rows) >= FILTER_FROM
-        else ""
-    )
+    box = FILTER if len(table.rows) >= FILTER_FROM else ""
     grid = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>"
     return f'<div class="table{" verdicts" if badges else ""}">{box}<div class="wide">{grid}</div></div>'
 

@@ -35,15 +35,13 @@ class IdleShares:
 
 
 def idle(cells: Sequence[Cell]) -> dict[str, list[IdleShares]]:
-    """Name of a cell -> its ranks. One rank waits for nobody, and results older than this have no causes: left out."""
-    told = {cell.name: [m for m in cell.one_each if m.timeline and len(m.time_s.rank_wall) > 1] for cell in cells}
-    return {
-        cell.name: [_rank(cell, runs, rank) for rank in _ranks(runs)] for cell in cells if (runs := told[cell.name])
-    }
-
-
-def _ranks(runs: list[Metrics]) -> range:
-    return range(min(len(m.time_s.rank_wall) for m in runs))
+    """Return name of a cell -> its ranks. One rank waits for nobody, and older results have no causes: left out."""
+    shares = {}
+    for cell in cells:
+        if runs := [m for m in cell.one_each if m.timeline and len(m.time_s.rank_wall) > 1]:
+            ranks = range(min(len(m.time_s.rank_wall) for m in runs))
+            shares[cell.name] = [_rank(cell, runs, rank) for rank in ranks]
+    return shares
 
 
 def _rank(cell: Cell, runs: list[Metrics], rank: int) -> IdleShares:

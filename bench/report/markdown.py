@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text
 
@@ -13,7 +13,7 @@ _TAG = re.compile(r"(`[^`]+`|\\.)|<(?=[A-Za-z/!?])")
 
 
 def render(blocks: Iterable[Block]) -> str:
-    """The whole text, with a line end."""
+    """Return the whole text, with a line end."""
     return "\n\n".join(_block(block) for block in blocks) + "\n"
 
 
@@ -35,24 +35,19 @@ def _block(block: Block) -> str:
 
 
 def _table(table: TableBlock) -> str:
-    columns = table.columns
-    body = [[_safe(row[column]).replace("|", "\\|") for column in columns] for row in table.rows]
-    head = [_safe(column).replace("|", "\\|") for column in columns]
-    widths = [min(max(3, *map(len, cells)), WIDEST) for cells in zip(head, *body, strict=True)]
-    left = [place < table.left for place in range(len(columns))]
-    rule = [
-        ":" + "-" * (width + 1) if side else "-" * (width + 1) + ":" for width, side in zip(widths, left, strict=True)
-    ]
-    return "\n".join([_row(head, widths, left), f"|{'|'.join(rule)}|", *(_row(cells, widths, left) for cells in body)])
-
-
-def _row(cells: Sequence[str], widths: Sequence[int], left: Sequence[bool]) -> str:
-    shown = (
-        cell.ljust(width) if side else cell.rjust(width) for cell, width, side in zip(cells, widths, left, strict=True)
+    lines = [table.columns, *([row[column] for column in table.columns] for row in table.rows)]
+    cells = [[_safe(cell).replace("|", "\\|") for cell in line] for line in lines]
+    sides = ["<" if place < table.left else ">" for place in range(len(table.columns))]
+    widths = [min(max(3, *map(len, column)), WIDEST) for column in zip(*cells, strict=True)]
+    head, *body = (
+        f"| {' | '.join(f'{cell:{side}{width}}' for cell, side, width in zip(line, sides, widths, strict=True))} |"
+        for line in cells
     )
-    return f"| {' | '.join(shown)} |"
+    dashes = ["-" * (width + 1) for width in widths]
+    rule = [f":{dash}" if side == "<" else f"{dash}:" for dash, side in zip(dashes, sides, strict=True)]
+    return "\n".join([head, f"|{'|'.join(rule)}|", *body])
 
 
 def _safe(text: str) -> str:
-    """No tag but what code shows: readers of Markdown take them for HTML."""
-    return _TAG.sub(lambda found: found[1] or "\\<", text)
+    """Leave no tag but what code shows: readers of Markdown take them for HTML."""
+    return _TAG.sub(lambda match: match[1] or "\\<", text)

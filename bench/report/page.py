@@ -1,4 +1,7 @@
-"""What a section of the report gets: the cells, and the means to put tables and figures on the page."""
+"""What a section of the report gets: the cells, and the means to put tables and figures on the page.
+
+Owns how many figures, rows and lines a section may have, and how its figures look. Knows nothing of what sections say.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from matplotlib.figure import Figure
 
 from bench.base.figures import decimals, grouped, plural
 from bench.base.style import mode_styles, save
-from bench.report.blocks import Picture, TableBlock, Text
+from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle
 from bench.report.planned import PlannedExperiment
 from bench.results.cells import Cell, Sample, Workload, by_workload
+from bench.results.schema import Metrics
 from bench.validate import Verdict
 from bench.validate.library import Library
 
@@ -33,7 +37,7 @@ LINES = 40
 LONGEST = 80
 """Signs of a model's name in the name of a file."""
 
-T = TypeVar("T")
+Rows = TypeVar("Rows")
 
 
 @dataclass(frozen=True)
@@ -59,14 +63,9 @@ class Page:
         return by_workload(self.cells)
 
     @property
-    def pen(self) -> FigureBudget:
-        """A new one, for a section."""
-        return FigureBudget(FEW if self.many else FIGURES)
-
-    @cached_property
-    def many(self) -> bool:
-        """Whether there are so many runs that not all can be drawn."""
-        return sum(len(cell.runs) for cell in self.cells) > MANY_RUNS
+    def runs(self) -> list[Metrics]:
+        """Metrics of all runs, finished or not."""
+        return [run.metrics for cell in self.cells for run in cell.runs]
 
     @cached_property
     def styles(self) -> dict[str, tuple[str, str]]:
@@ -78,22 +77,36 @@ class Page:
         """As `idleness.idle`, once and only if a section asks."""
         return idle(self.cells)
 
+    def section(
+        self,
+        heading: str,
+        intro: str,
+        part: Callable[[CellGroup], list[Block]],
+        groups: Iterable[tuple[str, Workload, list[Cell]]] | None = None,
+        headed: bool = True,
+    ) -> list[Block]:
+        """Return a section with a part for each workload, or each of `groups`, `headed` by its title; or [] without any."""
+        budget = FigureBudget(FEW if len(self.runs) > MANY_RUNS else FIGURES)
+        if groups is None:
+            groups = [(self.title(workload), workload, cells) for workload, cells in self.workloads.items()]
+        parts: list[Block] = []
+        for title, workload, cells in groups:
+            if blocks := part(CellGroup(self, title, workload, cells, budget)):
+                parts += nonempty(Heading(plain(title), 3) if headed else None, blocks)
+        return nonempty(Heading(heading), Text(intro), parts, budget.rest) if parts else []
+
     def title(self, workload: Workload) -> str:
-        """The shortest name that tells this workload from the others on the page. Not `plain`: figures take it as it is."""
+        """Return the shortest name that tells this workload from the others. Not `plain`: figures take it as it is."""
         alike = [w for w in self.workloads if w.title == workload.title]
         if len(alike) == 1:
             return workload.title
         metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
         return f"{workload.title} ({workload.course}{metric})"
 
-    def slug(self, name: str, workload: Workload) -> str:
-        """A file name for a figure over a workload."""
-        number = [w for w in self.workloads if w.model == workload.model].index(workload)
-        model = "".join(sign if sign.isalnum() else "_" for sign in workload.model[:LONGEST])
-        return f"{name}-{model}" + (f"-{number + 1}" if number else "")
-
-    def figure(self, figure: Figure, name: str, data: pd.DataFrame, alt: str) -> Picture:
-        """Write the figure and its data beside it."""
+    def figure(self, figure: Figure, name: str, data: pd.DataFrame, title: str, alt: str) -> Picture:
+        """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
         save(figure, self.out / f"{name}.png")
         self.data(name, data)
         return Picture(f"{name}.png", alt, f"{name}.csv")
@@ -103,37 +116,23 @@ class Page:
         data.map(_no_formula).to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
 
     def cores(self, cell: Cell) -> int | None:
-        """Processor cores that its ranks had, where they are processes on them; None: devices of their own."""
-        about = cell.about
-        cores = about.env.get("cores")
-        return cores if isinstance(cores, int) and about.devices and set(about.devices) == {"cpu"} else None
+        """Return how many processor cores the ranks of a cell had, if they are processes; None: devices of their own."""
+        cores = cell.about.env.get("cores")
+        return cores if isinstance(cores, int) and set(cell.about.devices) == {"cpu"} else None
 
     def link(self, target: Path) -> str:
-        """The path of a file as seen from the report."""
+        """Return the path of a file as seen from the report."""
         relative = Path(os.path.relpath(target, self.out)).as_posix()
         return quote(os.fsencode(relative), safe="/")  # a name may hold what ends a link, or a part of an address
 
 
-def _no_formula(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-
-
 @dataclass
 class FigureBudget:
-    """Draws the figures of a section, the first `most` of them, and says what it left out."""
+    """How many figures a section draws: the first `most` of them."""
 
     most: int
     drawn: int = 0
     left_out: int = 0
-
-    def draw(self, make: Callable[[], Picture | None]) -> Picture | None:
-        """The figure that `make` makes, or None."""
-        if self.drawn == self.most:
-            self.left_out += 1
-            return None
-        picture = make()
-        self.drawn += picture is not None
-        return picture
 
     @property
     def rest(self) -> Text | None:
@@ -141,18 +140,61 @@ class FigureBudget:
         return more(self.left_out, "figure", "not drawn; report a part of the tree to see them, or read the tables")
 
 
+@dataclass(frozen=True)
+class CellGroup:
+    """The cells of one workload under their title, and the means to draw them."""
+
+    page: Page
+    title: str
+    workload: Workload
+    cells: list[Cell]
+    budget: FigureBudget
+
+    def draw(
+        self,
+        make: Callable[[CellGroup, Rows], Picture | None],
+        rows: Rows,
+        cells: int = 0,
+        where: str = "in the table, not in the figure",
+        most: int = SERIES,
+    ) -> list[Block]:
+        """Return the figure that `make` makes of `rows`, and a line if it has room for `most` of more `cells`; [] if the
+        budget is spent, or there is nothing to draw."""
+        if self.budget.drawn == self.budget.most:
+            self.budget.left_out += 1
+            return []
+        picture = make(self, rows)
+        self.budget.drawn += picture is not None
+        return nonempty(picture, more(cells - most, "cell", where)) if picture else []
+
+    def slug(self, name: str) -> str:
+        """Return a file name for a figure over the workload."""
+        number = [w for w in self.page.workloads if w.model == self.workload.model].index(self.workload)
+        model = "".join(sign if sign.isalnum() else "_" for sign in self.workload.model[:LONGEST])
+        return f"{name}-{model}" + (f"-{number + 1}" if number else "")
+
+
+def _no_formula(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
+
 def more(count: int, noun: str, why: str = "not shown") -> Text | None:
-    """`… and 3 more runs: not shown.`; None if there are none."""
+    """Return `… and 3 more runs: not shown.`; None if there are none."""
     return Text(f"… and {plural(count, f'more {noun}')}: {why}.") if count > 0 else None
 
 
-def table(rows: Sequence[Mapping[str, str]], left: int = 1) -> TableBlock:
-    """A table; the first `left` columns are text, the others numbers. Its cells may have markup."""
+def bullets(lines: Sequence[str], noun: str) -> list[Block]:
+    """Return the first `LINES` as a list, and how many there are more."""
+    return nonempty(Bullets(tuple(lines[:LINES])), more(len(lines) - LINES, noun))
+
+
+def table(rows: Iterable[Mapping[str, str]], left: int = 1) -> TableBlock:
+    """Return a table; the first `left` columns are text, the others numbers. Its cells may have markup."""
     return TableBlock(tuple(rows), left)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """With `digits` significant digits, thousands separated."""
+    """Format with `digits` significant digits, thousands separated."""
     if value is None:
         return NONE
     if value and abs(value) >= 10**digits:
@@ -162,29 +204,35 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(mean: float | None) -> str:
-    """A mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
+    """Format a mean of whole numbers, with one decimal if it is none itself; nothing counted is not measured."""
     return grouped(mean, 1).removesuffix(".0") if mean else NONE
 
 
 def fixed(sample: Sample, places: int, factor: float = 1.0, unit: str = "") -> str:
-    """`mean ± sd` with so many decimals; without sd where there is only one value."""
+    """Format `mean ± sd` with so many decimals; without sd where there is only one value."""
     if sample.mean is None:
         return NONE
     spread = f" ± {grouped(factor * sample.sd, places)}" if sample.sd is not None else ""
     return f"{grouped(factor * sample.mean, places)}{spread}{unit}"
 
 
+def times(ratio: float | None) -> str:
+    """Format a ratio with two decimals."""
+    return NONE if ratio is None else f"{ratio:.2f}"
+
+
 def levels(sample: Sample) -> str:
-    """`mean ± sd` of a final metric."""
+    """Format `mean ± sd` of a final metric."""
     return fixed(sample, decimals(sample.mean or 0.0))
 
 
-def percent(sample: Sample, places: int = 0) -> str:
-    """The mean of a fraction as a percentage."""
-    return fixed(Sample(sample.n, sample.mean, None), places, 100.0, " %")
+def percent(value: Sample | float | None, places: int = 0) -> str:
+    """Format a fraction, or the mean of a sample of fractions, as a percentage."""
+    mean = value.mean if isinstance(value, Sample) else value
+    return NONE if mean is None else f"{grouped(100 * mean, places)} %"
 
 
 def listed(items: Iterable[str]) -> str:
-    """`a, b and c`."""
+    """Return `a, b and c`."""
     *most, last = items
     return f"{', '.join(most)} and {last}" if most else last

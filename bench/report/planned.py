@@ -49,18 +49,14 @@ class PlannedExperiment:
     points: tuple[ExperimentPoint, ...]
 
     def missing(self, runs: Sequence[Run]) -> list[ExperimentPoint]:
-        """Planned runs that have no folder, in the order of the plan."""
-        found = {
-            (ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash)
-            for m in (run.metrics for run in runs)
-        }
-        there = Counter(point for point, _ in found)
-        want = Counter(self.points) - there
-        return [point for point, number in want.items() for _ in range(number)]
+        """Return planned runs that have no folder, in the order of the plan."""
+        metrics = [run.metrics for run in runs]
+        there = {(ExperimentPoint(m.model, m.mode, m.world_size, m.seed), m.config_hash) for m in metrics}
+        return list((Counter(self.points) - Counter(point for point, _ in there)).elements())
 
 
 def planned(root: Path, name: str | None, conf: Path = CONF) -> PlannedExperiment | None:
-    """The experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one.
+    """Return the experiment `name`; without a name, the one whose `output` is the tree `root`, if there is one.
 
     Raises ValueError for a name that is none, and for a file that is no experiment or of which the runs cannot be known.
     """
@@ -92,43 +88,38 @@ def _read(file: Path, conf: Path) -> PlannedExperiment:
 
 
 def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[ExperimentPoint]:
-    """Composed is each way of training (0.1 s); models and numbers are as they are said."""
+    """Return the runs of an experiment. Each way of training is composed (0.1 s); models and numbers are as written."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from bench.command.sweep import values
+    from bench.command.compose import values
 
     chosen = [f"experiment={name}"]
     base = composed(chosen)
     loader = GlobalHydra.instance().config_loader()
-    said = {key: values(f"{key}={value}", loader) for key, value in (base.hydra.sweeper.params or {}).items()}
-    varied = {key.lstrip("+").removesuffix(".name"): words for key, words in said.items()}
+    varied = {
+        key.lstrip("+").removesuffix(".name"): values(f"{key}={value}", loader)
+        for key, value in (base.hydra.sweeper.params or {}).items()
+    }
     models = [word.partition("=")[2] for word in varied["model"]] if "model" in varied else [base.model.name]
-    seeds = [_number(word) for word in varied["seed"]] if "seed" in varied else [base.seed]
-    sizes = [_number(word) for word in varied["world_size"]] if "world_size" in varied else [base.world_size]
-    ways = [
-        composed([*chosen, *words]) if words else base
-        for words in product(*(words for key, words in varied.items() if key in WAY))
-    ]
+    seeds, sizes = (list(map(_number, varied[key])) if key in varied else [base[key]] for key in ("seed", "world_size"))
+    settings = product(*(words for key, words in varied.items() if key in WAY))
+    ways = [composed([*chosen, *words]) if words else base for words in settings]
     for model in models:
         known("model", model, MODELS)
     if None in seeds:
         raise ValueError("seed is null: give a number")
+    modes = [(mode_name(way.engine.name, way.policy.name, way.backend.name), way.engine.name) for way in ways]
     points = [
-        ExperimentPoint(
-            model,
-            mode_name(way.engine.name, way.policy.name, way.backend.name),
-            world_size_of(size, way.engine.name),
-            seed,
-        )
-        for seed, model, way, size in product(seeds, models, ways, sizes)
-        if len(sizes) == 1 or size is None or engine_of(way.engine.name).fits(size)
+        ExperimentPoint(model, mode, world_size_of(size, engine), seed)
+        for seed, model, (mode, engine), size in product(seeds, models, modes, sizes)
+        if len(sizes) == 1 or size is None or engine_of(engine).fits(size)
     ]
     further = prod(len(set(words)) for key, words in varied.items() if key not in (*WAY, *ExperimentPoint._fields))
     return [point for point in dict.fromkeys(points) for _ in range(further)]
 
 
 def _number(word: str) -> int | None:
-    """Of a setting that has one, or null."""
+    """Return the number of a setting that has one, or null."""
     key, _, text = word.partition("=")
     if text == "null":
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median
 from typing import Literal
 
@@ -31,18 +32,16 @@ class Reach:
         return sum(math.isfinite(value) for value in self.samples)
 
     def middle(self, axis: Axis) -> float | None:
-        """Median, with misses at infinity; None if there is no run."""
+        """Return the median, with misses at infinity; None if there is no run."""
         values: tuple[float, ...] = getattr(self, axis)
         return median(values) if values else None
 
 
 def reach(cell: Cell) -> Reach:
-    """Of the seeds of a cell; what failed or diverged before it was there, is a miss."""
-    runs = [run.metrics for run in cell.counted if run.metrics.status != "killed"]
-    samples = [m.target.samples if m.target.reached else None for m in runs]
-    seconds = [m.target.seconds if m.target.reached else None for m in runs]
-    return Reach(cell, _or_never(samples), _or_never(seconds))
-
-
-def _or_never(values: list[int | None] | list[float | None]) -> tuple[float, ...]:
-    return tuple(math.inf if value is None else float(value) for value in values)
+    """Return what it took the seeds of a cell; one that failed or diverged before it was there is a miss."""
+    targets = [run.metrics.target for run in cell.counted if run.metrics.status != "killed"]
+    samples, seconds = (
+        tuple(math.inf if not t.reached or value(t) is None else float(value(t)) for t in targets)
+        for value in (attrgetter("samples"), attrgetter("seconds"))
+    )
+    return Reach(cell, samples, seconds)

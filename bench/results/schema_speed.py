@@ -155,8 +155,8 @@ class Volume(Strict):
     bytes: int = Field(description="payload of all ranks, bytes; as `sync.bytes`")
     per_step: float | None = Field(description="bytes / steps of all ranks, bytes; null: no steps")
     expected: int | None = Field(
-        description="meetings x ranks x parameters x bytes of an element, bytes: docs/validation.md; null: the run is not "
-        "whole, alone, or its collectives are not seen"
+        description="meetings x ranks x parameters x bytes of an element, bytes: docs/reference/validation.md; null: the "
+        "run is not whole, alone, or its collectives are not seen"
     )
     ratio: float | None = Field(description="bytes / expected; what is above 1 are buffers and bookkeeping")
 

@@ -1,7 +1,7 @@
-"""The verb `run`: one cell of the matrix, or with `-m` a sweep of them. The only module that talks to Hydra at run time.
+"""The verb `run`: one cell of the matrix, or with `-m` a sweep of them.
 
-Hydra composes configurations and enumerates sweeps; what goes wrong in a cell stays in its `CellOutcome`, and the next
-one runs.
+Owns what a command does with the cells that Hydra composes: what goes wrong in one stays in its `CellOutcome`, and the next
+one runs. Knows neither engines nor records.
 """
 
 from __future__ import annotations
@@ -46,33 +46,28 @@ if TYPE_CHECKING:
     from bench.runner.machines import Machines
     from bench.runner.resume import ResumeSource
 
+SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
+"""Flags with which Hydra only shows something."""
+
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
     """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
 
     `machines`: who has processes for ranks; None: ranks are forked."""
     session = Session(PipeSafeConsole(highlight=False), machines)
+    composable = False
     try:
-        return _run(session, arguments, verbs, baseline)
+        # The plan of an experiment is shown first: it costs a fraction of a second for each run.
+        experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
+        if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
+            from bench.command.planning import announce
+
+            composable = announce(session.console, arguments, verbs)
+        compose(arguments, verbs, session.job, session.print, ahead=not composable)
+        return session.conclude(baseline)
     finally:
-        session.close()
-
-
-def _run(session: Session, arguments: list[str], verbs: tuple[str, ...], baseline: Path) -> Exit:
-    known = False
-    if _is_experiment(arguments):
-        from bench.command.planning import announce
-
-        known = announce(session.console, arguments, verbs)
-    compose(arguments, verbs, session.job, session.leave_out, ahead=not known)
-    return session.conclude(baseline)
-
-
-def _is_experiment(arguments: list[str]) -> bool:
-    """Whether the plan is shown first: it costs a fraction of a second for each run. Not where Hydra only shows."""
-    shows = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
-    asked = any(word.lstrip("+").startswith("experiment=") for word in arguments)
-    return asked and not any(word.partition("=")[0] in shows for word in arguments)
+        if session.dashboard is not None:
+            session.dashboard.close()
 
 
 class PipeSafeConsole(Console):
@@ -80,7 +75,7 @@ class PipeSafeConsole(Console):
     written."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """As a console's; what cannot be written is the last of it."""
+        """Print as a console does; what cannot be written is the last of it."""
         try:
             super().print(*objects, **how)
         except OSError as error:
@@ -107,11 +102,11 @@ class Session:
     """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
     experiment: str | None = None
-    beside: DashboardProcess | None = None
+    dashboard: DashboardProcess | None = None
     """The live page, if one was asked for: the same for all cells."""
 
     def job(self, composed: DictConfig) -> None:
-        """Run one cell; Hydra calls this. Raises KeyboardInterrupt when the cell was killed."""
+        """Run one cell; Hydra calls this. Raise KeyboardInterrupt when the cell was killed."""
         hydra = HydraConfig.get()
         self.sweep = hydra.mode is RunMode.MULTIRUN
         self.experiment = hydra.runtime.choices.get("experiment")
@@ -120,23 +115,26 @@ class Session:
             cell = self._cell(composed)
         except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
             interrupts.check()  # an import that was interrupted may fail in its own way
-            said = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
-            print(f"bench: {f'{name}: ' if self.sweep else ''}{said}", file=sys.stderr)
-            cell = CellOutcome(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=said)
+            note = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
+            print(f"bench: {f'{name}: ' if self.sweep else ''}{note}", file=sys.stderr)
+            cell = CellOutcome(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=note)
         except Exception as error:  # Hydra would add words of its own
             interrupts.check()
             self.defect = self.defect or error
             cell = CellOutcome(name, Exit.INTERNAL)
         self.cells.append(cell)
         if cell.code is Exit.KILLED:
-            more = going_on(cell.folder) if cell.folder is not None else ""
-            said = f"what there is lies in {cell.folder}{more and f'; go on with it: {more}'}"
-            self.console.print(said, markup=False, soft_wrap=True)
+            command = going_on(cell.folder) if cell.folder is not None else ""
+            self.print(f"what there is lies in {cell.folder}{command and f'; go on with it: {command}'}")
             raise KeyboardInterrupt
 
-    def leave_out(self, line: str) -> None:
-        """Say that a point of a sweep is no run."""
-        self.console.print(line, markup=False, soft_wrap=True)
+    def print(self, line: str, style: str | None = None) -> None:
+        """Print one line as it is."""
+        self.console.print(line, style=style, markup=False, soft_wrap=True)
+
+    def _note(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.print(f"note: {line}", "yellow")
 
     def _cell(self, composed: DictConfig) -> CellOutcome:
         try:
@@ -146,75 +144,54 @@ class Session:
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
             raise UsageError(f"{group}=[...] chooses several at once: leave out the brackets, and add -m for a sweep")
-        source: ResumeSource | None = None
-        words = _said(composed)
-        if config.resume is not None:
+        settings = _settings(composed)
+        source = _source(config.resume, settings) if config.resume is not None else None
+        if isinstance(source, Path):
+            return self._finished(source)
+        if source is not None:
             from bench.runner.resume import configured
 
-            found = self._source(Path(config.resume), words)
-            if isinstance(found, CellOutcome):
-                return found
-            source = found
             with usage():
-                config = self.config = configured(config, words, source)
-        if config.dashboard and self.beside is None:
+                config = self.config = configured(config, settings, source)
+        if config.dashboard and self.dashboard is None:
             self._open_dashboard(Path(config.output))
         with usage():
-            names = chosen(config.logger)
+            loggers = chosen(config.logger)
         hosts = 1
         if self.machines is not None:
             config = self.config = self.machines.settle(config)
             hosts = self.machines.seat.nodes
-        run_plan = make_plan(config, source, hosts, words)
+        run_plan = make_plan(config, source, hosts, settings)
         spec = run_plan.spec
-        self._note(moot(words, config, spec.mode) if source is None else ())
-        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
-        title = f"{spec.model} {spec.mode} {spec.run_id}"
-        anew = config.force and all(cell.folder != place(*key) for cell in self.cells)
+        self._note(moot(settings, config, spec.mode) if source is None else ())
+        again = config.force and all(cell.folder != place(*spec.key) for cell in self.cells)
         with usage():
-            skipped = self.sweep and source is None and not anew and finished(*key)
+            skipped = self.sweep and source is None and not again and finished(*spec.key)
         if skipped:
-            self.console.print(f"{title}: finished before, skipped (force=true runs it again)", soft_wrap=True)
-            run = find_runs(place(*key))[0][0]
-            return CellOutcome(title, Exit.OK, run.path, run.metrics, note="skipped")
-        return self._launch(run_plan, names, source)
+            self.print(f"{spec.title}: finished before, skipped (force=true runs it again)")
+            run = find_runs(place(*spec.key))[0][0]
+            return CellOutcome(spec.title, Exit.OK, run.path, run.metrics, note="skipped")
+        return self._launch(run_plan, loggers, source)
 
     def _launch(self, run_plan: RunPlan, names: tuple[str, ...], source: ResumeSource | None) -> CellOutcome:
         from bench.runner.launch import launch
 
         spec, restarts = run_plan.spec, 0
-        key = (Path(spec.output), spec.model, spec.mode, spec.run_id)
         if self.machines is not None:
             run_plan = replace(run_plan, job=replace(run_plan.job, elsewhere=self.machines.rendezvous))
-            restarts, left = self.machines.seat.restarts, self.machines.left(place(*key))
+            restarts, left = self.machines.seat.restarts, self.machines.left(place(*spec.key))
             if isinstance(left, Path):
                 return self._finished(left)
             source = left or source
-        said = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
-        with LoggerProcesses(names, making(*key), key[0], said) as loggers:
+        info = RunInfo(spec.model, spec.mode, spec.run_id, spec.config_hash, spec.world_size, spec.metric)
+        with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             outcome = launch(run_plan, self.console, source, restarts)
             problems = loggers.end(outcome.folder)
         self._note(problems)
-        title = f"{spec.model} {spec.mode} {spec.run_id}"
-        return CellOutcome(title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
-
-    def _note(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.console.print(f"note: {line}", style="yellow", markup=False, soft_wrap=True)
-
-    def _source(self, path: Path, said: dict[str, Any]) -> ResumeSource | CellOutcome:
-        """What to go on from; the cell of a run that is finished."""
-        from bench.runner.resume import agree, locate
-
-        with usage():
-            found = locate(path)
-            if not isinstance(found, Path):
-                return found
-            agree(said, read_object(found / CONFIG))
-        return self._finished(found)
+        return CellOutcome(spec.title, STATUS[outcome.metrics.status], outcome.folder, outcome.metrics)
 
     def _finished(self, folder: Path) -> CellOutcome:
-        self.console.print(f"{folder}: finished before, there is nothing to go on with", soft_wrap=True)
+        self.print(f"{folder}: finished before, there is nothing to go on with")
         run = find_runs(folder)[0][0]
         return CellOutcome(run.metrics.run_id, Exit.OK, run.path, run.metrics, note="finished before")
 
@@ -222,22 +199,16 @@ class Session:
         from bench.dashboard.process import DashboardProcess
 
         try:
-            self.beside = DashboardProcess(output)
+            self.dashboard = DashboardProcess(output)
         except OSError as error:  # a run without a page is a run
-            self.console.print(f"note: no dashboard: {error}", style="yellow", markup=False, soft_wrap=True)
+            self._note([f"no dashboard: {error}"])
         else:
-            self.console.print(f"dashboard {self.beside.address}", markup=False, soft_wrap=True)
-
-    def close(self) -> None:
-        """End what was started for the command as a whole."""
-        if self.beside is not None:
-            self.beside.close()
+            self.print(f"dashboard {self.dashboard.address}")
 
     def conclude(self, baseline: Path) -> Exit:
-        """Print what came out, write the report, compare with the baseline; the exit code of the command.
+        """Print what came out, write the report, compare with the baseline; return the exit code of the command.
 
-        Raises what came out of a cell as a defect, once the others are done.
-        """
+        Raise what came out of a cell as a defect, once the others are done."""
         if self.defect is not None:
             raise self.defect
         codes = [cell.code for cell in self.cells]
@@ -260,23 +231,36 @@ class Session:
         return gravest(codes)
 
 
-def _said(composed: DictConfig) -> dict[str, Any]:
-    """What the command line says, by key, as it was composed."""
-    said: dict[str, Any] = {}
-    for word in HydraConfig.get().overrides.task:
-        key, _, value = word.partition("=")
+def _source(path: str, settings: dict[str, Any]) -> ResumeSource | Path:
+    """Return what to go on from, or the folder of a run that is finished. Raise UsageError."""
+    from bench.runner.resume import agree, locate
+
+    with usage():
+        source = locate(Path(path))
+        if isinstance(source, Path):
+            agree(settings, read_object(source / CONFIG))
+    return source
+
+
+def _settings(composed: DictConfig) -> dict[str, Any]:
+    """Return what the command line sets, by key, as it was composed."""
+    settings: dict[str, Any] = {}
+    for override in HydraConfig.get().overrides.task:
+        key, _, value = override.partition("=")
         key = key.lstrip("+~").partition("@")[0]
-        chosen = OmegaConf.select(composed, key, default=value)
-        if OmegaConf.is_config(chosen):
-            chosen = OmegaConf.to_container(chosen)
-        said[key] = value if isinstance(chosen, dict) else chosen
-    return said
+        selected = OmegaConf.select(composed, key, default=value)
+        if OmegaConf.is_config(selected):
+            selected = OmegaConf.to_container(selected)
+        settings[key] = value if isinstance(selected, dict) else selected
+    return settings
 
 
 def make_plan(
-    config: Config, source: ResumeSource | None = None, hosts: int = 1, said: Collection[str] = ()
+    config: Config, source: ResumeSource | None = None, hosts: int = 1, settings: Collection[str] = ()
 ) -> RunPlan:
-    """Everything checked and the data at hand. Imports torch, while the fork server does the same in its process."""
+    """Check everything and get the data. Imports torch, while the fork server does the same in its process.
+
+    `settings`: the keys that the user set. Raise UsageError, Unusable."""
     name = config.model.name
     if name not in MODELS:
         raise UsageError(unknown("model", name, MODELS))
@@ -292,7 +276,7 @@ def make_plan(
     machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
-        ready = plan(config, models.load(name), DATA, machine, said)
+        ready = plan(config, models.load(name), DATA, machine, settings)
         if source is not None:
             from bench.runner.resume import check
 

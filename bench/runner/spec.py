@@ -6,6 +6,7 @@ Plain data: knows neither Hydra nor torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ddp.core.faults import Fault
@@ -34,7 +35,6 @@ class RunSpec:
     speeds: tuple[float, ...]
     """Emulated relative speed of each rank; empty: none emulated."""
     metric: str
-    """Name of the evaluation metric."""
     higher_is_better: bool
     target: float
     """Value of the metric that a sound engine reaches."""
@@ -52,3 +52,13 @@ class RunSpec:
     """The resolved configuration; enough to run it again, exactly."""
     warnings: tuple[str, ...] = ()
     """What a reader of the results must know (oversubscribed cores, emulated speeds)."""
+
+    @property
+    def key(self) -> tuple[Path, str, str, str]:
+        """Return what names the run folder: output, model, mode, run id."""
+        return Path(self.output), self.model, self.mode, self.run_id
+
+    @property
+    def title(self) -> str:
+        """Return what messages call the run."""
+        return f"{self.model} {self.mode} {self.run_id}"

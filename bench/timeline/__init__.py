@@ -6,8 +6,6 @@ it again from a run folder, `serve` hands it to Perfetto.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -57,12 +55,12 @@ def write_timeline(
 
 
 def _operations(folder: Path, spec: Named) -> dict[int, list[Operation]]:
-    """What torch.profiler recorded in each rank, where it did. What a rank left torn is not shown."""
-    found = {}
+    """Return what torch.profiler recorded in each rank, where it did. What a rank left torn is not shown."""
+    operations = {}
     for rank in range(spec.world_size):
         with suppress(OSError, ValueError):
-            found[rank] = read(file_of(folder, rank))
-    return found
+            operations[rank] = read(file_of(folder, rank))
+    return operations
 
 
 def draw(stream: RunRecords, spec: Named, path: Path) -> None:
@@ -73,9 +71,9 @@ def draw(stream: RunRecords, spec: Named, path: Path) -> None:
 
 
 def launched_at(folder: Path) -> float | None:
-    """When the run was launched, on the clock of its records, by the timeline that it has; None if it has none."""
-    said = _about(folder).get("launched")
-    return float(said) if isinstance(said, (int, float)) and math.isfinite(said) else None
+    """Return when the run was launched, on the clock of its records, by its timeline; None if it has none."""
+    time = _about(folder).get("launched")
+    return float(time) if isinstance(time, (int, float)) and math.isfinite(time) else None
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def _started(folder: Path, launched: float) -> str | None:
-    """The wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
+    """Return the wall clock at launch: as an earlier timeline of the run has it, else by the clock of this moment."""
     about = _about(folder)
     if about.get("launched") == launched and "started" in about:
         return str(about["started"])
@@ -96,14 +94,11 @@ def _started(folder: Path, launched: float) -> str | None:
 
 
 def _table(stream: RunRecords) -> str:
-    """The slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["rank", "kind", "start_s", "seconds", "waited_s", "seq", "bytes"])
+    """Return the slices as CSV: rank, kind, start and seconds since launch, seconds waited in it for other ranks."""
     s = stream.slices
-    exchange = s.kind == "exchange"
-    waited: Any = (s.wire_start - s.start) * exchange
+    waited: Any = (s.wire_start - s.start) * (s.kind == "exchange")
     columns = (s.rank, s.kind, s.start - stream.zero, s.stop - s.start, waited, s.seq, s.bytes)
-    for rank, kind, start, seconds, wait, seq, size in zip(*(c.tolist() for c in columns), strict=True):
-        writer.writerow([rank, kind, f"{start:.6f}", f"{seconds:.6f}", f"{wait:.6f}", seq, size])
-    return text.getvalue()
+    lines = ["rank,kind,start_s,seconds,waited_s,seq,bytes"]
+    for rank, kind, start, seconds, wait, seq, size in zip(*(column.tolist() for column in columns), strict=True):
+        lines.append(f"{rank},{kind},{start:.6f},{seconds:.6f},{wait:.6f},{seq},{size}")
+    return "\n".join([*lines, ""])

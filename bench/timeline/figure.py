@@ -51,12 +51,12 @@ def draw(stream: RunRecords, spec: Named, path: Path) -> None:
 
 
 def _height(ranks: int) -> float:
-    """Of the figure, inches."""
+    """Return the height of the figure, inches."""
     return TOP + 2 * (ROW * ranks + BETWEEN)
 
 
 def _two(figure: Figure, ranks: int) -> tuple[Axes, Axes]:
-    """The places of the two pictures, one above the other. By hand: a layout engine draws everything twice to find them."""
+    """Return the places of the two pictures, one above the other. By hand: layout engines draw everything twice for that."""
     height, tall = _height(ranks), ROW * ranks
     bottoms = (BETWEEN + tall + BELOW, BELOW)
     first, second = (
@@ -75,7 +75,7 @@ Bars = dict[tuple[int, str], tuple[Floats, Floats]]
 
 
 def _bars(stream: RunRecords) -> Bars:
-    """Measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
+    """Return measured slices by rank and category; an exchange is waiting until the last arrival, then on the wire."""
     s, wire = stream.slices, stream.slices.wire_start
     category = categories(s)
     bars: Bars = {}
@@ -84,8 +84,8 @@ def _bars(stream: RunRecords) -> Bars:
             mine = own[within(category[own], (name,))]
             starts, stops = wire[mine], s.stop[mine]
             if name == "wait":
-                held = own[wire[own] > s.start[own]]
-                starts, stops = np.append(starts, s.start[held]), np.append(stops, wire[held])
+                late = own[wire[own] > s.start[own]]
+                starts, stops = np.append(starts, s.start[late]), np.append(stops, wire[late])
             order = np.argsort(starts)
             if order.size:
                 bars[rank, name] = starts[order], stops[order]
@@ -93,7 +93,7 @@ def _bars(stream: RunRecords) -> Bars:
 
 
 def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[str]:
-    """Per rank and slot of time, the share of each category, stacked. Returns the categories shown."""
+    """Stack, for each rank and slot of time, the share of each category. Returns the categories shown."""
     zero = stream.zero
     begin = min(float(starts[0]) for starts, _ in bars.values())
     end = max(stream.last_at.values())
@@ -110,14 +110,8 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[
     for rank, at in stream.drops.items():
         if rank in ranks:
             axes.plot([at - zero] * 2, np.array([-0.45, 0.45]) + ranks.index(rank), color="#cc0000", lw=1.6)
-            axes.annotate(
-                "lost",
-                (at - zero, ranks.index(rank)),
-                (3, 0),
-                textcoords="offset points",
-                color="#cc0000",
-                va="center",
-            )
+            look: dict[str, Any] = {"textcoords": "offset points", "color": "#cc0000", "va": "center"}
+            axes.annotate("lost", (at - zero, ranks.index(rank)), (3, 0), **look)
     axes.set_xlim(begin - zero, end - zero)
     slot = (end - begin) / BINS
     axes.set_title(f"Whole run: shares of time in slots of {_duration(slot)}; blank: not measured")
@@ -126,7 +120,7 @@ def _whole(axes: Axes, bars: Bars, ranks: list[int], stream: RunRecords) -> set[
 
 
 def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
-    """Fraction of each slot that the (disjoint) stretches cover."""
+    """Return the fraction of each slot that the (disjoint) stretches cover."""
     covered = np.repeat(np.concatenate([[0.0], np.cumsum(stops - starts)]), 2)[1:-1]
     times = np.stack([starts, stops], axis=1).ravel()
     share: Floats = np.diff(np.interp(edges, np.maximum.accumulate(times), covered)) / np.diff(edges)
@@ -134,8 +128,8 @@ def _share(edges: Floats, starts: Floats, stops: Floats) -> Floats:
 
 
 def _focus(stream: RunRecords) -> tuple[float, float]:
-    """The stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and has no
-    evaluation near it; without meetings, around the middle."""
+    """Return the stretch for the close-up: around the meeting of the replicas that is nearest to the middle of the run and
+    has no evaluation near it; without meetings, around the middle."""
     s = stream.slices
     mine = s.places(int(s.rank.min()))
     meets = np.flatnonzero(np.isin(s.kind[mine], ["exchange", "copy"]))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from bench.results.analysis.idle import LEAST_S, Gap, by_cause
 from bench.timeline.about import Named
-from bench.timeline.lanes import CATEGORIES, told
+from bench.timeline.lanes import CATEGORIES, cause
 from bench.timeline.packed import Interner, longest, pack, text, tick_ns, varints
 from bench.timeline.trace import Trace
 
@@ -29,21 +29,20 @@ POINTS = 4000
 
 
 def page(trace: Trace, spec: Named, idle: Sequence[Gap]) -> str:
-    """The page of `trace` with the gaps of its run."""
+    """Return the page of `trace` with the gaps of its run."""
     body = json.dumps(content(trace, spec, idle), separators=(",", ":"), ensure_ascii=False)
     for sign, spelt in (("<", "\\u003c"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029")):
         body = body.replace(sign, spelt)
-    rendered: str = _template().render(
+    return _template().render(
         title=f"{spec.model} {spec.mode} {spec.run_id}",
         style=_part("page.css"),
         scripts=[_part(name) for name in SCRIPTS],
         data=body.encode("utf-8", "backslashreplace").decode(),
     )
-    return rendered
 
 
 def content(trace: Trace, spec: Named, idle: Sequence[Gap]) -> dict[str, Any]:
-    """What the page holds, as `page/data.js` takes it. Times are in ticks of `tick_ns` nanoseconds since launch."""
+    """Return what the page holds, as `page/data.js` takes it. Times are in ticks of `tick_ns` nanoseconds since launch."""
     everything = trace.lanes()
     lanes, left_out = longest(everything)
     tick = tick_ns(sum(map(len, lanes.values())))
@@ -96,18 +95,18 @@ def _idle(trace: Trace, idle: Sequence[Gap], tick: int) -> dict[str, Any]:
     long = sorted((gap for gap in idle if gap.seconds >= LEAST_S), key=lambda gap: -gap.seconds)
     causes = Interner()
     rows = [
-        [gap.rank, trace.ns(gap.start) // tick, round(gap.seconds * 1e9) // tick, causes.number(told(gap))]
+        [gap.rank, trace.ns(gap.start) // tick, round(gap.seconds * 1e9) // tick, causes.number(cause(gap))]
         for gap in long[:GAPS]
     ]
-    sums = [
+    totals = [
         (row["rank"], row["cause"], row["by"], row["count"], round(row["seconds"], 6), round(row["longest_s"], 6))
         for row in by_cause(list(idle))
     ]
-    return {"gaps": rows, "gaps_in_all": len(long), "causes": list(causes.rows), "sums": sums}
+    return {"gaps": rows, "gaps_in_all": len(long), "causes": list(causes.rows), "sums": totals}
 
 
 @cache
-def _template() -> Any:
+def _template() -> Template:
     loader = FileSystemLoader(PARTS)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("page.html.j2")
 

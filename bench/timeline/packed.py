@@ -24,12 +24,12 @@ MOST = 130_000
 
 
 def tick_ns(spans: int) -> int:
-    """Nanoseconds that the numbers of a page of so many spans count in."""
+    """Return the nanoseconds that the numbers of a page of so many spans count in."""
     return 100 if spans <= FINE else 1000
 
 
 def varints(values: Numbers) -> bytes:
-    """Numbers of 0 or more as LEB128: seven bits a byte, the lowest first, the top bit set on all but the last."""
+    """Encode numbers of 0 or more as LEB128: seven bits a byte, the lowest first, the top bit set on all but the last."""
     left = values.astype(np.uint64)
     sizes = np.maximum(np.ceil(np.log2(left.astype(np.float64) + 1) / 7).astype(np.int64), 1)
     ends = np.cumsum(sizes)
@@ -45,7 +45,7 @@ def varints(values: Numbers) -> bytes:
 
 
 def zigzag(values: Numbers) -> Numbers:
-    """0, -1, 1, -2, ... as 0, 1, 2, 3, ..."""
+    """Map 0, -1, 1, -2, ... to 0, 1, 2, 3, ..."""
     return np.where(values < 0, -2 * values - 1, 2 * values)
 
 
@@ -56,12 +56,12 @@ class Interner:
         self.rows: dict[Any, int] = {}
 
     def number(self, row: Any) -> int:
-        """Of `row`, which is entered if it is new."""
+        """Return the number of `row`, which is entered if it is new."""
         return self.rows.setdefault(row, len(self.rows))
 
 
 def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane, list[Span]], int]:
-    """The lanes with the longest `most` spans, and how many were left out."""
+    """Return the lanes with the longest `most` spans, and how many were left out."""
     lengths = np.array([span[1] - span[0] for spans in lanes.values() for span in spans], np.int64)
     over = lengths.size - most
     if over <= 0:
@@ -72,7 +72,7 @@ def longest(lanes: dict[Lane, list[Span]], most: int = MOST) -> tuple[dict[Lane,
 
 
 def pack(spans: Sequence[Span], names: Interner, facts: Interner, tick: int) -> dict[str, Any]:
-    """The spans of a lane. `names` gets (name, category) pairs; `facts` what is known of them but their `seq`, as JSON."""
+    """Pack the spans of a lane. `names` gets (name, category) pairs; `facts` the rest but their `seq`, as JSON."""
     begins = np.array([span[0] for span in spans], np.int64) // tick
     ends = np.array([span[1] for span in spans], np.int64) // tick
     named = np.array([names.number((span[2], span[3])) for span in spans], np.int64)
@@ -91,5 +91,5 @@ def _facts(args: dict[str, Any] | None) -> str:
 
 
 def text(data: bytes) -> str:
-    """As base64."""
+    """Encode as base64."""
     return base64.b64encode(data).decode("ascii")

@@ -6,7 +6,6 @@ of each rank. Reads whole lines only: what comes behind the last one was torn by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from bench.results.runfolder import EVENTS, SLICES, there
@@ -18,14 +17,14 @@ from ddp.process.codec import Record, decode, stamp
 
 
 def rewrite(path: Path) -> Path:
-    """Write the timeline's files into the run folder that `path` means; that folder. Raises ValueError: one line."""
+    """Write the timeline's files into the run folder that `path` means; returns that folder. Raises ValueError: one line."""
     folder = locate(path)
-    spec, found = about(folder), records(folder)
+    spec, timed = about(folder), records(folder)
     launched = launched_at(folder)
     if launched is None:
-        launched = min((at for at, _ in found), default=0.0)
+        launched = min((at for at, _ in timed), default=0.0)
     try:
-        write_timeline(folder, [record for _, record in found], spec, launched)
+        write_timeline(folder, [record for _, record in timed], spec, launched)
     except OSError as error:
         raise ValueError(f"{folder}: cannot write the timeline: {error.strerror}") from error
     except (AssertionError, IndexError, KeyError) as error:
@@ -34,7 +33,7 @@ def rewrite(path: Path) -> Path:
 
 
 def locate(path: Path) -> Path:
-    """The run folder at `path`, or, if none is there, the one of a run that goes on or was killed. Raises ValueError."""
+    """Return the run folder at `path`, else that of a run that goes on or was killed. Raises ValueError."""
     path = Path(path).absolute()
     places = [path, *sorted(path.parent.glob(f".tmp-{path.name}-*"), key=_age, reverse=True)]
     places.append(path.with_name(path.name + ".failed"))
@@ -52,14 +51,11 @@ def _age(folder: Path) -> float:
 
 
 def records(folder: Path) -> list[tuple[float, Record]]:
-    """(time, record) of every whole line, in the order of time. Raises ValueError that shows the line."""
+    """Read (time, record) of every whole line, in the order of time. Raises ValueError that shows the line."""
     try:
-        return list(_decoded(woven(folder / EVENTS, sorted(folder.glob(SLICES)))))
+        lines = woven(folder / EVENTS, sorted(folder.glob(SLICES)))
+        return [(stamp(line), decode(line)) for line in lines]
     except OSError as error:
         raise ValueError(f"{error.filename or folder}: {error.strerror}") from None
     except (ProtocolError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / EVENTS}: not the records of a run ({error})") from None
-
-
-def _decoded(lines: Iterable[str]) -> Iterable[tuple[float, Record]]:
-    return ((stamp(line), decode(line)) for line in lines)

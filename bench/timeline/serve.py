@@ -34,7 +34,7 @@ class Handler(SimpleHTTPRequestHandler):
         super().end_headers()
 
     def do_OPTIONS(self) -> None:
-        """A browser asks before it lets a public page read from this machine."""
+        """Answer a browser that asks before it lets a public page read from this machine."""
         self.send_response(204)
         self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
         self.end_headers()
@@ -66,7 +66,7 @@ class Handler(SimpleHTTPRequestHandler):
         return file
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the command has said where everything is."""
+        """Log nothing: the command has said where everything is."""
 
 
 class Server(ThreadingHTTPServer):
@@ -76,11 +76,11 @@ class Server(ThreadingHTTPServer):
     allow_reuse_address = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no error."""
+        """Ignore a browser that goes away in the middle of an answer."""
 
 
 def server(folder: Path, port: int = PORT) -> Server:
-    """Raises ValueError with the remedy if the port is taken."""
+    """Bind to loopback. Raises ValueError with the remedy if the port is taken."""
     try:
         return Server((HOST, port), partial(Handler, directory=str(folder)))
     except OSError as error:
@@ -91,7 +91,7 @@ def server(folder: Path, port: int = PORT) -> Server:
 
 
 def link(port: int = PORT) -> str:
-    """Opens the trace in Perfetto while the server runs."""
+    """Return the address that opens the trace in Perfetto while the server runs."""
     return f"{UI}/#!/?url=http://{HOST}:{port}/timeline.json"
 
 

@@ -2,8 +2,8 @@
 
 Times become whole nanoseconds since a zero, never negative. Slices of a lane nest: one that would outlast what it begins in
 ends with it. A flow is drawn through points that lie inside slices, two at least, under a number of its own. Every process
-and lane has a name; events come in the order of their times. `bench.timeline.trace_rules` checks any trace for the same.
-Knows nothing of training. Format: the Trace Event Format document, as Perfetto reads it.
+and lane has a name; events come in the order of their times. Knows nothing of training. Format: the Trace Event Format
+document, as Perfetto reads it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from bench.timeline.trace_rules import Json, violations
-
-__all__ = ["Json", "Lane", "Span", "Trace", "nest", "violations"]
+Json = dict[str, Any]
 Span = tuple[int, int, str, str, Json | None]
 """Begin and end in nanoseconds, name, category, further facts."""
 Lane = tuple[int, int]
@@ -45,7 +43,7 @@ class Trace:
         self._flows: list[tuple[int, str, int, list[tuple[int, int]]]] = []
 
     def ns(self, time: float) -> int:
-        """`time`, seconds, as nanoseconds since zero. Raises ValueError if it is not a number."""
+        """Return `time`, seconds, as nanoseconds since zero. Raises ValueError if it is not a number."""
         since = (time - self.zero) * 1e9
         if math.isnan(since):
             raise ValueError("a time must be a number")
@@ -58,35 +56,35 @@ class Trace:
     def slice(
         self, pid: int, tid: int, name: str, start: float, stop: float, args: Json | None = None, cat: str = ""
     ) -> None:
-        """A stretch of time on a lane, seconds."""
+        """Add a stretch of time to a lane, seconds."""
         self.add(pid, tid, [(self.ns(start), self.ns(stop), name, cat, args)])
 
     def add(self, pid: int, tid: int, spans: Iterable[Span]) -> None:
-        """Many stretches of time on a lane, already in nanoseconds since zero."""
+        """Add many stretches of time to a lane, already in nanoseconds since zero."""
         self._slices[pid, tid].extend(spans)
         self._nested = None
 
     def counter(self, pid: int, name: str, at: float, value: float) -> None:
-        """A value that holds from `at`; left out if it is not finite."""
+        """Add a value that holds from `at`; left out if it is not finite."""
         if math.isfinite(value):
             self.counters[pid, name].append((self.ns(at), value))
 
     def mark(self, pid: int, tid: int, name: str, at: float, args: Json) -> None:
-        """An instant."""
+        """Add an instant."""
         self.marks.append((self.ns(at), pid, tid, name, args))
 
     def flow(self, tid: int, name: str, number: int, points: Sequence[tuple[int, float]]) -> None:
-        """An arrow through (pid, time) points on lanes `tid`, in the order of their times."""
+        """Add an arrow through (pid, time) points on lanes `tid`, in the order of their times."""
         self._flows.append((tid, name, number, sorted((self.ns(at), pid) for pid, at in points)))
 
     def lanes(self) -> dict[Lane, list[Span]]:
-        """The slices of each lane, nested: by begin, what encloses before what it holds."""
+        """Return the slices of each lane, nested: by begin, what encloses before what it holds."""
         if self._nested is None:
             self._nested = {lane: nest(spans) for lane, spans in sorted(self._slices.items())}
         return self._nested
 
     def to_json(self) -> bytes:
-        """The trace as text, one event a line: what it is about, names, then events by time."""
+        """Return the trace as text, one event a line: what it is about, names, then events by time."""
         lanes = self.lanes()
         timed: list[tuple[int, int, _Event]] = []
         for (pid, tid), spans in lanes.items():
@@ -102,41 +100,33 @@ class Trace:
         head = b'{"displayTimeUnit":"ms","otherData":%b,\n"traceEvents":[\n' % about
         return head + lines[:-1].replace(b"\n", b",\n") + b"\n]}\n"
 
-    def to_dict(self) -> Json:
-        """What `to_json` writes, as read."""
-        body: Json = json.loads(self.to_json())
-        return body
-
     def _points(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, int, _Event]]:
-        """Counters, marks and flows, behind the slices that begin with them."""
-        found: list[tuple[int, int, _Event]] = []
+        """Return counters, marks and flows, behind the slices that begin with them."""
+        events: list[tuple[int, int, _Event]] = []
         for (pid, name), values in self.counters.items():
-            found += [(at, 1, _Counter(pid, name, at / 1e3, {name: value})) for at, value in values]
-        found += [(at, 1, _Mark(pid, tid, name, at / 1e3, args)) for at, pid, tid, name, args in self.marks]
-        order = 1
+            events += [(at, 1, _Counter(pid, name, at / 1e3, {name: value})) for at, value in values]
+        events += [(at, 1, _Mark(pid, tid, name, at / 1e3, args)) for at, pid, tid, name, args in self.marks]
         for tid, name, number, points in self.flows(lanes):
-            for index, (at, pid) in enumerate(points):
-                phase: Literal["s", "t", "f"] = "s" if index == 0 else "f" if index == len(points) - 1 else "t"
-                order += 1  # points of equal time keep their order
-                found.append(
-                    (at, order, _Flow(phase, pid, tid, name, "flow", number, at / 1e3, "e" if phase == "f" else None))
-                )
-        return found
+            phases = ["s", *"t" * (len(points) - 2), "f"]
+            for (at, pid), phase in zip(points, phases, strict=True):
+                flow = _Flow(phase, pid, tid, name, "flow", number, at / 1e3, "e" if phase == "f" else None)
+                events.append((at, len(events) + 2, flow))  # points of equal time keep their order
+        return events
 
     def flows(self, lanes: Mapping[Lane, list[Span]]) -> list[tuple[int, str, int, list[tuple[int, int]]]]:
-        """(lane, name, number, points) of the flows that can be drawn, each under another number."""
+        """Return (lane, name, number, points) of the flows that can be drawn, each under another number."""
         crossed = {tid for tid, *_ in self._flows}
         outer = {lane: _outer(spans) for lane, spans in lanes.items() if lane[1] in crossed}
         taken: set[int] = set()
-        found = []
+        drawn = []
         for tid, name, number, points in self._flows:
             inside = [(at, pid) for at, pid in points if _within(outer.get((pid, tid)), at)]
             if len(inside) > 1:
                 while number in taken:
                     number += 1 << 32
                 taken.add(number)
-                found.append((tid, name, number, inside))
-        return found
+                drawn.append((tid, name, number, inside))
+        return drawn
 
     def _names(self, lanes: Mapping[Lane, list[Span]]) -> list[Json]:
         named = {pid: (name, dict(tids)) for pid, (name, tids) in self.processes.items()}
@@ -147,13 +137,18 @@ class Trace:
                 tids.setdefault(tid, f"lane {tid}")
         rows: list[Json] = []
         for pid, (name, tids) in sorted(named.items()):
-            rows.append({"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}})
-            rows.append({"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}})
+            rows += _named("process", {"pid": pid}, name, pid)
             for tid, lane in tids.items():
-                rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": lane}})
-                order = {"sort_index": tid}
-                rows.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_sort_index", "args": order})
+                rows += _named("thread", {"pid": pid, "tid": tid}, lane, tid)
         return rows
+
+
+def _named(kind: str, place: Json, name: str, order: int) -> list[Json]:
+    event = {"ph": "M", **place}
+    return [
+        {**event, "name": f"{kind}_name", "args": {"name": name}},
+        {**event, "name": f"{kind}_sort_index", "args": {"sort_index": order}},
+    ]
 
 
 # The events, with their keys in the format. They are very many: made without dictionaries, encoded in one go.
@@ -184,7 +179,7 @@ class _Mark(msgspec.Struct, tag_field="ph", tag="i", gc=False):
 
 
 class _Flow(msgspec.Struct, omit_defaults=True, gc=False):
-    ph: Literal["s", "t", "f"]
+    ph: str
     pid: int
     tid: int
     name: str
@@ -199,21 +194,21 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def nest(spans: Sequence[Span]) -> list[Span]:
-    """Spans by begin, the longer first; one that would outlast what it begins in, by rounding or by fault, ends with it."""
+    """Order spans by begin, the longer first; one that would outlast what it begins in ends with it."""
     open_ends: list[int] = []
     nested: list[Span] = []
     for span in sorted(sorted(spans, key=itemgetter(1), reverse=True), key=itemgetter(0)):
         begin, end = span[0], span[1]
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        held = open_ends[-1] if open_ends and open_ends[-1] < end else end if end > begin else begin
-        open_ends.append(held)
-        nested.append(span if held == end else (begin, held, *span[2:]))
+        cut = open_ends[-1] if open_ends and open_ends[-1] < end else end if end > begin else begin
+        open_ends.append(cut)
+        nested.append(span if cut == end else (begin, cut, *span[2:]))
     return nested
 
 
 def _outer(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
-    """Begins and ends of the spans that lie in no other."""
+    """Return begins and ends of the spans that lie in no other."""
     begins, ends, last = [], [], 0
     for begin, end, *_ in spans:
         if begin >= last and end > begin:

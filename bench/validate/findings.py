@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bench.results.cells import Cell
 from bench.validate.library import Match
+from bench.validate.reference import Reference, Sets
 from bench.validate.statistics import Comparison
 from bench.validate.verdict import Verdict
 
@@ -23,6 +24,16 @@ class Case:
     allowed: tuple[str, ...] = ()
     """Fields in which runs may differ from their baseline."""
 
+    @property
+    def own(self) -> Reference | None:
+        """The baseline of this very cell; None if it is compared with another one's, or with nothing."""
+        return self.match.reference if self.match is not None and self.match.own else None
+
+    @property
+    def sets(self) -> Sets | None:
+        """What the baseline was trained and evaluated on; None: nothing says it."""
+        return self.match.reference.sets if self.match is not None else None
+
 
 @dataclass(frozen=True)
 class LevelClaim:
@@ -32,7 +43,7 @@ class LevelClaim:
     case: Case
     what: str
     """`accuracy 0.9840 ± 0.0030 (n=3), solo 0.9890 ± 0.0020 (n=20)`."""
-    found: Comparison
+    comparison: Comparison
     seeds: int
     """That were looked at."""
     margin: float

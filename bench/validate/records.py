@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.collector import no_collections
+from bench.results.cells import Cell
 from bench.results.runfolder import EVENTS, Run, there
 from ddp import regular
 from ddp.core.errors import ProtocolError
@@ -39,23 +40,30 @@ class Records:
     closed: list[RoundClosed] = field(default_factory=list)
 
     def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
-        """Return round -> rank -> what tells of its contribution: its snapshot where it laid one down, else its answer."""
-        found: dict[int, dict[int, Snapshot | Averaged]] = {}
+        """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
+        rounds: dict[int, dict[int, Snapshot | Averaged]] = {}
         for event in self.snapshots or self.averaged:
-            found.setdefault(event.round, {})[event.rank] = event
-        return found
+            rounds.setdefault(event.round, {})[event.rank] = event
+        return rounds
 
     def probes(self, world_size: int) -> Iterator[tuple[Probe, ...]]:
-        """Of one step after the other, by rank."""
+        """Iterate over the probes of one step after the other, by rank."""
         by_rank: list[list[Probe]] = [[] for _ in range(world_size)]
         for event in self.progress:
             by_rank[event.rank] += event.probes
         return zip(*by_rank, strict=False)
 
 
+def recorded(cell: Cell) -> Iterator[tuple[Run, Records]]:
+    """Iterate over the runs of a cell that have `records`. Raises what that raises."""
+    for run in cell.runs:
+        if (known := records(run)) is not None:
+            yield run, known
+
+
 def records(run: Run) -> Records | None:
-    """Of a finished run that went as planned; None for another one, or one without events. Raises ValueError that names the
-    file and line that cannot be read, OSError."""
+    """Read the records of a finished run that went as planned; None for another one, or one without events. Raises OSError,
+    and ValueError that names the file and line that cannot be read."""
     m = run.metrics
     path = run.path / EVENTS
     if m.status != "ok" or m.faults or m.scripted_faults or m.resumed or not there(path):
@@ -65,14 +73,8 @@ def records(run: Run) -> Records | None:
 
 @lru_cache(maxsize=512)
 def _read(path: Path, written: int) -> Records:
-    found = Records()
-    places: dict[type[Any], list[Any]] = dict(
-        zip(
-            WANTED,
-            (found.ready, found.progress, found.snapshots, found.averaged, found.evaluated, found.closed),
-            strict=True,
-        )
-    )
+    known = Records()
+    places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=True))
     with no_collections():
         for number, line in enumerate(regular.lines(path), 1):
             if line.startswith(_MOST):
@@ -85,18 +87,18 @@ def _read(path: Path, written: int) -> Records:
                     raise ValueError(f"{path}:{number}: {error}") from None
                 if type(record) in places:
                     places[type(record)].append(record)
-    return found
+    return known
 
 
 ROUNDING = 2.0**-24
 """Of a number in single precision, at most."""
 
 
-def apart(found: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
-    """How far sums are from what they should be, in roundings of all their values to one side: above `slack`, they differ.
-    `found` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
+def apart(sums: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
+    """Return how far sums are from what they should be, in roundings of all their values to one side: above `slack`, they
+    differ. `sums` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
     worst = 0.0
-    for value, wanted, size in zip(found[::2], expected, sizes, strict=True):
+    for value, wanted, size in zip(sums[::2], expected, sizes, strict=True):
         if value is None or wanted is None:
             continue  # not finite: the run has diverged, which others say
         difference = abs(value - wanted)
@@ -106,7 +108,7 @@ def apart(found: Sums, expected: Sequence[float | None], sizes: Sequence[float],
 
 
 def mean(parts: Sequence[tuple[float, Sums]]) -> tuple[list[float | None], list[float]]:
-    """(sums, largest sizes) that the average of `parts` must have, each with its weight. Weights of 0 bring nothing in."""
+    """Return (sums, largest sizes) that the average of `parts` must have. Parts of weight 0 bring nothing in."""
     total = sum(weight for weight, _ in parts)
     kinds = range(0, max(len(sums) for _, sums in parts), 2)
     wanted: list[float | None] = []

@@ -14,7 +14,7 @@ from ddp.backends.snapshot import _open
 from ddp.replica.mean import _shares, average
 
 
-def paired_backends() -> None:
+def averaging() -> None:
     """Average and sum of squares of W snapshots of 10 million float32 values: compiled, and by torch in blocks."""
     elements = 10_000_000
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,6 @@
 """How replicas are brought together: one file for each backend, which needs torch and is imported on use.
 
-Owns the registry, and all that must be known of a backend before it is used. Imports no torch.
-"""
+Owns the registry, and what must be known of a backend before it is used. Imports no torch."""
 
 from __future__ import annotations
 

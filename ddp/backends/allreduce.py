@@ -1,9 +1,9 @@
-"""`nccl`: replicas are averaged by a collective, in place, on the transport that applies (`ddp.comm.transports`).
+"""`nccl`: averages replicas with a collective, in place, on the transport that applies (`ddp.comm.transports`).
 
-By default averages are taken in double precision over the wire: weight times value is exact there or off by far less than a
-float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of types up to
-float32). A narrower wire carries the differences to the last average, which all ranks hold with the same bits.
-"""
+By default averages are taken in double precision over the wire: weight times value is exact there or off by far less
+than a float32 can tell, so the average of identical replicas is those replicas, bit for bit, whatever the weights (of
+types up to float32). A narrower wire carries the differences to the last average, which all ranks hold with the same
+bits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Backend(GroupBackend):
         torch.save(held, self._shared(round))
 
     def load_state(self, round: int) -> AverageResult:
-        """Read what was shared, and do with it what the others did."""
+        """Read what was sent, and do with it what the others did."""
         began, replica = now(), self.loop.replica
         held = torch.load(self._shared(round), map_location=self.loop.device)
         divergence: float | None = 0.0
@@ -122,7 +122,7 @@ class Backend(GroupBackend):
         return AverageResult(seconds, size, divergence, before, after, after)
 
     def _make_wire(self) -> None:
-        """One tensor for all sections, and behind them the weight where it is exact there."""
+        """Make one tensor for all sections, and behind them the weight where it is exact there."""
         dtype = getattr(torch, self.job.averaging.wire)
         sizes = [section.values.numel() for section in self._sections]
         whole = self.collectives.transport.empty("average", sum(sizes) + int(self._exact), dtype)
@@ -131,11 +131,11 @@ class Backend(GroupBackend):
         self._total = rest if self._exact else self._weight
 
     def _pieces(self, wire: Tensor) -> Iterator[slice]:
-        """What is worked on at a time: on the CPU what its cache holds."""
+        """Yield the stretches to work on at a time: on the CPU what its cache holds."""
         return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
 
     def _take(self) -> float | None:
-        """Take over the average that the wire holds; returns the divergence."""
+        """Take over the average on the wire; return the divergence."""
         elastic = self.job.averaging.elastic
         total = float(self._total) if self._exact else 1.0
         norm = change = 0.0
@@ -169,11 +169,12 @@ class Backend(GroupBackend):
         return ratio(change, norm)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """An evaluation follows its average directly, so the replica is the average, unless replicas stay apart."""
+        """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its
+        average directly."""
         return swapped(self._pairs()) if self.job.averaging.apart and self._averaged else nullcontext()
 
     def kept(self) -> list[Tensor]:
-        """The outer optimizer's velocities, the same on all ranks."""
+        """Return the outer optimizer's velocities, the same on all ranks."""
         return [step.velocity for step in self._outer if step is not None]
 
     def settle(self) -> None:
@@ -183,7 +184,7 @@ class Backend(GroupBackend):
                 own.copy_(last)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Parameters, each beside its last average."""
+        """Return parameters, each beside its last average."""
         pairs = zip(self._sections, self._last, strict=True)
         return [(section.values, last) for section, last in pairs if section.kind == "parameters" and last is not None]
 

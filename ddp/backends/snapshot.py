@@ -1,14 +1,14 @@
-"""`cpu`: ranks lay down snapshots in shared memory, the coordinator's process averages them, ranks add the difference.
+"""`cpu`: averages snapshots in shared memory, by the coordinator's process; ranks add the difference and never wait.
 
-Nobody blocks. The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction
-to do. It measures the distances too; each reaches its rank in a file beside the excess.
+The reducer leaves in place of each snapshot its excess over the average, so that a rank has one subtraction to do. It
+measures the distances too; each reaches its rank in a file beside the excess.
 
-Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before is
-closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and `Reduced`,
-the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its own excess and
-the average. It reads the average once more for an evaluation, which it was ordered to before its next snapshot, without
-which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only, which no round holds.
-"""
+Nothing is ever torn, because the rounds of the core say who may touch what, and a round opens only when the one before
+is closed. Between the order to average and its report, a rank writes its own snapshot. Between the last report and
+`Reduced`, the reducer alone reads and writes snapshots and average. Between `Apply` and its answer, a rank reads its
+own excess and the average. It reads the average once more for an evaluation, which it was ordered to before its next
+snapshot, without which the reducer does not begin. A rank that was given up and wakes can write its own snapshot only,
+which no round holds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOBODY = "average"
 
 
 def _open(scratch: Path, name: str, dtype: torch.dtype, elements: int) -> Tensor:
-    """A tensor in shared memory, by name; made when it is not there yet."""
+    """Return a tensor in shared memory, by name; made when it is not there yet."""
     return shared(scratch / f"{name}.{str(dtype).removeprefix('torch.')}", dtype, elements)
 
 
@@ -49,7 +49,7 @@ def _like(scratch: Path, section: Section, who: int | str) -> Tensor:
 
 
 def _velocity(scratch: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """The outer optimizer's velocity for parameters of this type: zeros, until it moves."""
+    """Return the outer optimizer's velocity for parameters of this type: zeros, until it moves."""
     return _open(scratch, f"velocity-{str(dtype).removeprefix('torch.')}", precise(dtype), elements)
 
 
@@ -118,7 +118,8 @@ class Backend:
         return nullcontext() if own else swapped(self._pairs())
 
     def kept(self) -> list[Tensor]:
-        """The outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply` only."""
+        """Return the outer optimizer's velocities, which the reducer moves between this rank's snapshot and `Apply`
+        only."""
         return self._velocities
 
     def settle(self) -> None:
@@ -128,12 +129,12 @@ class Backend:
                 own.copy_(mean)
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Parameters and buffers, each beside its average."""
+        """Return parameters and buffers, each beside its average."""
         pairs = zip(self._sections, self._average, strict=True)
         return [(section.values, mean) for section, mean in pairs if section.kind != "optimizer"]
 
     def close(self) -> None:
-        """The files go with the run's scratch folder."""
+        """Do nothing: the files go with the run's scratch folder."""
 
 
 class Reducer:
@@ -153,7 +154,7 @@ class Reducer:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def submit(self, order: Reduce) -> None:
-        """Average in the background; what goes wrong there is handed to `done` as well."""
+        """Average in the background; `done` gets what goes wrong there as well."""
         self._pool.submit(self._reduce, order)
 
     def _reduce(self, order: Reduce) -> None:
@@ -178,7 +179,7 @@ class Reducer:
             self._done(error)
 
     def _treatment(self, kind: str, path: Path, mean: Tensor) -> dict[str, Any]:
-        """How `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
+        """Return how `average` is to treat files of this kind: the outer optimizer and the blend are for parameters."""
         if kind != "parameters":
             return {"blend": None if kind == "optimizer" else 1.0}
         name = path.with_stem(kind)
@@ -190,7 +191,7 @@ class Reducer:
         return {"outer": self._outer[name], "blend": 1.0 if elastic is None else elastic}
 
     def _file(self, path: Path) -> Tensor:
-        """The tensor in a file that a rank has made; kept mapped."""
+        """Return the tensor in a file that a rank has made; it stays mapped."""
         if path not in self._files:
             dtype = getattr(torch, path.suffix[1:])
             self._files[path] = _open(self._scratch, path.stem, dtype, path.stat().st_size // dtype.itemsize)

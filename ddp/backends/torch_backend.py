@@ -1,9 +1,9 @@
-"""What PyTorch's own engines have in common here: a process group, a step whose collectives hide inside it, one whole model.
+"""What PyTorch's own backends have in common: a process group, a step whose collectives hide inside it, one whole
+model.
 
-They see the same data in the same order, weighed alike: a slice's loss is scaled by samples x ranks / samples of all, since
-PyTorch divides by the number of ranks. A rank whose slice is empty passes samples of weight zero through the model, because
-every rank has to call the same collectives. Over gloo on CPUs, over NCCL where every rank has a GPU.
-"""
+They see the same data in the same order, weighed alike: a slice's loss is scaled by samples x ranks / samples of all,
+since PyTorch divides by the number of ranks. A rank whose slice is empty passes samples of weight zero through the
+model, because every rank has to call the same collectives. Over gloo on CPUs, over NCCL where every rank has a GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IDLE = 2
 
 
 class TorchBackend(GroupBackend):
-    """A rank's side. Engines say which team it is in."""
+    """A rank's side. Each backend says what its step is."""
 
     step_type: type[TorchStep]
 
@@ -54,7 +54,7 @@ class TorchBackend(GroupBackend):
         self.steps: TorchStep | None = None
 
     def join(self, order: Join) -> None:
-        """Meet the other ranks, once. Raises EngineError when asked again: a collective broke."""
+        """Meet the other ranks, once. Raises EngineError the second time: a collective broke."""
         if self._joined:
             time.sleep(1.0)  # if a rank is gone, the coordinator is to hear of that first
             raise EngineError("a collective of PyTorch's broke though every rank is there; it cannot be taken up again")
@@ -64,16 +64,17 @@ class TorchBackend(GroupBackend):
             limit_collectives(timedelta(seconds=self.job.deadline_s))
 
     def in_step(self, replica: Replica) -> TorchStep:
-        """What happens inside a step."""
+        """Return the step."""
         self.steps = self.step_type(replica, self.job, self.loop)
         return self.steps
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """All ranks are asked at the same point of their work, and assemble the model there; not only who enters."""
+        """Assemble the whole model, at once: all ranks are at the same point of their work here, and may not be when
+        they enter."""
         return self._assembled().whole()
 
     def settle(self) -> None:
-        """The replica becomes the whole model."""
+        """Make the replica the whole model."""
         self._assembled().settle()
 
     def _assembled(self) -> TorchStep:
@@ -86,7 +87,7 @@ class TorchBackend(GroupBackend):
 
 
 class TorchStep:
-    """One rank's part in a step: PyTorch's engine is built at the first one."""
+    """One rank's part in a step: PyTorch's wrapper is built at the first one."""
 
     takes_sparse = True
     """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
@@ -102,7 +103,8 @@ class TorchStep:
         raise NotImplementedError
 
     def begin(self, batch: Batch) -> float:
-        """PyTorch divides by the number of ranks, whatever their samples."""
+        """Clear the gradients; return a factor that makes up for PyTorch, which divides by the number of ranks,
+        whatever their samples."""
         self._heart.__enter__()
         self._inside = True
         if not self._built:
@@ -115,7 +117,7 @@ class TorchStep:
         return batch.samples * self.size / batch.total
 
     def idle(self, batch: Batch) -> None:
-        """Forward and backward with a weight of zero."""
+        """Pass forward and backward with a weight of zero."""
         with Scalars():
             loss = self.replica.task.loss(self.module, self.replica.some(IDLE))
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
@@ -126,19 +128,19 @@ class TorchStep:
         self._watch.add((name, parameter) for name, parameter in self.replica.state.named if name not in known)
 
     def exchange(self, batch: Batch) -> None:
-        """Done already, inside the backward pass."""
+        """Do nothing more: the exchange is done, inside the backward pass."""
         self._watch.rest()
 
     def clip(self, limit: float) -> None:
-        """As PyTorch does it for the parameters that the optimizer moves."""
+        """Clip as PyTorch does for the parameters that the optimizer moves."""
         torch.nn.utils.clip_grad_norm_(parameters_of(self.replica.optimizer), limit)
 
     def end(self) -> None:
-        """Out of the collective."""
+        """Leave the collective."""
         self._leave()
 
     def undo(self) -> None:
-        """A run that lost a collective ends; nothing is taken back."""
+        """Leave the collective, and take nothing back: a run that lost one ends."""
         self._leave()
 
     def _leave(self) -> None:
@@ -154,18 +156,18 @@ class TorchStep:
                 dist.broadcast(section.values.view(torch.uint8), 0)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Within it the replica has the values that were assembled. So it has from then on, where no step is misled."""
+        """Within it the replica has the assembled values; it has them from then on, where no step is misled."""
         return nullcontext()
 
     def settle(self) -> None:
-        """The replica takes these values for good."""
+        """Keep the assembled values for good."""
 
     def wrapped(self) -> nn.parallel.DistributedDataParallel:
-        """The replica's model in DistributedDataParallel, with PyTorch's own settings."""
+        """Return the replica's model in DistributedDataParallel, with PyTorch's own settings."""
         places = [self.device] if self.device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(self.replica.model, device_ids=places)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """All that it moves, group by group."""
+    """Return all parameters that it moves, group by group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -13,7 +13,7 @@ class DistributedStep(TorchStep):
     """Every rank has the whole model and optimizer."""
 
     def build(self) -> None:
-        """In place: the flat state stays what the model works with."""
+        """Wrap in place: the model goes on working with the flat state."""
         self.module = self.wrapped()
 
 

@@ -32,7 +32,7 @@ class FullyShardedStep(TorchStep):
     group_elements = GROUP_ELEMENTS
 
     def build(self) -> None:
-        """The optimizer stays the same object: it moves the slices from now on."""
+        """Shard a twin of the model. The optimizer stays the same object and moves the slices from now on."""
         own = list(self.replica.model.parameters())
         twin = _twin(self.replica.model)
         mesh = init_device_mesh(self.device.type, (dist.get_world_size(),))
@@ -43,7 +43,8 @@ class FullyShardedStep(TorchStep):
             group["params"] = [places[parameter] for parameter in group["params"]]
 
     def watch(self) -> None:
-        """What autograd knows are the gathered parameters, which take their places as their group's forward pass begins."""
+        """Watch the gathered parameters: autograd knows these, and they take their places as their group's forward pass
+        begins."""
         for path, module in self.module.named_modules():
             gathers = isinstance(module, FSDPModule)
             if gathers:
@@ -67,7 +68,7 @@ class FullyShardedStep(TorchStep):
 
 
 def _twin(model: nn.Module) -> nn.Module:
-    """A copy in memory of its own."""
+    """Return a copy in memory of its own."""
     twin = copy.deepcopy(model)
     copies: dict[Tensor, Tensor] = {}
     for module in twin.modules():
@@ -78,7 +79,7 @@ def _twin(model: nn.Module) -> nn.Module:
 
 
 def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
-    """Groups from the inside out, the whole model last."""
+    """Shard groups from the inside out, the whole model last."""
     taken: set[nn.Parameter] = set()
     for module in [*reversed(list(root.modules())[1:]), root]:
         mine = [parameter for parameter in module.parameters() if parameter not in taken]

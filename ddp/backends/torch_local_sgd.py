@@ -30,7 +30,7 @@ class LocalStep(TorchStep):
     warmup, period = WARMUP, PERIOD
 
     def build(self) -> None:
-        """Hook, averager and optimizer, as documented."""
+        """Make hook, averager and optimizer, as documented."""
         module = self.wrapped()
         # The last: no gradients are averaged after the warm-up.
         state = PostLocalSGDState(None, None, self.warmup, False)  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class LocalStep(TorchStep):
         self.replica.replace_optimizer(PostLocalSGDOptimizer(self.replica.optimizer, averager))
 
     def end(self) -> None:
-        """PyTorch has put averaged parameters elsewhere in memory: back into the flat state."""
+        """Put the averaged parameters, which PyTorch leaves elsewhere in memory, back into the flat state."""
         for parameter, place in zip(self.replica.state.parameters, self._places, strict=True):
             if parameter.data_ptr() != place.data_ptr():
                 place.copy_(parameter.data)
@@ -49,7 +49,7 @@ class LocalStep(TorchStep):
         super().end()
 
     def assemble(self) -> None:
-        """The mean of the replicas."""
+        """Take the mean of the replicas."""
         super().assemble()
         trained = [section.values for section in self.replica.state.sections if section.kind == "parameters"]
         self._means = [(values, values / self.size) for values in trained]
@@ -57,11 +57,11 @@ class LocalStep(TorchStep):
             dist.all_reduce(mean)
 
     def whole(self) -> AbstractContextManager[None]:
-        """The mean, for as long as it is wanted."""
+        """Put the mean in place for as long as it is wanted."""
         return swapped(self._means)
 
     def settle(self) -> None:
-        """The mean, for good."""
+        """Keep the mean for good."""
         for values, mean in self._means:
             values.copy_(mean)
 

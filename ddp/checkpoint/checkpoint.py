@@ -1,8 +1,8 @@
-"""Checkpoints on disk: what a rank lays down, how a whole one appears, how one is found and read.
+"""Checkpoints on disk: writes the parts, puts a whole checkpoint into its place, finds and reads one.
 
     <folder>/000007/model.pt       parameters and buffers, `state_dict` among them; and what the backend keeps
                     rank-<r>.pt    the rank's optimizer state, rates and counters
-                    books          the coordinator's books, and size and sha256 of every part (msgpack)
+                    books          the coordinator's checkpoint, and size and sha256 of every part (msgpack)
 
 Parts are written in `.part-000007` beside it, which is renamed once all are there; the last two are kept. One that is torn
 in spite of that (a disk that lost power) does not match its sums and is passed over. Nothing is unpickled but tensors and
@@ -28,15 +28,15 @@ import torch
 
 from ddp import regular
 from ddp.backends import world_of
-from ddp.checkpoint.books import contradiction, revived
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
+from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.replica.task import Job
 
 VERSION = 5
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
-"""Bytes. Ours are a few thousand."""
+"""Bytes. They are a few thousand."""
 LARGEST_PART = 1 << 42
 """Bytes. Parts have the size that the books say."""
 BOOKS, MODEL = "books", "model.pt"
@@ -44,23 +44,21 @@ RENAMED = (b"\xa8takeover", b"\xa9rebalance")
 """A field of plans in books of earlier versions, and its name now; both with the length that msgpack puts before them."""
 File = tuple[str, int, str]
 """(name, bytes, sha256)."""
-
-
 PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device))
 """What is read back as it is, beside tensors and containers."""
 
 
 class Torn(ValueError):
-    """A checkpoint that is not whole, or not one of ours."""
+    """A checkpoint that is not whole, or not of this project."""
 
 
 class NotPlain(ValueError):
-    """What is to be kept holds something that would not be read back."""
+    """State to keep that would not be read back."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the file `books` holds."""
+    """The content of the file `books`."""
 
     version: int
     identity: RunIdentity
@@ -81,59 +79,60 @@ class Checkpoint:
 
     @property
     def books(self) -> CoordinatorCheckpoint:
-        """As of the average that it holds."""
+        """As of the average that the checkpoint holds."""
         return self.manifest.books
 
     def part(self, rank: int) -> Path:
-        """What `rank` goes on with: its own state; that of another rank if it was lost before."""
+        """Return the file that `rank` goes on with: its own state, or another rank's if it was lost before."""
         return self.path / rank_file(rank if self.is_own(rank) else self.manifest.members[0])
 
     def origin(self, rank: int | None) -> Origin:
-        """What the part that `rank` goes on with must say of itself; of None, the model's."""
+        """Return what the part that `rank` goes on with must say of itself; None: the model's part."""
         owner = rank if rank is None or self.is_own(rank) else self.manifest.members[0]
         return origin(self.manifest.run, self.manifest.index, owner)
 
     def is_own(self, rank: int) -> bool:
-        """Whether that is its own state."""
+        """Return whether the part that `rank` goes on with is its own."""
         return rank in self.manifest.members
 
 
 def rank_file(rank: int) -> str:
-    """Name of a rank's part."""
+    """Return the name of a rank's part."""
     return f"rank-{rank}.pt"
 
 
 def part_folder(folder: Path, index: int) -> Path:
-    """Where the parts of a checkpoint are written."""
+    """Return where the parts of a checkpoint are written."""
     return folder / f".part-{index:06}"
 
 
 def place(folder: Path, index: int) -> Path:
-    """Where a whole one lies."""
+    """Return where a whole checkpoint lies."""
     return folder / f"{index:06}"
 
 
-def _plain(held: Any) -> Any:
-    """With Python's numbers for NumPy's, which are not read back. Raises NotPlain for what has no such form."""
-    if type(held) in (dict, OrderedDict):
-        return type(held)((key, _plain(value)) for key, value in held.items())
-    if type(held) in (list, tuple, set):
-        return type(held)(_plain(value) for value in held)
-    if isinstance(held, np.generic):
-        return held.item()
-    if isinstance(held, torch.Tensor) or type(held) in PLAIN:
-        return held
+def _plain(state: Any) -> Any:
+    """Return `state` with Python's numbers for NumPy's, which are not read back. Raises NotPlain for what has no such
+    form."""
+    if type(state) in (dict, OrderedDict):
+        return type(state)((key, _plain(value)) for key, value in state.items())
+    if type(state) in (list, tuple, set):
+        return type(state)(_plain(value) for value in state)
+    if isinstance(state, np.generic):
+        return state.item()
+    if isinstance(state, torch.Tensor) or type(state) in PLAIN:
+        return state
     raise NotPlain(
-        f"the state of the optimizer holds a {type(held).__name__}, and checkpoints hold tensors, numbers, texts, and "
+        f"the state of the optimizer holds a {type(state).__name__}, and checkpoints hold tensors, numbers, texts, and "
         "lists, tuples, sets and dictionaries of these"
     )
 
 
-def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
+def save(folder: Path, index: int, name: str, part: dict[str, Any]) -> File:
     """Write one part; one that cannot be written whole leaves nothing. Raises OSError that names it, NotPlain."""
     path = part_folder(folder, index) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    plain = _plain(held)
+    plain = _plain(part)
     try:
         with path.open("wb") as file:  # of a path, torch keeps to itself why it could not be written
             torch.save(plain, file)
@@ -145,7 +144,7 @@ def lay_down(folder: Path, index: int, name: str, held: dict[str, Any]) -> File:
 
 
 def _named_error(error: BaseException, path: Path) -> OSError:
-    """What the system said, with the file that it is about."""
+    """Return the system's error, with the file that it is about."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
@@ -162,19 +161,19 @@ def publish(job: Job, order: Publish) -> Path:
     manifest = Manifest(VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.books)
     (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
     whole = place(folder, order.index)
-    shutil.rmtree(whole, ignore_errors=True)  # of an earlier life, as are all beyond this one
+    shutil.rmtree(whole, ignore_errors=True)  # of an earlier run, as are all beyond this one
     os.rename(parts, whole)
-    ours = [path for path in _places(folder) if (path / BOOKS).is_file()]
-    beyond = [path for path in ours if int(path.name) > order.index]
+    present = [path for path in _places(folder) if (path / BOOKS).is_file()]
+    beyond = [path for path in present if int(path.name) > order.index]
     # The next one may be in the making.
-    off = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
-    for old in (*beyond, *ours[len(beyond) + KEEP :], *off):
+    left = [path for path in _parts(folder) if int(path.name.rpartition("-")[2]) < order.index]
+    for old in (*beyond, *present[len(beyond) + KEEP :], *left):
         shutil.rmtree(old, ignore_errors=True)
     return whole
 
 
 def begin(job: Job) -> Job:
-    """The job of a run that begins now, with a name of its own. What an earlier run did not finish laying down goes."""
+    """Return the job of a run that begins now, with a name of its own; remove parts that an earlier run did not finish."""
     if job.run or job.checkpoints is None or job.checkpoint_folder is None:
         return job
     for old in _parts(job.checkpoint_folder):
@@ -183,7 +182,7 @@ def begin(job: Job) -> Job:
 
 
 def _places(folder: Path) -> list[Path]:
-    """Folders of checkpoints, the latest first. What else lies there is the user's."""
+    """Return the folders of checkpoints, the latest first. What else lies there is the user's."""
     return sorted(_named(folder, r"\d{6,}"), key=lambda path: int(path.name), reverse=True)
 
 
@@ -196,7 +195,7 @@ def _named(folder: Path, pattern: str) -> list[Path]:
 
 
 def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The latest checkpoint in `folder` that is whole; and a line for each one that is not."""
+    """Return the latest whole checkpoint in `folder`, and a line for each one that is not whole."""
     problems: list[str] = []
     for path in _places(folder):
         try:
@@ -207,7 +206,7 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def read(place: Path) -> Checkpoint:
-    """The checkpoint in a folder. Raises Torn with one line."""
+    """Return the checkpoint in a folder. Raises Torn with one line."""
     try:
         books = regular.content(place / BOOKS, LARGEST_BOOKS).replace(*RENAMED)
         manifest = msgspec.msgpack.decode(books, type=Manifest)
@@ -244,12 +243,13 @@ def _check(place: Path, manifest: Manifest) -> None:
 
 
 def resume(job: Job) -> Checkpoint | None:
-    """The checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another run."""
+    """Return the checkpoint that `job` goes on from, with its policy's state. Raises ValueError if it is of another
+    run."""
     if job.resume is None:
         return None
     checkpoint = read(job.resume)
-    if said := RunIdentity.of(job).difference(checkpoint.manifest.identity):
-        raise ValueError(f"{job.resume}: {said}; go on with what it was begun with, or begin anew")
+    if difference := RunIdentity.of(job).difference(checkpoint.manifest.identity):
+        raise ValueError(f"{job.resume}: {difference}; go on with what it was begun with, or begin anew")
     books = checkpoint.books
     world = world_of(job.backend, job.world_size, books.epoch_samples, job.batch_size, job.epochs)
     try:

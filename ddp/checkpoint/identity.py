@@ -1,4 +1,4 @@
-"""What a checkpoint is of: the run that it can be gone on with as, and in each of its parts whose part it is."""
+"""Says what a checkpoint is of: the run that may go on from it, and in each of its parts whose part it is."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ class RunIdentity:
 
     @staticmethod
     def of(job: Job) -> RunIdentity:
-        """Of a job. With one rank, policy and backend mean nothing, nor do the settings of either."""
-        paired = job.world_size > 1
-        policy, backend = (type(job.policy).__name__, job.backend) if paired else ("", "")
-        rates = job.lr_scale, job.max_grad_norm
-        chosen = _as_read((job.policy, job.averaging.resolved()) if paired else ())
-        settings = {name: value for part in chosen for name, value in part.items()}
+        """Return the identity of a job. With one rank, policy and backend mean nothing, nor do their settings."""
+        several, rates = job.world_size > 1, (job.lr_scale, job.max_grad_norm)
+        policy, backend = (type(job.policy).__name__, job.backend) if several else ("", "")
+        settings = _as_read(job.policy, job.averaging.resolved()) if several else {}
         return RunIdentity(job.world_size, policy, backend, job.seed, job.epochs, job.batch_size, *rates, settings)
 
     def difference(self, other: RunIdentity) -> str:
-        """The first thing in which a run of the `other` is another one, and what it is here and there; empty: none."""
-        ours, theirs = ({**vars(one), **one.settings, "settings": None} for one in (self, other))
+        """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
+        ours, theirs = ({**vars(run), **run.settings, "settings": None} for run in (self, other))
         for name in ours:
             if ours[name] != theirs.get(name):
                 return f"of a run with {name}={theirs.get(name)}, this one has {ours[name]}"
         return ""
 
 
-def _as_read(value: Any) -> Any:
-    """As it comes back from a file, where a tuple is a list."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+def _as_read(*parts: Any) -> dict[str, Any]:
+    """Return the fields of all parts as they come back from a file, where a tuple is a list."""
+    return {
+        name: value for part in parts for name, value in msgspec.msgpack.decode(msgspec.msgpack.encode(part)).items()
+    }
 
 
 def origin(run: str, index: int, rank: int | None) -> Origin:
-    """Said in every part, so that none is taken for another: the run, the checkpoint, and whose it is (None: the model)."""
+    """Return what a part says of itself, so that none is taken for another: run, checkpoint, and rank (None: the
+    model)."""
     return {"run": run, "index": index, "rank": rank}

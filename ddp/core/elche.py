@@ -3,7 +3,7 @@
 The slowest rank is the anchor: it runs `anchor` steps in a window, a rank that is twice as fast twice as many. Owns the
 controller alone: settings, state, and its reactions to measured windows. Knows no ledger, no round, no clock.
 
-Source: the El Che strategy of floDl. Rules and differences: docs/controller.md.
+Source: the El Che strategy of floDl. Rules and differences: docs/reference/controller.md.
 """
 
 from __future__ import annotations

@@ -25,11 +25,10 @@ DRAWN = (
 
 
 def crop_and_flip(padding: int) -> Augment:
-    """Images that are shifted by up to `padding` pixels, filled up with zeros, and mirrored in one case of two.
+    """Shift images by up to `padding` pixels, filled up with zeros, and mirror them in one case of two.
 
     Of a batch, the first member is taken: images [n, c, h, w] of any type. Source: He et al., Deep residual learning for
-    image recognition, CVPR 2016, 4.2 (padding 4). ValueError for a padding below 0.
-    """
+    image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a padding below 0."""
     if padding < 0:
         raise ValueError(f"padding={padding} must be 0 or more")
     return partial(_crop_and_flip, padding)
@@ -42,7 +41,7 @@ def _crop_and_flip(padding: int, batch: Any, draws: Draws) -> Any:
 
 
 def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
-    """`crop_and_flip` of images [n, c, h, w] alone, for batches that are put together in another way."""
+    """Do what `crop_and_flip` does to images [n, c, h, w] alone, for batches that are put together in another way."""
     if images.dim() != 4:
         raise ValueError(f"crop_and_flip is for images [n, c, h, w], not for a tensor of shape {list(images.shape)}")
     count, _, height, width = images.shape
@@ -56,9 +55,9 @@ def shift_and_flip(images: Tensor, padding: int, draws: Draws) -> Tensor:
 
 
 def augmented(augment: Augment | None, batch: Any, draws: Callable[[], Draws]) -> Any:
-    """`batch` as the model is to see it; `draws` makes the streams of its samples.
+    """Return `batch` as the model is to see it; `draws` makes the streams of its samples.
 
-    ValueError for a function that gives nothing, or draws from torch: a thread that reads ahead would race with the step.
+    Raise ValueError for a function that gives nothing, or draws from torch: a thread that reads ahead would race the step.
     """
     if augment is None:
         return batch

@@ -1,19 +1,16 @@
-"""`BatchLoader`: the batches that a rank trains, asked for by position; all of the data on the device, or read ahead by a
-thread.
+"""`BatchLoader`: the batches that a rank trains, by position; all data lies on the device, or a thread reads it ahead.
 
 Which of the two changes no bit of a batch. Knows nothing of who grants positions, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ddp.core.loading import Loading
-from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather
@@ -21,24 +18,7 @@ from ddp.data.resident import Resident
 from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
 
-
-class BatchLoader(Protocol):
-    """What both kinds have. `close` ends what runs in the background; a feed that is asked again begins anew."""
-
-    kind: str
-
-    def expect(self, granted: Iterable[Batch]) -> None:
-        """What will be asked for, in this order, in place of what was said before. A thread may consume it, bit by bit."""
-
-    def get(self, batch: Batch) -> Any:
-        """The samples at the positions of a batch that is not empty, augmented, on the device. Raises what the data set and
-        the augmentation raise, DataError."""
-
-    def visited(self) -> int:
-        """Tally (`ddp.tally`) of all samples that the data set was asked for so far, those that were read ahead too."""
-
-    def close(self) -> None:
-        """End; memory of the data is let go of with the feed."""
+BatchLoader = Resident | Streaming
 
 
 def feed(
@@ -49,10 +29,9 @@ def feed(
     augment: Augment | None = None,
     deadline_s: float = 60.0,
 ) -> tuple[BatchLoader, str]:
-    """The feed of a rank on `device`, and what a reader of the results must know about it ("": nothing).
+    """Return the loader of a rank on `device`, and what a reader of the results must know about it ("": nothing).
 
-    `deadline_s`: how long a batch may take to be there. ValueError for data that cannot be as `loading` asks for.
-    """
+    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for."""
     size: int | None = getattr(source, "nbytes", None)
     if loading.kind == "resident" and size is None:
         raise ValueError(
@@ -63,8 +42,9 @@ def feed(
     if size is not None and (loading.kind == "resident" or (loading.kind == "auto" and size <= room(loading, device))):
         try:
             return Resident(Gather(source.to(device), visits, augment, device, device)), note
-        except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+        except (RuntimeError, MemoryError) as error:  # the CPU's allocator has no exception of its own
+            known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+            if not known and "allocate memory" not in str(error):
                 raise
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -72,8 +52,3 @@ def feed(
     host = torch.device("cpu")
     gather = Gather(source.to(host), visits, augment, host, device)
     return Streaming(gather, partial(depth, loading, device), deadline_s), note
-
-
-def _out_of_memory(error: Exception) -> bool:
-    # The allocator of the CPU has no exception of its own.
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)

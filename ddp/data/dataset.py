@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sized
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,13 +22,13 @@ Collate = Callable[[list[Any]], Any]
 
 
 class _Turn:
-    """One thread at a time; after a fork a new one, as the thread that has it is not there."""
+    """Lets in one thread at a time; after a fork it is free, as the thread that held it is not there."""
 
     def __init__(self) -> None:
         self._pid, self._lock = os.getpid(), threading.Lock()
 
     def taken(self) -> AbstractContextManager[Any]:
-        """For the length of a `with`."""
+        """Hold it for the length of a `with`."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
         return self._lock
@@ -37,8 +37,7 @@ class _Turn:
 class MapSource:
     """The samples of a map-style data set (`len`, `[index]`), put together by PyTorch's `default_collate`.
 
-    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time.
-    """
+    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time."""
 
     def __init__(
         self,
@@ -62,18 +61,15 @@ class MapSource:
         return len(self._dataset)
 
     def batch(self, indices: Tensor, draws: Draws | None = None) -> Any:
-        """The samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
+        """Return the samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
 
         `draws`: the streams of these samples. What the data set then draws from torch is a sample's own, the same in every
-        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raises BadSample.
-        """
+        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raise BadSample."""
         wanted = indices.tolist()
         with self._turn.taken():
             samples = self._read(wanted, draws)
-        try:
+        with _blamed(f"samples {some(wanted)} make no batch"):
             return move(self._collate(samples), self._device)
-        except Exception as error:
-            raise BadSample(f"samples {some(wanted)} make no batch: {type(error).__name__}: {error}") from error
 
     def _read(self, wanted: list[int], draws: Draws | None) -> list[Any]:
         several = self._several()
@@ -91,17 +87,15 @@ class MapSource:
             return samples
 
     def _several(self) -> Any:
-        """How samples are read together, if they are; not by a Subset that would read them one by one after all."""
+        """Return what reads samples together, if anything does; not a Subset that would read them one by one after all."""
         inner = self._dataset
         while type(inner) is Subset:  # random_split of a random_split
             inner = inner.dataset
         return getattr(self._dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
     def _together(self, several: Any, wanted: list[int]) -> list[Any]:
-        try:
+        with _blamed(f"samples {some(wanted)}"):
             samples = several(wanted)
-        except Exception as error:
-            raise BadSample(f"samples {some(wanted)}: {type(error).__name__}: {error}") from error
         # Of one that is put together already, members of one shape would be taken for samples.
         if isinstance(samples, Sized) and len(samples) != len(wanted):
             raise BadSample(
@@ -111,14 +105,21 @@ class MapSource:
         return samples  # type: ignore[no-any-return]
 
     def _one(self, index: int) -> Any:
-        try:
+        with _blamed(f"sample {index}"):
             return self._dataset[index]
-        except Exception as error:
-            raise BadSample(f"sample {index}: {type(error).__name__}: {error}") from error
 
     def to(self, device: torch.device) -> MapSource:
-        """The same data, whose batches come to `device`."""
+        """Return the same data, whose batches come to `device`."""
         return MapSource(self._dataset, device, self._turn, self._collate)
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Raise BadSample of `what` for whatever the user's code raises inside."""
+    try:
+        yield
+    except Exception as error:
+        raise BadSample(f"{what}: {type(error).__name__}: {error}") from error
 
 
 class Rows:
@@ -132,18 +133,15 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """What `to` takes on a device, bytes."""
+        """Return what `to` takes on a device, bytes."""
         return self._source.nbytes
 
     def batch(self, indices: Tensor) -> Any:
-        """Return the samples at `indices` (int64, shape [n]), in that order, put together. Raises BadSample."""
+        """Return the samples at `indices` (int64, shape [n]), in that order, put together. Raise BadSample."""
         members = self._source.batch(indices)
         samples = list(zip(*members, strict=True)) if len(members) > 1 else list(members[0])
-        try:
+        with _blamed(f"samples {some(indices.tolist())} make no batch"):
             return self._collate(samples)
-        except Exception as error:
-            wanted = indices.tolist()
-            raise BadSample(f"samples {some(wanted)} make no batch: {type(error).__name__}: {error}") from error
 
     def to(self, device: torch.device) -> Rows:
         """Return the same data on `device`."""
@@ -166,10 +164,9 @@ def collated(source: Any, collate: Collate | None) -> Any:
 
 
 def as_source(dataset: Any) -> Any:
-    """A source of `dataset`: a tensor or a tuple or list of them, a TensorDataset, a map-style data set, or a source.
+    """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, or a source.
 
-    ValueError for anything else, and for a data set without samples.
-    """
+    Raise ValueError for anything else, and for a data set without samples."""
     if isinstance(dataset, Tensor):
         return TensorSource(dataset)
     if type(dataset) is TensorDataset:
@@ -189,16 +186,11 @@ def as_source(dataset: Any) -> Any:
             "a DataLoader of PyTorch as data set: give its own, dataset=loader.dataset, with batch_size, collate_fn and "
             "sampler as it has them; ranks read ahead and shuffle by themselves"
         )
-    if not hasattr(type(dataset), "__len__"):
-        raise ValueError(
-            f"{type(dataset).__name__} is no data set: give tensors, or a Dataset with a length and an index"
-        )
-    if all(callable(getattr(dataset, name, None)) for name in ("batch", "to")):
-        if len(dataset) == 0:
-            raise ValueError("the data set is empty")
-        return dataset
-    if not hasattr(type(dataset), "__getitem__"):
-        raise ValueError(
-            f"{type(dataset).__name__} is no data set: give tensors, or a Dataset with a length and an index"
-        )
-    return MapSource(dataset)
+    gives_batches = all(callable(getattr(dataset, name, None)) for name in ("batch", "to"))
+    needed = ("__len__",) if gives_batches else ("__len__", "__getitem__")
+    if not all(hasattr(type(dataset), name) for name in needed):
+        kind = type(dataset).__name__
+        raise ValueError(f"{kind} is no data set: give tensors, or a Dataset with a length and an index")
+    if gives_batches and len(dataset) == 0:
+        raise ValueError("the data set is empty")
+    return dataset if gives_batches else MapSource(dataset)

@@ -24,8 +24,7 @@ class Draws:
     """The streams of the samples `indices` (int64, shape [n], on the device of the batch) in `epoch`.
 
     Every call takes the next numbers of all streams. So what a sample gets depends on the calls before, not on the
-    samples beside it.
-    """
+    samples beside it."""
 
     def __init__(self, seed: int, epoch: int, indices: Tensor) -> None:
         self.keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))
@@ -36,17 +35,17 @@ class Draws:
         return len(self.keys)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers from [0, 1), float32, shape [n, *shape]; multiples of 2**-24."""
+        """Draw numbers from [0, 1), float32, shape [n, *shape]; multiples of 2**-24."""
         return _shifted(self._next(shape), 40).to(torch.float32) * 2.0**-24
 
     def integers(self, low: int, high: int, *shape: int) -> Tensor:
-        """Integers from [low, high), int64, shape [n, *shape]. ValueError for none, or 2**31 and more, to draw from."""
+        """Draw integers from [low, high), int64, shape [n, *shape]. Raise ValueError for none, or 2**31 or more, of them."""
         if not 0 < high - low < MOST:
             raise ValueError(f"no integer can be drawn from [{low}, {high}): give 1 to 2**31 - 1 of them")
         return (_shifted(self._next(shape), 32) * (high - low) >> 32) + low
 
     def _next(self, shape: tuple[int, ...]) -> Tensor:
-        """64 random bits each, int64, shape [n, *shape]."""
+        """Draw 64 random bits each, int64, shape [n, *shape]."""
         count = math.prod(shape)
         places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self.keys.device)
         self._taken += count
@@ -60,5 +59,5 @@ def _mix(bits: Tensor) -> Tensor:
 
 
 def _shifted(bits: Tensor, by: int) -> Tensor:
-    """To the right, as if unsigned."""
+    """Shift to the right, as if unsigned."""
     return (bits >> by) & ((1 << (64 - by)) - 1)

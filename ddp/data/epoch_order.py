@@ -1,5 +1,4 @@
-"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whichever part of it a rank
-trains."""
+"""`EpochOrder`: which samples an epoch visits, in which order. The same on every rank, whatever part a rank trains."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ second, as a training step leaves nothing of its code in the cache."""
 
 @contextmanager
 def _seeded(own: object, epoch: int) -> Iterator[None]:
-    """A sampler's own generator draws from the seed that it was given and the epoch, and is then as it was."""
+    """Have a sampler's own generator draw from the seed that it was given and the epoch, and put it back."""
     if not isinstance(own, torch.Generator):
         yield
         return
@@ -39,14 +38,14 @@ def _seeded(own: object, epoch: int) -> Iterator[None]:
 
 
 def _within(sampler: Any) -> Any:
-    """What says the order: of batches of PyTorch's, the sampler that they are cut from."""
+    """Return what gives the order: of PyTorch's batches, the sampler that they are cut from."""
     while isinstance(sampler, BatchSampler):
         sampler = sampler.sampler
     return sampler
 
 
 def refuse_part(sampler: object) -> None:
-    """ValueError for a sampler that gives one rank's part of the samples: they are divided over ranks already."""
+    """Raise ValueError for a sampler that gives one rank's part of the samples: they are divided over ranks already."""
     sampler = _within(sampler)
     ranks = getattr(sampler, "num_replicas", getattr(sampler, "world_size", 1))
     if ranks > 1 and hasattr(sampler, "rank"):
@@ -62,8 +61,9 @@ class EpochOrder:
     def __init__(
         self, seed: int, size: int, sampler: Sampler | None = None, whole: int = 1, shuffle: bool = True
     ) -> None:
-        """`size`: samples of the data set. `whole`: as many of an epoch are left out at its end as make it no multiple of
-        this. ValueError for a sampler that gives nothing, or another order when it is asked again, or nothing is left."""
+        """Take `size` samples of a data set. `whole`: an epoch is cut at its end to a multiple of this.
+
+        Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
         self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
         self._given, first = size, None
@@ -85,15 +85,15 @@ class EpochOrder:
         return self._length
 
     def __call__(self, epoch: int) -> Tensor:
-        """Indices of the samples of an epoch in their order, int64, shape [len], on the CPU. ValueError for what a sampler
-        must not give."""
-        found = self._kept.get(epoch)
-        if found is None:
-            made = {one: self._make(one) for one in range(epoch, epoch + self._at_once)}
-            found = made[epoch]
+        """Return the indices of the samples of an epoch in their order, int64, shape [len], on the CPU.
+
+        Raise ValueError for what a sampler must not give."""
+        kept = self._kept
+        if epoch not in kept:
+            made = {number: self._make(number) for number in range(epoch, epoch + self._at_once)}
             # One before too: an epoch is read ahead while another is trained. Another dictionary, as threads look into it.
-            self._kept = {**dict(list(self._kept.items())[-1:]), **made}
-        return found
+            kept = self._kept = {**dict(list(kept.items())[-1:]), **made}
+        return kept[epoch]
 
     def _make(self, epoch: int) -> Tensor:
         if self._sampler is not None:

@@ -23,6 +23,6 @@ class LateBatch(DataError):
 
 
 def some(indices: Sequence[int]) -> str:
-    """`indices` for a message: of many, the first ones and the last."""
+    """Write `indices` for a message: of many, the first ones and the last."""
     shown = list(indices) if len(indices) < 10 else [*indices[:8], "...", indices[-1]]
     return f"[{', '.join(map(str, shown))}]"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,15 +21,37 @@ from ddp.tally import MODULUS, tally
 
 AT_ONCE = 256
 """Batches whose indices are kept before they are tallied, which takes as long for one batch as for all of these."""
+T = TypeVar("T")
+
+
+def same(batch: Batch, other: Batch) -> bool:
+    """Tell whether they are the same samples of the same epoch."""
+    return batch.start == other.start and batch.stop == other.stop and batch.epoch == other.epoch
+
+
+def kept(
+    prepared: Iterable[tuple[Batch, T]], granted: Iterable[Batch]
+) -> tuple[Iterator[Batch], deque[tuple[Batch, T]]]:
+    """Return what of `granted` is still to be prepared, and what of `prepared` comes next, in order.
+
+    The rest was taken back. Batches without samples are left out."""
+    coming: Iterator[Batch] = (batch for batch in granted if batch.samples)
+    still: deque[tuple[Batch, T]] = deque()
+    for batch, value in prepared:
+        expected = next(coming, None)
+        if expected is None or not same(batch, expected):
+            return (coming if expected is None else chain((expected,), coming)), still
+        still.append((batch, value))
+    return coming, still
 
 
 class Gather:
-    """Reads batches: what they are is said here, for both kinds."""
+    """Reads batches, for both kinds of loader."""
 
     def __init__(
         self, source: Any, visits: EpochOrder, augment: Augment | None, at: torch.device, to: torch.device
     ) -> None:
-        """`source`: gives batches on `at`; they are augmented on `to`."""
+        """Read from a `source` that gives batches on `at`; augment them on `to`."""
         self._source, self._visits, self._augment = source, visits, augment
         self._at, self._to = at, to
         self.separable: bool = getattr(source, "separable", getattr(type(source), "batch", None) is TensorSource.batch)
@@ -41,21 +66,22 @@ class Gather:
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: Batch) -> Any:
-        """The batch on `to`. On its way from the host to a GPU, a `Staged` one."""
+        """Return the batch on `to`. On its way from the host to a GPU, a `Staged` one."""
         indices = self.indices(batch)
         if self._stream is not None:
             return self._staged(batch, indices)
         return self.finished(batch, self.read(batch, indices), indices)
 
     def indices(self, batch: Batch) -> torch.Tensor:
-        """Of its samples, on `at`."""
-        held = self._order
-        if held[0] != batch.epoch:
-            held = self._order = (batch.epoch, self._visits(batch.epoch).to(self._at))
-        return held[1][batch.start : batch.stop]
+        """Return the indices of its samples, on `at`."""
+        epoch, order = self._order
+        if epoch != batch.epoch:
+            order = self._visits(batch.epoch).to(self._at)
+            self._order = (batch.epoch, order)
+        return order[batch.start : batch.stop]
 
     def read(self, batch: Batch, indices: torch.Tensor) -> Any:
-        """What the data set gives for `indices`."""
+        """Return what the data set gives for `indices`."""
         with self._lock:
             self._asked.append(indices)
             if len(self._asked) == AT_ONCE:
@@ -65,7 +91,7 @@ class Gather:
         return self._source.batch(indices)
 
     def visited(self) -> int:
-        """Tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
+        """Return the tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
         with self._lock:
             self._tally()
             return self._tallied % MODULUS
@@ -76,7 +102,7 @@ class Gather:
             self._asked = []
 
     def finished(self, batch: Batch, read: Any, indices: torch.Tensor | None = None) -> Any:
-        """What was read of a batch as the model is to see it."""
+        """Return what was read of a batch as the model is to see it."""
         if self._to != self._at:
             read = move(read, self._to)
         # On the device where it is trained, so that arithmetic is the same from either kind.
@@ -102,7 +128,7 @@ class Staged:
         self._batch, self._there = batch, there
 
     def take(self) -> Any:
-        """The batch, for the current stream."""
+        """Return the batch, for the current stream."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._there)
 

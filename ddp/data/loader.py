@@ -1,4 +1,4 @@
-"""`DataLoader`: the loader by itself, for loops of one's own. The engines use the same parts (`ddp.data.batch_loader`)."""
+"""`DataLoader`: the loader by itself, for a user's own loop. The engines use the same parts (`ddp.data.batch_loader`)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DataLoader:
     Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's
     that began.
 
-    ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
+    Raises ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
     """
 
     def __init__(
@@ -105,28 +105,27 @@ class DataLoader:
         vars(self).update(state, _turn=threading.RLock())
 
     def __len__(self) -> int:
-        """Samples of an epoch, of all ranks."""
         return len(self._visits)
 
     @property
     def steps(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches of an epoch."""
         return self._chunk(0).steps
 
     @property
     def kind(self) -> str:
-        """`resident` or `streaming`."""
+        """Return `resident` or `streaming`."""
         return self.feed(self._device).kind
 
     def order(self, epoch: int) -> Tensor:
-        """Indices of the samples of an epoch, in their order, int64."""
+        """Return the indices of the samples of an epoch, in their order, int64."""
         return self._visits(epoch)
 
     def _chunk(self, epoch: int) -> Chunk:
         return Chunk(epoch, 0, len(self), self.batch_size * self._world, self._rank, self._world, least=self._least)
 
     def epoch(self, number: int) -> Iterator[Any]:
-        """The batches of an epoch: what the data set gives, put together, or mappings where there are names."""
+        """Yield the batches of an epoch: what the data set gives, put together, or mappings where there are names."""
         chunk = self._chunk(number)
         with self._turn:
             source = self.feed(self._device)
@@ -145,12 +144,12 @@ class DataLoader:
                     self._turn.release()
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch, counted from 0 or from `set_epoch`."""
+        """Iterate over the next epoch, counted from 0 or from `set_epoch`."""
         number, self._next = self._next, self._next + 1
         return self.epoch(number)
 
     def set_epoch(self, number: int) -> None:
-        """Which epoch the next iteration is."""
+        """Set which epoch the next iteration is."""
         self._next = number
 
     def _with_names(self, batch: Any) -> Any:
@@ -162,18 +161,18 @@ class DataLoader:
         return dict(zip(self.names, members, strict=True))
 
     def feed(self, device: torch.device, replica: int = 0) -> BatchLoader:
-        """What gives batches to `device`, for one replica there: by positions, without names."""
+        """Return what gives batches to `device`, for one replica there: by positions, without names."""
         if (device, replica) not in self._feeds:
-            made, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
+            loader, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
             if note:
                 warnings.warn(note, stacklevel=2)
-            self._feeds[device, replica] = made
+            self._feeds[device, replica] = loader
         return self._feeds[device, replica]
 
     def close(self) -> None:
         """End what runs in the background. A loader that is asked again begins anew."""
-        for one in self._feeds.values():
-            one.close()
+        for loader in self._feeds.values():
+            loader.close()
         self._feeds.clear()
 
     def __enter__(self) -> DataLoader:

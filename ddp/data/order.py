@@ -15,39 +15,33 @@ from torch import Tensor
 
 
 def derive(seed: int, *keys: int | str) -> int:
-    """A seed in [0, 2**63) for the purpose named by `keys`, such as ("model",) or ("dropout", epoch, rank).
+    """Derive a seed in [0, 2**63) for the purpose named by `keys`, such as ("model",) or ("dropout", epoch, rank).
 
-    Other keys, or the same in another order or number, give an unrelated seed. ValueError for a number below 0 or from
-    2**64 up.
-    """
+    Other keys, or the same in another order or number, give an unrelated seed. Raise ValueError for a number below 0 or from
+    2**64 up."""
     return int(_sequence(seed, keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def order(seed: int, epoch: int, samples: int) -> Tensor:
-    """The order in which epoch `epoch` visits `samples` samples: a permutation, int64, shape [samples], on the CPU."""
+    """Return the order in which epoch `epoch` visits samples: a permutation, int64, shape [samples], on the CPU."""
     if samples < 0:
         raise ValueError(f"an epoch cannot have {samples} samples; give 0 or more")
     # Sorting raw 64-bit draws rather than Generator.permutation, whose algorithm NumPy is free to change.
     draws = PCG64(_sequence(seed, ("order", epoch))).random_raw(samples)
-    found = np.argsort(draws)
-    ordered = draws[found]
+    permutation = np.argsort(draws)
+    ordered = draws[permutation]
     if (ordered[1:] == ordered[:-1]).any():  # Else one order is possible, and a stable sort takes six times as long.
-        found = np.argsort(draws, kind="stable")
-    return torch.from_numpy(found.astype(np.int64, copy=False))
+        permutation = np.argsort(draws, kind="stable")
+    return torch.from_numpy(permutation.astype(np.int64, copy=False))
 
 
 def _sequence(seed: int, keys: tuple[int | str, ...]) -> SeedSequence:
     # SeedSequence pads with zeros and cuts numbers into 32-bit words, so [1], [1, 0] and [2**32 + 1] run together
     # there: the count in front and two words for each number keep them apart.
     words = [len(keys)]
-    for number in (seed, *map(_number, keys)):
+    for key in (seed, *keys):
+        number = key if isinstance(key, int) else int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
         if not 0 <= number < 2**64:
             raise ValueError(f"a seed or key must be in [0, 2**64), got {number}")
         words += [number & 0xFFFFFFFF, number >> 32]
     return SeedSequence(words)
-
-
-def _number(key: int | str) -> int:
-    if isinstance(key, str):
-        return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
-    return key

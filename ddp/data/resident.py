@@ -1,4 +1,4 @@
-"""`Resident`: a feed of data that lies on the device as a whole, and is gathered there by index."""
+"""`Resident`: batches of data that lies on the device as a whole, gathered there by index."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.data.gather import Gather
-from ddp.data.granted import kept, same
+from ddp.data.gather import Gather, kept, same
 
 AT_ONCE, BLOCK_BYTES = 64, 1 << 22
 """Small batches are gathered several at once: at most so many, and so much. A call to torch costs more than they do."""
@@ -21,7 +20,7 @@ ALIGNED = 64
 
 
 class Resident:
-    """All of the data lies on the device."""
+    """Batches of data that lies on the device as a whole; methods as those of `ddp.data.streaming.Streaming`."""
 
     kind = "resident"
 
@@ -33,14 +32,11 @@ class Resident:
         self._most = AT_ONCE if gather.separable else 1
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """See `BatchLoader`."""
         self._granted, self._cut = kept(self._cut, granted)
 
     def get(self, batch: Batch) -> Any:
-        """See `BatchLoader`."""
-        cut = self._cut
-        while cut:
-            first, value = cut.popleft()
+        while self._cut:
+            first, value = self._cut.popleft()
             if same(first, batch):
                 return self._gather.finished(batch, value)
         if self._most == 1:
@@ -48,14 +44,13 @@ class Resident:
         return self._gather.finished(batch, self._block(batch))
 
     def visited(self) -> int:
-        """See `BatchLoader`."""
         return self._gather.visited()
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: nothing runs."""
 
     def _block(self, batch: Batch) -> Any:
-        """What the data set gives for `batch`; what follows is kept."""
+        """Return what the data set gives for `batch`, and keep what it gives for those behind it."""
         run = self._run(batch)
         if len(run) == 1:
             return self._gather.read(batch, self._gather.indices(batch))
@@ -65,28 +60,28 @@ class Resident:
         return pieces[0]
 
     def _run(self, batch: Batch) -> list[Batch]:
-        """`batch`, and those granted behind it that are of its size and epoch."""
+        """Return `batch`, and those granted behind it that are of its size and epoch."""
         run, most, samples = [batch], self._fit(batch), batch.samples
-        for one in self._granted:
-            if same(one, batch):
+        for other in self._granted:
+            if same(other, batch):
                 continue
-            if len(run) == most or one.epoch != batch.epoch or one.samples != samples:
-                self._granted = chain((one,), self._granted)
+            if len(run) == most or other.epoch != batch.epoch or other.samples != samples:
+                self._granted = chain((other,), self._granted)
                 break
-            run.append(one)
+            run.append(other)
         return run
 
     def _indices(self, run: list[Batch]) -> Tensor:
-        """Of batches of one size: at even distances in the order of the epoch, but where two of what was granted meet."""
+        """Return those of batches of one size: at even distances in the epoch's order, but where two grants meet."""
         first, last = run[0], run[-1]
         apart = run[1].start - first.start
-        if any(after.start - one.start != apart for one, after in pairwise(run)) or apart < 1:
-            return torch.cat([self._gather.indices(one) for one in run])
+        if any(after.start - before.start != apart for before, after in pairwise(run)) or apart < 1:
+            return torch.cat([self._gather.indices(batch) for batch in run])
         spanned = self._gather.indices(first._replace(stop=last.stop))
         return spanned if apart == first.samples else spanned.unfold(0, first.samples, apart).reshape(-1)
 
     def _fit(self, batch: Batch) -> int:
-        """Batches of a block."""
+        """Return how many batches make a block."""
         sizes = [samples * batch.samples for samples in self._gather.sample_bytes]
         if any(size % ALIGNED for size in sizes):
             return 1

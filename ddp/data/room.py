@@ -17,7 +17,7 @@ FIRST, LEAST, MOST = 4, 2, 32
 
 
 def room(loading: Loading, device: torch.device) -> float:
-    """Bytes that data may take on `device` now; infinite where memory cannot be measured."""
+    """Return the bytes that data may take on `device` now; infinite where memory cannot be measured."""
     if device.type == "cuda":
         # What torch keeps of freed blocks is as good as free.
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -26,7 +26,7 @@ def room(loading: Loading, device: torch.device) -> float:
 
 
 def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
-    """Batches of `batch_bytes` to read ahead; of bytes not known yet (0): the first number."""
+    """Return how many batches of `batch_bytes` to read ahead; where that is not known yet (0), `FIRST`."""
     if loading.prefetch is not None:
         return loading.prefetch
     if not batch_bytes:
@@ -35,7 +35,7 @@ def depth(loading: Loading, device: torch.device, batch_bytes: int) -> int:
 
 
 def size(batch: Any) -> int:
-    """Bytes of the tensors in a batch, however they are put together."""
+    """Return the bytes of the tensors in a batch, however they are put together."""
     if isinstance(batch, torch.Tensor):
         return batch.nbytes
     if isinstance(batch, Mapping):
@@ -45,18 +45,13 @@ def size(batch: Any) -> int:
 
 _LIMITS = (
     ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-    (
-        "memory/memory.limit_in_bytes",
-        "memory/memory.usage_in_bytes",
-        "memory/memory.stat",
-        "total_inactive_file",
-    ),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
 )
 """Of control groups, second version and first: limit, use, and what of the use could be given back."""
 
 
 def free_host_bytes(root: Path = Path("/sys/fs/cgroup")) -> float:
-    """Memory of the host for this process: what is available, and what the process has, as the data may be in it already."""
+    """Return the host's memory for this process: what is free, and what it has, as the data may be in it already."""
     free: float = psutil.virtual_memory().available
     for limit, used, stat, given_back in _LIMITS:
         try:

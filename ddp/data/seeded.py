@@ -39,15 +39,15 @@ def seed_others(seed: int) -> None:
 
 
 def others() -> tuple[Any, Any]:
-    """The state of Python's and NumPy's own generators, in plain containers."""
+    """Return the state of Python's and NumPy's own generators, in plain containers."""
     state: dict[str, Any] = np.random.get_state(legacy=False)
     plain = {key: part.tolist() if isinstance(part, np.ndarray) else part for key, part in state["state"].items()}
     return random.getstate(), {**state, "state": plain}
 
 
-def set_others(held: tuple[Any, Any]) -> None:
-    """Put them back to what `others` gave. Raises ValueError, TypeError or KeyError for what cannot have been."""
-    python, numpy = held
+def set_others(states: tuple[Any, Any]) -> None:
+    """Put them back to what `others` gave. Raise ValueError, TypeError or KeyError for what cannot have been."""
+    python, numpy = states
     random.setstate(python)
     np.random.set_state(numpy)
 
@@ -56,8 +56,7 @@ class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
 
     For functions of torch on the CPU that can be given a generator; one that is given stays. ValueError for dropout and the
-    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered.
-    """
+    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +69,6 @@ class Seeded(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
         kwargs = kwargs or {}
         if _closed(func, args, kwargs):
             raise ValueError(
@@ -83,7 +81,7 @@ class Seeded(TorchFunctionMode):
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside, in this thread, ValueError for what would draw from torch's global generator: `message`, of the function."""
+    """Refuses, in this thread, what would draw from torch's global generator: ValueError, `message` of the function."""
 
     def __init__(self, message: str) -> None:
         super().__init__()
@@ -92,7 +90,6 @@ class Undrawn(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each of its functions."""
         kwargs = kwargs or {}
         if _draws(func, kwargs) or _closed(func, args, kwargs):
             raise ValueError(self._message.format(func.__name__))
@@ -100,12 +97,12 @@ class Undrawn(TorchFunctionMode):
 
 
 def _draws(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a function of torch, called so, draws from the global generator, and could from another."""
+    """Tell whether a function of torch, called so, draws from the global generator, and could from another."""
     return getattr(func, "__name__", "") in _FUNCTIONS and kwargs.get("generator") in (None, torch.default_generator)
 
 
 def _closed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
+    """Tell whether it draws from the global generator and from no other: dropout does while it trains, with a p above 0."""
     name = getattr(func, "__name__", "")
     if name not in _CLOSED:
         return False

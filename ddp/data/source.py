@@ -30,30 +30,29 @@ class TensorSource:
 
     @property
     def nbytes(self) -> int:
-        """What `to` takes on a device, bytes. Sources that have this can be resident."""
+        """Return what `to` takes on a device, bytes. Sources that have this can be resident."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The samples at `indices` (int64, shape [n]), in that order; a copy, on the device of the data.
+        """Return the samples at `indices` (int64, shape [n]), in that order; a copy, on the device of the data.
 
-        IndexError (or torch's own, on a device) for an index outside.
-        """
+        Raise IndexError (or torch's own, on a device) for an index outside."""
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
 
     def to(self, device: torch.device) -> TensorSource:
-        """The same data on `device`; memory is shared where it is there already."""
+        """Return the same data on `device`; memory is shared where it is there already."""
         return TensorSource(*(tensor.to(device) for tensor in self.tensors))
 
 
 def texts(batch: Any) -> bool:
-    """Whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
-    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(one, (str, bytes)) for one in batch)
+    """Tell whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
+    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(text, (str, bytes)) for text in batch)
 
 
 def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """`batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types), tuples
-    and lists (which become tuples)."""
+    """Return `batch` with `change` made to every tensor in it: alone, or in mappings, named tuples (both keep their types),
+    tuples and lists (which become tuples)."""
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -65,19 +64,19 @@ def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
 
 
 def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, Any]:
-    """A mapping of the type of `batch`; a dictionary where it cannot be made so, as in PyTorch's `default_collate`."""
+    """Make a mapping of the type of `batch`; a dictionary where that cannot be, as in PyTorch's `default_collate`."""
     if type(batch) is dict:
         return members
     try:
         if isinstance(batch, MutableMapping):
-            made = copy.copy(batch)  # attributes, default factories
-            made.update(members)
-            return made
+            copied = copy.copy(batch)  # attributes, default factories
+            copied.update(members)
+            return copied
         return type(batch)(members)  # type: ignore[call-arg]
     except TypeError:
         return members
 
 
 def move(batch: Any, device: torch.device | None) -> Any:
-    """`batch` with its tensors on `device`; None: where they are."""
+    """Return `batch` with its tensors on `device`; None: where they are."""
     return batch if device is None else every(lambda tensor: tensor.to(device), batch)

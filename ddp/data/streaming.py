@@ -12,12 +12,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from ddp.core.spans import Batch
 from ddp.data.errors import LateBatch, some
-from ddp.data.gather import Staged
-from ddp.data.granted import kept, same
+from ddp.data.gather import Gather, Staged, kept, same
 from ddp.data.room import size
 
 NAME = "ddp-data"
@@ -27,20 +26,6 @@ LOOK_S = 1.0
 END_S = 5.0
 """How long its end is waited for, seconds: a data set may be in the middle of a sample. Not if that is late already: a rank
 that has to say so would be taken for lost meanwhile."""
-
-
-class Reader(Protocol):
-    """Reads a batch (`ddp.data.batch_loader.Gather`)."""
-
-    def __call__(self, batch: Batch) -> Any: ...
-
-    def indices(self, batch: Batch) -> Any:
-        """Of its samples."""
-        ...
-
-    def visited(self) -> int:
-        """Tally of all that was read."""
-        ...
 
 
 class _Slot:
@@ -65,7 +50,7 @@ class _Shelf:
         self.pid = os.getpid()
 
     def next(self) -> _Slot | None:
-        """What is to be read now; None: nothing."""
+        """Return what is to be read now; None: nothing."""
         for slot in self.slots:
             if not slot.begun:
                 return slot
@@ -80,7 +65,7 @@ class _Shelf:
         self.slots = deque(slot for _, slot in still)
 
     def find(self, batch: Batch) -> _Slot:
-        """The slot of what is asked for, the first on the shelf from now on."""
+        """Return the slot of what is asked for, the first on the shelf from now on."""
         if self.slots and same(self.slots[0].batch, batch):
             return self.slots[0]
         if any(same(slot.batch, batch) for slot in self.slots):
@@ -100,8 +85,8 @@ class _Shelf:
             self.changed.notify_all()
 
 
-def _work(shelf: _Shelf, read: Reader) -> None:
-    """The thread."""
+def _work(shelf: _Shelf, read: Gather) -> None:
+    """Read what the shelf has, until it is stopped: the thread."""
     while True:
         with shelf.changed:
             while not shelf.stopped and (slot := shelf.next()) is None:
@@ -134,12 +119,12 @@ def _end(shelf: _Shelf, thread: threading.Thread) -> None:
 
 
 class Streaming:
-    """A feed that reads ahead."""
+    """Batches that a thread reads ahead."""
 
     kind = "streaming"
 
-    def __init__(self, read: Reader, depth: Callable[[int], int], deadline_s: float) -> None:
-        """`depth`: bytes of a batch (0: not known yet) -> how many to read ahead; asked at the start of each epoch."""
+    def __init__(self, read: Gather, depth: Callable[[int], int], deadline_s: float) -> None:
+        """Read with `read`. `depth`: bytes of a batch (0: not known yet) -> how many to read ahead; asked every epoch."""
         self._read, self._measure, self._deadline_s = read, depth, deadline_s
         self.depth = depth(0)
         """Batches that are read ahead."""
@@ -149,7 +134,7 @@ class Streaming:
         self._finalizer: Any = None
 
     def expect(self, granted: Iterable[Batch]) -> None:
-        """See `BatchLoader`."""
+        """Take `granted` as what comes next, in this order, in place of all before. The thread consumes it, bit by bit."""
         coming = iter(granted)
         if self._shelf is None:  # an iterator that is let go after the end, at exit even, starts no thread
             if (first := next(coming, None)) is None:
@@ -161,17 +146,21 @@ class Streaming:
             shelf.changed.notify_all()
 
     def get(self, batch: Batch) -> Any:
-        """See `BatchLoader`. Raises LateBatch after the deadline."""
+        """Return the samples at the positions of a batch that is not empty, augmented, on the device.
+
+        Raise what the data set and the augmentation raise, LateBatch after the deadline."""
         shelf = self._open()
         if batch.epoch != self._epoch:
-            self._look(shelf, batch.epoch)
+            self._epoch, self.depth = batch.epoch, self._measure(self._bytes)
+            shelf.depth = self.depth
         with shelf.changed:
             slot = shelf.find(batch)
             if not slot.done:
                 shelf.changed.notify_all()
                 shelf.late = not shelf.changed.wait_for(lambda: slot.done, self._deadline_s)
                 if shelf.late:
-                    raise LateBatch(self._late(batch))
+                    late = f"samples {some(self._read.indices(batch).tolist())} were not there within"
+                    raise LateBatch(f"{late} {self._deadline_s:g} s: the data set still reads")
             shelf.slots.popleft()
             # Not for each batch: to wake a thread takes time that a small step does not have.
             if shelf.idle and 2 * len(shelf.slots) <= shelf.depth:
@@ -184,12 +173,12 @@ class Streaming:
         return value
 
     def visited(self) -> int:
-        """See `BatchLoader`."""
+        """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
         return self._read.visited()
 
     def close(self) -> None:
-        """See `BatchLoader`. A data set that does not come back from a sample is left to itself after `END_S` seconds, at
-        once after LateBatch."""
+        """End the thread; the next `get` begins anew. A data set that does not come back from a sample is left to itself
+        after `END_S` seconds, at once after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()
         self._shelf = self._finalizer = None
@@ -201,12 +190,3 @@ class Streaming:
             thread.start()
             self._finalizer = weakref.finalize(self, _end, shelf, thread)
         return self._shelf
-
-    def _look(self, shelf: _Shelf, epoch: int) -> None:
-        """Another epoch begins: see how much room there is."""
-        self._epoch, self.depth = epoch, self._measure(self._bytes)
-        shelf.depth = self.depth
-
-    def _late(self, batch: Batch) -> str:
-        indices = self._read.indices(batch).tolist()
-        return f"samples {some(indices)} were not there within {self._deadline_s:g} s: the data set still reads"

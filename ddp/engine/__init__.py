@@ -24,11 +24,6 @@ class EngineSpec:
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
 
-    @property
-    def has_policy(self) -> bool:
-        """Whether a policy says when its ranks meet."""
-        return self.backends or bool(self.policies)
-
     def fits(self, world_size: int) -> bool:
         """Return whether it can have `world_size` ranks."""
         return world_size == 1 or not self.one_rank

@@ -8,26 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ddp.checkpoint import checkpoint
-from ddp.checkpoint.books import MOST
-from ddp.checkpoint.identity import origin
+from ddp.checkpoint.parts import RankParts
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.data.order import derive
-from ddp.data.seeded import others, seed_others, set_others
+from ddp.data.seeded import seed_others
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
-from ddp.replica import parts
 from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.norms import least_samples
@@ -40,7 +36,6 @@ REPORT_S = 0.02
 """Progress is reported at most this often, seconds, unless the rank runs out of work."""
 ALIVE_S = 1.0
 """A sign of life in a long evaluation, seconds."""
-LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
 
 
 def place(job: Job, rank: int) -> torch.device:
@@ -89,16 +84,7 @@ class TrainingLoop:
         self._pending = _Pending(-1)
         self._reported = now()
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
-        self._held = checkpoint.resume(job)
-        if self._held is not None:
-            held = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
-            parts.take("parameters and buffers", self.replica.state.tensors, held.get("tensors"))
-            before, samples = self._held.books.epoch_samples, self.replica.samples
-            if before != samples:
-                raise checkpoint.Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
-            self._note(self.replica.data.check(held.get("data")))
-        elif job.checkpoints is not None and not rank and not self.replica.data.lasting:
-            self.replica.data.kept()  # as it is before anything is trained
+        self._parts = RankParts(job, rank, self.replica)
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -194,70 +180,23 @@ class TrainingLoop:
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
     ) -> Saved:
-        """Lay down this rank's part of a checkpoint, and the model that `consensus` puts in place if it is for this rank to
-        do; all ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
+        """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
+        ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self.report()
-        began, replica, folder = now(), self.replica, self.job.checkpoint_folder
-        assert folder is not None
-        files: tuple[checkpoint.File, ...] = ()
-        error = ""
-        replica.state.gather()
+        began, counters = now(), (self._begun, self.total_steps, self.version)
+        self.replica.state.gather()
         with consensus or nullcontext():
-            try:
-                files = (checkpoint.lay_down(folder, order.index, checkpoint.rank_file(self.rank), self._state(order)),)
-                if order.model:
-                    files = (
-                        *files,
-                        checkpoint.lay_down(folder, order.index, checkpoint.MODEL, self._model(order, kept)),
-                    )
-            except OSError as problem:
-                files, error = (), f"{problem.strerror or problem}: {problem.filename or folder}"
-            except checkpoint.NotPlain as problem:
-                files, error = (), str(problem)
+            files, error = self._parts.save(order, counters, kept)
         self.meter.add("checkpoint", began)
         saved = Saved(now(), self.rank, order.index, files, error)
         self._send(saved)
         return saved
 
-    def _note(self, said: str) -> None:
-        self.replica.note = "; ".join(filter(None, (self.replica.note, said)))
-
-    def _state(self, order: Save) -> dict[str, Any]:
-        counters = {"begun": self._begun, "steps": self.total_steps, "version": self.version}
-        own = self.replica
-        held = {"optimizer": own.optimizer.state_dict(), "settings": own.settings, "rates": own.rates.capture()}
-        of = origin(self.job.run, order.index, self.rank)
-        return {**held, "others": others(), **counters, "of": of}
-
-    def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
-        # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
-        named = {name: v.detach() for name, v in savable(self.replica.model).items() if isinstance(v, Tensor)}
-        about = {"of": origin(self.job.run, order.index, None), "data": self.replica.data.kept()}
-        return {"tensors": self.replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
-
     def restore(self, kept: Sequence[Tensor] = ()) -> None:
-        """Take over what this rank laid down for the checkpoint that the run goes on from. Raises Torn."""
-        if self._held is None:
-            return
-        part = self._held.part(self.rank)
-        model = parts.load(self._held.path / checkpoint.MODEL, self._held.origin(None))
-        held = parts.load(part, self._held.origin(self.rank))
-        parts.take("averages", kept, model.get("kept"))
-        try:
-            parts.load_into(self.replica.optimizer, self.replica.settings, held)
-            if self._held.is_own(self.rank):
-                set_others(held["others"])
-            if self.replica.rates.restore(held["rates"]):
-                self._note(LACKS)
-            counters = [held[name] for name in ("begun", "steps", "version")]
-            if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or counters[0] >= self.job.epochs:
-                raise ValueError(f"counters {counters}")
+        """Take over what this rank wrote for the checkpoint that the run goes on from. Raises Torn."""
+        counters = self._parts.restore(kept)
+        if counters is not None:
             self._begun, self.total_steps, self.version = counters
-        except Exception as error:  # optimizers check what they load in their own ways, or not at all
-            said = (str(error) or type(error).__name__).splitlines()[0]
-            raise checkpoint.Torn(
-                f"{part}: not the state of this optimizer ({said}); go on with what it was begun with, or begin anew"
-            ) from error
 
     def _heartbeat(self) -> None:
         if now() - self._reported > ALIVE_S:

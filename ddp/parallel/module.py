@@ -33,8 +33,8 @@ class DistributedDataParallel(nn.Module):
     each forward pass that follows one that was to send, in evaluation too), `bucket_cap_mb` (MiB; a number, or one for each
     bucket with the last for all further ones; None is 1, then 25), `init_sync`, `process_group` (what `ddp.init` gave; None
     is that of the process). `device_ids`, `output_device`, `find_unused_parameters`, `gradient_as_bucket_view` and
-    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets. docs/api.md
-    says where else it differs from torch's.
+    `static_graph` change nothing: unused parameters are always found, gradients always live in the buckets.
+    docs/reference/distributed.md says where else it differs from torch's.
 
     Ours: `compression="bfloat16"` halves what travels (sums are taken in float32 where the transport is shared memory);
     `overlap=False` sends nothing before `sync_gradients()`, buffers neither.

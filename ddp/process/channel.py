@@ -41,7 +41,8 @@ class Channel:
             raise PeerGone from error
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """All messages that are there; waits up to `timeout_s` for the first. Raises PeerGone once there is nothing more."""
+        """Return all messages that are there; wait up to `timeout_s` for the first. Raises PeerGone once nothing more
+        will come."""
         messages = []
         while self._poll.poll(timeout_s * 1000):
             try:

@@ -8,11 +8,11 @@ _shift = 0.0
 
 
 def now() -> float:
-    """Seconds."""
+    """Return the time, seconds."""
     return monotonic() + _shift
 
 
 def shift(seconds: float) -> None:
-    """From here on this process adds so much to its host's clock."""
+    """Add so much to the clock of this host, from here on, in this process."""
     global _shift
     _shift = seconds

@@ -5,74 +5,19 @@ No pickle: what arrives is checked field by field against the dataclass it claim
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from ddp.core import commands, events
 from ddp.core.errors import ProtocolError
 
-Record = (
-    events.Event
-    | events.PolicyEvent
-    | events.PolicyRecord
-    | events.Slice
-    | events.Memory
-    | events.Merged
-    | events.Launched
-    | events.Resumed
-    | commands.Command
-)
-
-EVENTS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        events.Ready,
-        events.Progress,
-        events.Snapshot,
-        events.Reduced,
-        events.Averaged,
-        events.AverageFailed,
-        events.Shared,
-        events.Evaluated,
-        events.Saved,
-        events.Alive,
-        events.Finished,
-        events.Failed,
-        events.Lost,
-        events.Tick,
-        events.Slice,
-        events.Memory,
-        events.RoundClosed,
-        events.Merged,
-        events.GuardVerdict,
-        events.Launched,
-        events.Resumed,
-    )
-}
-COMMANDS: dict[str, type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        commands.Train,
-        commands.Pace,
-        commands.Join,
-        commands.Average,
-        commands.SendState,
-        commands.LoadState,
-        commands.Reduce,
-        commands.Apply,
-        commands.Evaluate,
-        commands.Save,
-        commands.Publish,
-        commands.Stop,
-        commands.Drop,
-        commands.Abort,
-        commands.Plan,
-    )
-}
-_TYPES = EVENTS | COMMANDS
+_EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
+Record = _EVENTS | events.Launched | events.Resumed | commands.Command
+COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
+EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
 _encoder = msgspec.json.Encoder()
-_decoders = {name: msgspec.json.Decoder(cls) for name, cls in _TYPES.items()}
+_decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
 _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
 _SUMS = ((b'"brought":', b'"before":'), (b'"became":', b'"after":'))
 _PLAN = ((b'"takeover":', b'"rebalance":'),)
@@ -81,13 +26,13 @@ _RENAMED = {"Plan": _PLAN, "Publish": _PLAN, "Averaged": _SUMS, "Snapshot": _SUM
 
 
 class _Kind(msgspec.Struct):
-    """What tells how to read a line; the rest of it is passed over."""
+    """The part of a line that tells how to read it."""
 
     type: str = ""
 
 
 class _Stamp(msgspec.Struct):
-    """Of a recorded line."""
+    """The time of a recorded line."""
 
     at: float
 
@@ -96,7 +41,7 @@ _kind, _stamp = msgspec.json.Decoder(_Kind), msgspec.json.Decoder(_Stamp)
 
 
 def encode(record: Record, at: float | None = None) -> bytes:
-    """One line without its end. `at` stamps a command, which carries no time of its own, for the record."""
+    """Return one line without its end. `at` stamps a command, which carries no time of its own, for the record."""
     body: dict[str, Any] = {"type": type(record).__name__}
     if at is not None:
         body["at"] = at
@@ -105,7 +50,7 @@ def encode(record: Record, at: float | None = None) -> bytes:
 
 
 def decode(line: bytes | str) -> Any:
-    """The event or command that `line` holds. Raises ProtocolError that says what is wrong with it."""
+    """Return the event or command in `line`. Raises ProtocolError that says what is wrong with it."""
     try:
         kind = _kind.decode(line).type
         return _decoders[kind].decode(_renamed(line, kind))
@@ -132,7 +77,7 @@ def body(line: bytes | str) -> dict[str, Any]:
 
 
 def stamp(line: bytes | str) -> float:
-    """The time of a recorded line, seconds. Raises ProtocolError if it has none."""
+    """Return the time of a recorded line, seconds. Raises ProtocolError if it has none."""
     try:
         return _stamp.decode(line).at
     except (msgspec.MsgspecError, ValueError) as error:

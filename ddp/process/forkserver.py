@@ -50,24 +50,23 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     # goes first.
     with enough("the tracker of resources cannot be started"):
         resource_tracker.ensure_running()
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         os.environ[NAMES] = " ".join(preload)
         with enough("the fork server cannot be started"):
             forkserver.ensure_running()
     finally:
         os.environ.pop(NAMES, None)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
 
 
 @contextmanager
 def script_left_alone() -> Iterator[None]:
-    """Processes started in here do not run the user's script again, as `multiprocessing` has them do.
+    """Start processes inside that do not run the user's script again, as those of `multiprocessing` do.
 
-    What a rank needs is sent to it. So a script works without `if __name__ == "__main__"`, where ranks would otherwise start
-    ranks, and its top level is not run once for every rank.
-    """
+    What a rank needs is sent to it. So a script works without `if __name__ == "__main__"`, and its top level does not
+    run once for every rank."""
     with _hiding:
         script, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:

@@ -14,7 +14,8 @@ from ddp.process.shortage import enough, free
 
 
 def shared(path: Path, dtype: torch.dtype, elements: int) -> Tensor:
-    """The tensor [elements] in a file, made of zeros when it is not there yet. Raises Exhausted where there is no room."""
+    """Return the tensor [elements] in a file, zeros where the file is not there yet. Raises Exhausted where there is no
+    room."""
     size = elements * dtype.itemsize
     if size and hasattr(os, "posix_fallocate"):
         # Memory that is promised and not there would kill the process at the first touch.

@@ -49,8 +49,8 @@ class Meter:
             self._use = _use(device)
 
     def add(self, kind: str, since: float, seq: int = 0, size: int = 0) -> float:
-        """A slice of `kind` from `since` to now (seconds); returns now. `size` in bytes. It is cut around slices that lie
-        in it: what is exchanged during a backward pass is no computing."""
+        """Add a slice of `kind` from `since` to now (seconds), of `size` bytes; return now. The slice is cut around
+        slices that lie in it: an exchange during a backward pass is no computing."""
         if self._synchronize:
             self._synchronize()
         at = now()
@@ -62,7 +62,7 @@ class Meter:
         return at
 
     def _cut(self, since: float, kind: str) -> None:
-        """Slices of `kind` between those that began after `since`; the rest, behind the last one, is the caller's."""
+        """Add slices of `kind` between those that began after `since`; the caller adds the rest, behind the last one."""
         first = len(self._slices)
         while first and self._slices[first - 1].at >= since:
             first -= 1
@@ -81,8 +81,8 @@ class Meter:
         """Write all slices out."""
         rank, self._written = self.rank, now()
         lines = _ENCODER.encode_lines(self._slices)
-        if (held := _resident()) is not None:
-            used = (self._written, rank, held, process_time(), self._on_device())
+        if (resident := _resident()) is not None:
+            used = (self._written, rank, resident, process_time(), self._on_device())
             lines += b'{"type":"Memory","at":%r,"rank":%d,"rss_bytes":%d,"cpu_s":%r%b}\n' % used
         try:
             with self._path.open("ab") as file:
@@ -93,7 +93,7 @@ class Meter:
         self._slices.clear()
 
     def _on_device(self) -> bytes:
-        """What is said of the rank's device."""
+        """Return what a line of memory tells of the rank's device."""
         if self._allocated is None:
             return b""
         use = self._use()
@@ -101,7 +101,7 @@ class Meter:
 
 
 class _Slice(msgspec.Struct, tag_field="type", tag="Slice", gc=False):
-    """As `ddp.process.codec` writes one, ten times as fast: a small model's step has four of them and takes half a
+    """A slice as `ddp.process.codec` writes it, ten times as fast: a small model's step has four and takes half a
     millisecond."""
 
     at: float
@@ -116,8 +116,8 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def _use(device: torch.device) -> Callable[[], float | None]:
-    """What asks the driver how busy a GPU is, as a part of the time. None where it cannot be asked: without NVML's bindings
-    (the extra `gpu`), or of a part of a GPU."""
+    """Return a function that asks the driver what part of the time a GPU is busy; it gives None where nobody can ask:
+    without NVML's bindings (the extra `gpu`), or for a part of a GPU."""
     import torch
 
     def ask() -> float | None:
@@ -130,7 +130,7 @@ def _use(device: torch.device) -> Callable[[], float | None]:
 
 
 def _resident() -> int | None:
-    """Resident memory of this process, bytes; some ten microseconds. None where the system does not say."""
+    """Return the resident memory of this process, bytes, in some ten microseconds. None where the system does not tell."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * _PAGE
@@ -147,7 +147,7 @@ def reset_peak_rss() -> None:
 
 
 def peak_rss_bytes() -> int:
-    """Peak resident memory of this process."""
+    """Return the peak resident memory of this process, bytes."""
     try:
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))

@@ -21,12 +21,12 @@ class Operation(msgspec.Struct, array_like=True):
 
 
 def file_of(folder: Path, rank: int) -> Path:
-    """Where those of a rank lie."""
+    """Return the file of a rank."""
     return folder / f"torch-{rank}.json"
 
 
 def read(path: Path) -> list[Operation]:
-    """The operations in a file that a rank has left. Raises ValueError for what is none, OSError."""
+    """Return the operations in the file of a rank. Raises ValueError for another file, OSError."""
     try:
         return msgspec.json.decode(regular.content(path), type=list[Operation])
     except msgspec.MsgspecError as error:

@@ -1,9 +1,8 @@
-"""Where an exception comes from: what two ranks must have in common for their errors to be one error of the program."""
+"""Tells where an exception comes from: the place that two ranks' errors share if they are one error of the program."""
 
 from __future__ import annotations
 
 import sysconfig
-from itertools import chain
 from pathlib import Path
 from traceback import walk_tb
 from types import CodeType
@@ -18,13 +17,10 @@ def origin(error: BaseException) -> str:
     chained = [error]
     while (cause := chained[-1].__cause__) is not None and cause not in chained:
         chained.append(cause)
-    frames = [
-        (frame.f_code, line) for frame, line in chain.from_iterable(walk_tb(one.__traceback__) for one in chained)
-    ]
+    frames = [(frame.f_code, line) for link in chained for frame, line in walk_tb(link.__traceback__)]
     own = [place for place in frames if _users(place[0])]
     where = (own or frames)[-1:]
-    said = "".join(f" in {code.co_name} ({code.co_filename}:{line})" for code, line in where)
-    return f"{type(error).__qualname__}{said}"
+    return type(error).__qualname__ + "".join(f" in {code.co_name} ({code.co_filename}:{line})" for code, line in where)
 
 
 def _users(code: CodeType) -> bool:

@@ -1,7 +1,6 @@
-"""What becomes of a process when the one that started it is gone, however that went: SIGKILL, out of memory.
+"""Ends processes whose parent is gone, however it ended: SIGKILL, out of memory.
 
-Its end of a pipe tells most of them. A stopped process reads nothing: to that one the kernel must speak.
-"""
+Their end of a pipe tells most of them. A stopped process reads nothing: the kernel must tell that one."""
 
 from __future__ import annotations
 
@@ -38,10 +37,10 @@ def bind_rank() -> None:
     The rank gives up its share in the pipe by which the server learns that nobody needs it: the parent alone has one then.
     """
     at_parents_end(signal.SIGKILL)
-    held: Any = forkserver._forkserver  # which has no public name
-    if held._forkserver_alive_fd is not None:
-        os.close(held._forkserver_alive_fd)
-        held._forkserver_alive_fd = None
+    server: Any = forkserver._forkserver  # which has no public name
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
 
 
 def bind_server() -> None:

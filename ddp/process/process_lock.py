@@ -1,4 +1,4 @@
-"""Whether a process lives, told by a lock: the kernel lets go of it however the process ends."""
+"""Tells whether a process lives, by a lock: the kernel releases it however the process ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class ProcessLock:
         os.register_at_fork(after_in_child=self.end)
 
     def end(self) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def ended(path: Path) -> bool:
-    """Whether the process that held the lock of that file is gone. One that has not come yet is not."""
+    """Return whether the process that had the lock of that file is gone. A process that has not come yet is not gone."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -34,7 +34,7 @@ class Profiler:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it has things to say that concern nobody
 
     def step(self) -> bool:
-        """A step follows. Returns whether the window began or ended, which takes time that is no training."""
+        """Count a step that follows. Return whether the window began or ended, which takes time that is no training."""
         before, self._done = self._done, self._done + 1
         if before == self._first:
             # What lies beneath `torch.profiler.profile`, which takes seconds to import what it needs.
@@ -45,7 +45,7 @@ class Profiler:
         return before == self._stop and self.close()
 
     def close(self) -> bool:
-        """The window ends here, if it is open; whether it was."""
+        """End the window, if it is open; return whether it was."""
         if self._running is None:
             return False
         running, self._running = self._running, None
@@ -61,8 +61,8 @@ def _mark() -> tuple[float, float]:
 
 
 def operations(stopped: Any, marks: list[tuple[float, float]]) -> list[Operation]:
-    """What was recorded behind the marks. The profiler has a clock of its own: a mark's begin on it lies between two moments
-    of ours, and that of the quickest one is taken."""
+    """Return the operations recorded behind the marks. The profiler has a clock of its own: a mark begins on it between
+    two moments of ours; the mark with the closest two is taken."""
     events = stopped.kineto_results.events()
     begins = sorted(event.start_ns() for event in events if event.name() == _MARK)
     (before, within), zero = min(zip(marks, begins, strict=True), key=lambda pair: pair[0][1] - pair[0][0])

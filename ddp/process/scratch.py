@@ -22,7 +22,7 @@ processes."""
 
 @contextmanager
 def scratch(more: int = 0) -> Iterator[Path]:
-    """A new folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises Exhausted."""
+    """Make a folder with room for `more` bytes beyond the usual, in memory if there is so much. Raises Exhausted."""
     with enough("no folder for a run's private files"):
         memory, disk = places()
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM + more
@@ -32,18 +32,18 @@ def scratch(more: int = 0) -> Iterator[Path]:
     with enough(f"no folder for a run's private files can be made in {where} (TMPDIR names another place)"):
         made = tempfile.TemporaryDirectory(prefix=prefix, dir=where, ignore_cleanup_errors=True)
     with made as folder:
-        life: ProcessLock | None = None
+        lock: ProcessLock | None = None
         with suppress(OSError):  # a file system that cannot lock: then nobody takes the folder for left behind
-            life = ProcessLock(Path(folder) / OWNER)
+            lock = ProcessLock(Path(folder) / OWNER)
         try:
             yield Path(folder)
         finally:
-            if life is not None:
-                life.end()
+            if lock is not None:
+                lock.end()
 
 
 def places() -> tuple[Path, Path]:
-    """Where such folders are: in memory, on disk."""
+    """Return where such folders are: in memory, on disk."""
     return Path("/dev/shm"), Path(tempfile.gettempdir())
 
 

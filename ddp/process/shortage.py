@@ -1,4 +1,4 @@
-"""What the system has run out of, said in one line: what for, how much is there, and what to set."""
+"""Says in one line what the system has run out of: what for, how much is there, and what to set."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ EACH, BESIDE = 2, 10
 
 @contextmanager
 def enough(what: str) -> Iterator[None]:
-    """What goes wrong inside for want of something becomes `Exhausted`, which says that `what` failed."""
+    """Raise Exhausted, which says that `what` failed, where the system lacks something inside."""
     try:
         yield
     except (OSError, EOFError) as error:  # EOFError: the fork server, which met it first, is gone
-        raise Exhausted(f"{what}: {said(error)}") from error
+        raise Exhausted(f"{what}: {shortage(error)}") from error
 
 
-def said(error: OSError | EOFError) -> str:
-    """What is wrong, with the path if one is known, and the remedy."""
+def shortage(error: OSError | EOFError) -> str:
+    """Return what is missing, with the path if it is known, and the remedy."""
     if isinstance(error, EOFError):
         return "the fork server is gone; is there room for another process (ulimit -u) and its memory?"
     text = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
@@ -45,7 +45,7 @@ def said(error: OSError | EOFError) -> str:
 
 
 def free(path: Path) -> str:
-    """How much is free where that file or folder is, or would be."""
+    """Return how much is free where that file or folder is, or would be."""
     for place in (path, *path.parents):
         with suppress(OSError):
             return f"{shutil.disk_usage(place).free / 1e6:,.1f} MB are free there"
@@ -54,11 +54,11 @@ def free(path: Path) -> str:
 
 def descriptors(ranks: int) -> None:
     """Raise OSError if there are too few for so many ranks: before the fork server, which would not survive it, is asked."""
-    held: list[int] = []
+    opened: list[int] = []
     try:
-        held.append(os.open(os.devnull, os.O_RDONLY))
+        opened.append(os.open(os.devnull, os.O_RDONLY))
         for _ in range(EACH * ranks + BESIDE):
-            held.append(os.dup(held[0]))
+            opened.append(os.dup(opened[0]))
     finally:
-        for descriptor in held:
+        for descriptor in opened:
             os.close(descriptor)

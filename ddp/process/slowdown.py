@@ -15,7 +15,7 @@ MEMORY = 64
 
 
 def core_wait() -> float:
-    """For how long the calling thread has waited for a core so far, seconds. Linux; elsewhere 0."""
+    """Return for how long the calling thread has waited for a core so far, seconds; 0 anywhere but on Linux."""
     try:
         with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
             return int(file.read().split()[1]) * 1e-9
@@ -39,17 +39,17 @@ class Slowdown:
         """Part of a step -> seconds of real work, of the last steps."""
 
     def slow_down(self, factor: float) -> None:
-        """From now on a step takes `factor` (1 or more) times as long as until now."""
+        """Take `factor` (1 or more) times as long for a step as until now."""
         self._factor = (1.0 + self._factor) * factor - 1.0
 
     def begin(self) -> float:
-        """A step begins, or a part of it; returns now."""
+        """Begin a step, or a part of one; return now."""
         if self._factor:
             self._before = self._waited()
         return now()
 
     def pay(self, busy_s: float, meter: Meter, part: str = "step") -> float:
-        """After `busy_s` seconds in which a step, or a part of it, was done; returns now."""
+        """Sleep after `busy_s` seconds of a step, or of a part of one; return now."""
         at = now()
         if (recent := self._recent.get(part)) is None:
             self._recent[part] = deque(maxlen=MEMORY)

@@ -1,1 +1,1 @@
-"""Own one replica: model, optimizer, data, flat state, and what a step is. Knows nothing of other ranks."""
+"""One replica: model, optimizer, data, flat state, and what a step is. Knows nothing of other ranks."""

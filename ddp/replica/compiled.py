@@ -20,10 +20,9 @@ Flat = NDArray[np.float32] | NDArray[np.float64]
 
 
 def _compiled(arrays: int, numbers: int) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """For that many arrays of one type, and that many numbers behind them: compiled now, for both types.
+    """Compile for that many arrays of one type and that many numbers behind them, now, for both types.
 
-    Where nothing can be kept, because no folder can be written, it is compiled for this process alone.
-    """
+    Where no folder can be written, nothing is kept: the loop is compiled for this process alone."""
     signatures = [float64(*[kind[::1]] * arrays, *[float64] * numbers) for kind in (float32, float64)]
 
     def compile_(loop: Callable[..., float]) -> Callable[..., float]:
@@ -38,19 +37,19 @@ def _compiled(arrays: int, numbers: int) -> Callable[[Callable[..., float]], Cal
 
 @numba.njit
 def _toward(mean: Any, value: Any, share: float) -> Any:
-    """The running mean after `value`, of weight `share` in it."""
+    """Return the running mean after `value`, of weight `share` in it."""
     return mean if mean == value else mean + (value - mean) * type(mean)(share)
 
 
 @numba.njit(fastmath={"reassoc"})
 def _sum(total: float, term: float) -> float:
-    """May be taken in any order: that alone lets a loop use wide registers."""
+    """Add in any order: that alone lets a loop use wide registers."""
     return total + term
 
 
 @_compiled(5, 3)
 def begin(mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_b: float, of_c: float, of_d: float) -> float:
-    """`mean` becomes the running mean of four, each with its share at the time; returns its sum of squares."""
+    """Make `mean` the running mean of four arrays, each with its share at the time; return its sum of squares."""
     squares = 0.0
     for i in range(mean.size):
         new = _toward(_toward(_toward(a[i], b[i], of_b), c[i], of_c), d[i], of_d)
@@ -63,7 +62,7 @@ def begin(mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_b: float, of_c: flo
 def proceed(
     mean: Flat, a: Flat, b: Flat, c: Flat, d: Flat, of_a: float, of_b: float, of_c: float, of_d: float
 ) -> float:
-    """`mean` goes on with four more; returns its sum of squares."""
+    """Take four more arrays into `mean`; return its sum of squares."""
     squares = 0.0
     for i in range(mean.size):
         new = _toward(_toward(_toward(_toward(mean[i], a[i], of_a), b[i], of_b), c[i], of_c), d[i], of_d)
@@ -74,7 +73,7 @@ def proceed(
 
 @_compiled(2, 1)
 def excess(replica: Flat, mean: Flat, blend: float) -> float:
-    """`replica` becomes blend * (replica - mean), zero where both are equal; returns the sum of squares before `blend`."""
+    """Make `replica` blend * (replica - mean), zero where both are equal; return the sum of squares before `blend`."""
     squares = 0.0
     for i in range(mean.size):
         apart = replica[i] - mean[i] if replica[i] != mean[i] else mean.dtype.type(0)

@@ -61,7 +61,7 @@ class FlatState:
         self.lay()
 
     def ordinary(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Memory of no particular kind, on the model's device."""
+        """Return memory of no particular kind, on the model's device."""
         return torch.empty(elements, dtype=dtype, device=self._device)
 
     def lay(self, empty: Empty | None = None, fill: bool = True) -> None:
@@ -114,7 +114,7 @@ class FlatState:
 
     @property
     def bytes(self) -> int:
-        """Size of the state."""
+        """The size of the state."""
         return sum(flat.nbytes for flat in self.tensors)
 
     def gather(self) -> None:
@@ -139,7 +139,7 @@ class FlatState:
             module._buffers[name] = tensor
 
     def check_frozen(self) -> None:
-        """Raises ValueError for a parameter that was not trained when this was made, and has a gradient now."""
+        """Raise ValueError for a parameter that was not trained when this was made, and has a gradient now."""
         for name, parameter in self._frozen:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(
@@ -148,8 +148,8 @@ class FlatState:
                 )
 
     def check_added(self, model: nn.Module) -> None:
-        """Raises ValueError for a parameter to train, or a buffer to save, that the model did not have when this was made:
-        nothing knows of it."""
+        """Raise ValueError for a parameter to train, or a buffer to save, that the model did not have when this was
+        made."""
         places = self._shapes.keys()
         for name, parameter in model.named_parameters():
             if parameter.requires_grad and id(parameter) not in places:
@@ -166,7 +166,7 @@ class FlatState:
                 )
 
     def digest(self) -> str:
-        """sha256 of all bits."""
+        """Return the sha256 of all bits."""
         self.gather()
         digest = hashlib.sha256()
         for flat in self.tensors:
@@ -188,7 +188,8 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
 
 
 def savable(model: nn.Module) -> dict[str, Any]:
-    """`state_dict`, with parameters as such; complex buffers as copies, for no file holds one memory as of two types."""
+    """Return `state_dict`, with parameters as such; complex buffers as copies, for no file holds one memory as of two
+    types."""
     held: dict[str, Any] = model.state_dict(keep_vars=True)
     return {name: v.clone() if isinstance(v, Tensor) and v.is_complex() else v for name, v in held.items()}
 
@@ -244,12 +245,12 @@ def _form(tensor: Tensor) -> str:
 
 
 def _real(tensor: Tensor) -> torch.dtype:
-    """Its type, or that of its two parts if it is complex."""
+    """Return its type, or that of its two parts if it is complex."""
     return tensor.dtype.to_real()
 
 
 def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of every buffer that is saved with the model."""
+    """Yield name and tensor of every buffer that is saved with the model."""
     for path, module in model.named_modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and name not in module._non_persistent_buffers_set:
@@ -257,12 +258,12 @@ def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _holder(module: nn.Module, tensor: Tensor) -> dict[str, Any]:
-    """The module's own dictionary that the tensor is in."""
+    """Return the module's own dictionary that the tensor is in."""
     return module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
 
 
 def _slots(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    """(module, name, tensor) of every parameter, then of every buffer; shared ones once."""
+    """Yield module, name and tensor of every parameter, then of every buffer; shared ones once."""
     seen: set[int] = set()
     for group in ("_parameters", "_buffers"):
         for module in model.modules():

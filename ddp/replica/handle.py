@@ -40,7 +40,7 @@ class WorkerHandle:
 
     @property
     def lr(self) -> float:
-        """Learning rate of the first parameter group in the coming step."""
+        """The learning rate of the first parameter group in the coming step."""
         return self._rates.at(self._fraction)
 
     def set_lr(self, lr: float) -> None:

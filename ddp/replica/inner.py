@@ -1,7 +1,7 @@
-"""The state of a rank's own optimizer as flat tensors, to be averaged; and its way back to where it began.
+"""Lays the state of a rank's own optimizer into flat tensors, to be averaged, and takes it back to where it began.
 
-Optimizers make their state at the first step, so its layout is learned from a copy that takes one. Knows nothing of ranks.
-"""
+Optimizers make their state at the first step, so its layout is learned from a copy that takes one. Knows nothing of
+ranks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ Slot = tuple[nn.Parameter, str, Tensor]
 class InnerOptimizer:
     """What averaging does to the rank's own optimizer: nothing, averaging its state, or a new beginning.
 
-    `sections` is empty unless the state is averaged. State that a rank does not have yet counts as zeros, which is what it
-    begins with in SGD, Adam and their kin. Raises ValueError for an optimizer whose state cannot be laid out.
-    """
+    `sections` is empty unless the state is averaged. State that a rank does not have yet counts as zeros, which is what
+    it begins with in SGD, Adam and their kin. Raises ValueError for an optimizer whose state cannot be laid out."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, averaging: Averaging) -> None:
         self._optimizer = optimizer
@@ -57,7 +56,7 @@ class InnerOptimizer:
                 view.copy_(own)
 
     def scatter(self) -> None:
-        """Take over what `sections` hold. State that no rank has stays unmade; then begin anew, if that is wanted."""
+        """Take over what `sections` hold. State that no rank has stays unmade; then begin anew, if the settings say so."""
         made = {parameter for parameter, _, view in self._slots if self._lacks(parameter) and bool(view.any())}
         for parameter in made:
             self._optimizer.state[parameter].update(copy.deepcopy(self._rest[parameter]))
@@ -71,7 +70,7 @@ class InnerOptimizer:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, if that is wanted."""
+        """Begin anew, if the settings say so."""
         if self._begin is not None:
             begin = copy.deepcopy(self._begin)  # loading may keep its tensors
             self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": begin})
@@ -85,7 +84,7 @@ def _averaged(value: object) -> bool:
 
 
 def _probe(optimizer: torch.optim.Optimizer) -> list[tuple[nn.Parameter, dict[str, Any]]]:
-    """What state a step makes, by parameter, found with a copy of the optimizer and its parameters."""
+    """Return the state that a step makes, by parameter; a copy of the optimizer and its parameters takes the step."""
     trial = copy.deepcopy(optimizer)
     owners: list[nn.Parameter] = []
     for group, twin in zip(optimizer.param_groups, trial.param_groups, strict=True):

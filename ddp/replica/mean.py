@@ -1,8 +1,7 @@
-"""The weighted mean of replicas that lie in memory, piece by piece in the cache.
+"""The weighted mean of replicas in memory, piece by piece in the cache.
 
-A running mean, m <- m + (x - m) w_k / (w_1 + ... + w_k): one pass over each replica, no wider type, an error of a few units
-in the last place. What is equal stays, bit for bit: identical replicas give themselves.
-"""
+A running mean, m <- m + (x - m) w_k / (w_1 + ... + w_k): one pass over each replica, no wider type, an error of a few
+units in the last place. What is equal stays, bit for bit: identical replicas give themselves."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ PIECE = 1 << 18
 
 
 def pieces(elements: int, piece: int = PIECE) -> Iterator[slice]:
-    """Slices that cover so many elements."""
+    """Yield slices that cover so many elements."""
     for start in range(0, elements, piece):
         yield slice(start, min(start + piece, elements))
 
 
 def square(tensor: Tensor) -> float:
-    """Sum of squares of a flat tensor; in double precision where its own type overflows."""
+    """Return the sum of squares of a flat tensor; in double precision where its own type overflows."""
     own = tensor.to(precise(tensor.dtype))
     total = float(torch.dot(own, own))
     return total if math.isfinite(total) else float(own.double().norm()) ** 2
 
 
 def ratio(change: float, norm: float) -> float | None:
-    """||change|| / ||norm|| from sums of squares; None if that is not finite."""
+    """Return ||change|| / ||norm|| from sums of squares; None if that is not finite."""
     quotient = math.sqrt(change / norm) if norm > 0 else change  # nothing there: zero, or not a number
     return quotient if math.isfinite(quotient) else None
 
@@ -48,13 +47,12 @@ def average(
     outer: Outer | None = None,
     blend: float | None = None,
 ) -> tuple[float, list[float]]:
-    """`mean` becomes the average of `replicas` (flat, same size and type, on the CPU); integers take the maximum.
+    """Make `mean` the average of `replicas` (flat, same size and type, on the CPU); integers take the maximum.
 
-    A weight of 0 leaves a replica out, whatever it holds; if all are 0, all count alike. `outer` takes its step from the
-    average that `mean` holds on entry. With `blend`, every replica becomes its excess, blend * (replica - average), which is
-    exactly zero where both are equal, infinities too. Returns the squared norms of the average and, with `blend`, of each
-    replica's distance from it (zeros of integers).
-    """
+    A weight of 0 leaves a replica out, whatever it holds; if all are 0, all count alike. `outer` takes its step from
+    the average that `mean` holds on entry. With `blend`, every replica becomes its excess, blend * (replica - average),
+    which is exactly zero where both are equal, infinities too. Returns the squared norms of the average and, with
+    `blend`, of each replica's distance from it (zeros of integers)."""
     norm, changes = 0.0, [0.0] * len(replicas)
     if not mean.is_floating_point():
         _highest(mean, replicas, blend)
@@ -85,7 +83,7 @@ def average(
 
 
 def _numbers(flat: Tensor) -> Callable[[slice], Flat]:
-    """Pieces of a flat tensor as numbers to compute with."""
+    """Return a function that gives pieces of a flat tensor as numbers to compute with."""
     kind = precise(flat.dtype)
     if flat.dtype == kind:
         return cast("Flat", flat.numpy()).__getitem__  # a slice of an array costs a fifth of one of a tensor
@@ -93,12 +91,12 @@ def _numbers(flat: Tensor) -> Callable[[slice], Flat]:
 
 
 def _shares(weights: Sequence[float]) -> list[float]:
-    """What each takes of the running mean as it enters: the first one all, whatever its weight."""
+    """Return what each replica takes of the running mean as it enters: the first one all, whatever its weight."""
     return [weight / total for weight, total in zip(weights, accumulate(weights), strict=True)]
 
 
 def _combine(mean: Flat, replicas: Sequence[Flat], shares: Sequence[float]) -> float:
-    """Four at a time. Where they do not come out even the last one fills up, with a share of nothing."""
+    """Average four at a time. Where they do not come out even the last one fills up, with a share of nothing."""
     missing = -len(replicas) % 4
     arrays, numbers = [*replicas, *[replicas[-1]] * missing], [*shares, *[0.0] * missing]
     squares = begin(mean, *arrays[:4], *numbers[1:4])
@@ -108,7 +106,7 @@ def _combine(mean: Flat, replicas: Sequence[Flat], shares: Sequence[float]) -> f
 
 
 def _highest(mean: Tensor, replicas: Sequence[Tensor], blend: float | None) -> None:
-    """The maximum of integers; with `blend`, whatever it is, every replica becomes its distance."""
+    """Take the maximum of integers; with `blend`, whatever it is, every replica becomes its distance."""
     mean.copy_(replicas[0])
     for replica in replicas[1:]:
         torch.maximum(mean, replica, out=mean)

@@ -1,4 +1,4 @@
-"""Which models take statistics of the batch that they are trained on."""
+"""Tells which models take statistics of the batch that they are trained on."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ class Several:
 
     @property
     def state(self) -> MutableMapping[Any, Any]:
-        """What all of them keep, by parameter."""
+        """The states that all of them keep, by parameter."""
         return _States(self.parts)
 
     def step(self) -> None:
-        """One step of each."""
+        """Take one step with each."""
         for part in self.parts:
             part.step()
 
@@ -36,7 +36,7 @@ class Several:
             part.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """In the form that one optimizer of all groups would give; what else each of them has, under `more`."""
+        """Return the state in the form of one optimizer of all groups; what else each of them has, under `more`."""
         whole: dict[str, Any] = {"state": {}, "param_groups": [], "more": []}
         first = 0
         for part in self.parts:
@@ -122,6 +122,26 @@ def as_one(made: Any) -> Any:
                     f"{list(cast(Tensor, parameter).shape)}, which would be moved twice in a step: give each its own"
                 )
     return made[0] if len(made) == 1 else Several(made)
+
+
+Settings = list[dict[str, Any]]
+"""What an optimizer was made with, by parameter group."""
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """Return the settings of an optimizer that has just been made, but for its rates, which are no part of its state here
+    (`Rates`). Not read off a state: there some optimizers keep what they have counted so far."""
+    return [{key: _chosen(group[key]) for key in group.keys() - {"params", "lr"}} for group in optimizer.param_groups]
+
+
+def _chosen(value: Any) -> Any:
+    """Return what a user may have chosen, in a form that nobody changes: numbers, texts, and these in a row. None for what
+    else optimizers keep in their groups, such as tensors to work in."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_chosen, value))
+    if isinstance(value, Tensor):
+        return None if value.ndim else value.item()
+    return value if isinstance(value, (int, float, str)) else None
 
 
 def members(optimizer: Any) -> tuple[torch.optim.Optimizer, ...]:

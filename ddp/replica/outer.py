@@ -43,10 +43,10 @@ class Outer:
 
 
 def outer(averaging: Averaging, like: Tensor) -> Outer | None:
-    """The outer optimizer of a tensor of parameters; None if there is none."""
+    """Return the outer optimizer of a tensor of parameters; None if the settings have none."""
     return None if averaging.outer == "none" else Outer(averaging, like)
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
-    """The type to compute in: float32 for the half types."""
+    """Return the type to compute in: float32 for the half types."""
     return torch.promote_types(dtype, torch.float32)

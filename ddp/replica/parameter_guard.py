@@ -1,10 +1,8 @@
-"""Parameters are the optimizer's: a training step that changes them itself is found out, by name, in its first steps.
+"""Finds a training step that changes parameters itself, in its first steps and by name: they are the optimizer's.
 
-What a step changes on one rank no other rank knows of. Looks at the version counters that torch keeps of every tensor, in
-every eighth step, as they cost a small model half a percent of its own; and in steps 0, 1, 2, 4, 8, ... at the bits of all
-parameters as well: writes through `.data` leave no version behind.
-Knows nothing of ranks.
-"""
+What a step changes on one rank no other rank knows of. Looks at the version counters that torch keeps of every tensor,
+in every eighth step, as they cost a small model half a percent of its own; and in steps 0, 1, 2, 4, 8, ... at the bits
+of all parameters as well: writes through `.data` leave no version behind. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class Untouched:
         self._self = ref(self)
 
     def begin(self) -> None:
-        """A user's step begins."""
+        """Begin a step, which is the user's code."""
         steps = self._steps
         self._steps = steps + 1
         rarely = steps & (steps - 1) == 0
@@ -52,7 +50,7 @@ class Untouched:
         _here.watch = self._self
 
     def end(self) -> None:
-        """It has ended, its backward pass too. Raises ValueError that names a parameter that it changed."""
+        """End it, its backward pass too. Raises ValueError that names a parameter that it changed."""
         _here.watch = None
         if self._versions and (versions := list(map(_version, self._parameters))) != self._versions:
             self._refuse(self._versions, versions)
@@ -75,7 +73,8 @@ class Untouched:
 
 
 def _sums(parameters: Sequence[Tensor]) -> list[int]:
-    """Of the bits of each; 0 for one whose values lie elsewhere (in shards, of which a step sees a copy)."""
+    """Return the sum over the bits of each; 0 for one whose values lie elsewhere (in shards, of which a step sees a
+    copy)."""
     with torch.no_grad():
         sums = [_sum(p.detach()) if type(p) is nn.Parameter else torch.zeros(()) for p in parameters]
         return [int(value) for value in sums]

@@ -59,11 +59,11 @@ class Rates:
         self._optimizer = optimizer
 
     def at(self, fraction: float) -> float:
-        """The rate of the first parameter group once `fraction` of the samples are seen."""
+        """Return the rate of the first parameter group once `fraction` of the samples are seen."""
         return self._all(fraction)[0]
 
     def apply(self, fraction: float) -> float:
-        """Set the rates of all parameter groups; returns that of the first one."""
+        """Set the rates of all parameter groups; return that of the first one."""
         rates = self._set = self._all(fraction)
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
@@ -81,11 +81,13 @@ class Rates:
         return sound(f"what the schedule gives for the fraction {fraction:.6g} of the samples", given, ROUNDING)
 
     def capture(self) -> tuple[float | None, float, float, bool]:
-        """What callbacks have set: (fixed rate, factor, scale, whether a schedule). That is code, and not among it."""
+        """Return what callbacks have set: (fixed rate, factor, scale, whether a schedule). The schedule itself is code,
+        and not among it."""
         return self._fixed, self._factor, self._scale, self._follows
 
     def restore(self, held: tuple[float | None, float, float, bool]) -> bool:
-        """Take over what was captured; whether a schedule is missing. ValueError or TypeError for what cannot have been."""
+        """Take over what was captured; return whether a schedule is missing. Raises ValueError or TypeError for what
+        cannot be."""
         fixed, factor, scale, follows = held
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
@@ -93,7 +95,7 @@ class Rates:
         return follows
 
     def fix(self, rate: float) -> None:
-        """From now on the first group's rate is `rate`, whatever the schedule and scale; others keep their proportion."""
+        """Train with `rate` in the first group, whatever the schedule and scale; others keep their proportion."""
         self._fixed, self._factor = sound("a learning rate", rate), 1.0
 
     def multiply(self, factor: float) -> None:
@@ -112,7 +114,8 @@ class Rates:
 
 
 def a_schedule(given: Any) -> Schedule:
-    """`given`, if it is one to begin with, which calling it shows. ValueError for others, such as a scheduler of PyTorch."""
+    """Return `given`, if a call shows that it is a schedule. Raises ValueError for others, such as a scheduler of
+    PyTorch."""
     try:
         sound("its factor", given(0.0), ROUNDING)
     except Exception as error:  # whatever it does with a fraction
@@ -126,7 +129,8 @@ def a_schedule(given: Any) -> Schedule:
 
 
 def sound(what: str, value: Any, below: float = 0.0) -> float:
-    """`value`, a rate or a factor on one; 0 if it is less by no more than `below`. ValueError for what is none."""
+    """Return `value`, a rate or a factor on one; 0 if it is less by no more than `below`. Raises ValueError for what is
+    none."""
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a tensor of several elements

@@ -1,8 +1,7 @@
 """One replica: model, optimizer, data, and what a step and an evaluation are. The same in solo and distributed runs.
 
-Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what is exchanged
-inside a step comes in as a function.
-"""
+Owns determinism: everything random comes from (seed, epoch, position). Knows nothing of other ranks: what they exchange
+inside a step is an `InStep`."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.checkpoint.samedata import SameData
 from ddp.core.events import Probe
 from ddp.core.spans import Batch
+from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
@@ -27,9 +26,8 @@ from ddp.gradients.instep import InStep, moved
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import FlatState
-from ddp.replica.optimizers import as_one, members
+from ddp.replica.optimizers import as_one, members, settings_of
 from ddp.replica.parameter_guard import Untouched
-from ddp.replica.parts import settings
 from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
 from ddp.replica.task import Job, Tensors, whole_batches
@@ -38,8 +36,12 @@ PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
 
 
+DataSource = tuple[Any, EpochOrder, Augment | None]
+"""Samples, their order, and what is made of a batch."""
+
+
 class Replica:
-    """Builds everything from the job; raises what the task's functions raise."""
+    """A replica, built from the job. Raises what the task's functions raise."""
 
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
@@ -55,7 +57,7 @@ class Replica:
         self._unmoved = [p for _, p in self.state.named if id(p) not in held]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
         self.untouched = Untouched(self.state.named, self.optimizer)
-        self.settings = settings(self.optimizer)
+        self.settings = settings_of(self.optimizer)
         """What the optimizer was made with."""
         self.rates = Rates(self.optimizer, self.task.schedule, job.lr_scale)
         self.scalars = Scalars()
@@ -68,7 +70,8 @@ class Replica:
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
-        self.data = SameData((self._source, visits, self.task.augment), (evaluated, in_turn, None))
+        self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
+        """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
         """What a reader of the results must know: how the data is read, what a checkpoint lacks."""
         # The general call visits every kind of device, which costs a small model's step.
@@ -80,9 +83,13 @@ class Replica:
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Stop reading data."""
         self.feed.close()
         self._eval.close()
+
+    def add_note(self, text: str) -> None:
+        """Add to the note, if there is anything to add."""
+        self.note = "; ".join(filter(None, (self.note, text)))
 
     def undo(self) -> None:
         """Take back what a step changed and recorded before its exchange broke."""
@@ -91,7 +98,7 @@ class Replica:
             self.in_step.undo()
 
     def capture(self) -> dict[str, Any]:
-        """Parameters, buffers and optimizer state, as they are."""
+        """Return parameters, buffers and optimizer state, as they are."""
         self.state.gather()
         return {"tensors": self.state.tensors, "optimizer": self.optimizer.state_dict()}
 
@@ -107,12 +114,12 @@ class Replica:
         self.rates.steer(optimizer)
 
     def some(self, samples: int) -> Tensors:
-        """A batch of so many training samples, or as many as there are."""
+        """Return a batch of so many training samples, or as many as there are."""
         batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
         return batch
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
-        """Train one batch; returns (mean loss, a device scalar, None for an empty batch; busy seconds)."""
+        """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
         tensors: Tensors = self.feed.get(batch) if batch.samples else ()
         at = meter.add("data", began)
@@ -161,14 +168,14 @@ class Replica:
             team.clip(limit)
 
     def probes(self) -> tuple[Probe, ...]:
-        """What collectives inside the steps did since the last call."""
+        """Return what collectives inside the steps did since the last call."""
         found: list[Probe] = getattr(self.in_step, "probes", [])
         told = tuple(found)
         found.clear()
         return told
 
     def fraction(self, seen: float) -> float:
-        """The fraction of all training samples that `seen` samples are, at most 1."""
+        """Return the fraction of all training samples that `seen` samples are, at most 1."""
         return min(seen / (self._job.epochs * self.samples), 1.0)
 
     @torch.no_grad()
@@ -198,7 +205,7 @@ class Replica:
 
 
 def _module(made: Any) -> nn.Module:
-    """What the model's factory has made. Raises ValueError if it is no model."""
+    """Return what the model's factory has made. Raises ValueError if it is no model."""
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
     return made
@@ -218,7 +225,7 @@ def _backward(loss: Tensor) -> None:
 
 
 def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
-    """What the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
+    """Return what the optimizer's factory has made. Raises ValueError unless it can train the model of this state."""
     if not isinstance(getattr(made, "param_groups", None), list):
         raise ValueError(f"the optimizer's factory must return an optimizer of PyTorch, not {made!r:.60}")
     for part in members(made):
@@ -254,7 +261,8 @@ def _refuse_closure(made: torch.optim.Optimizer) -> None:
 
 
 def _content(batch: Any) -> float:
-    """Sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add them up."""
+    """Return the sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add
+    them up."""
     found: list[float] = []
 
     def add(tensor: Tensor) -> Tensor:

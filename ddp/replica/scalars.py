@@ -46,7 +46,7 @@ class _Sum:
     tensors: list[Tensor] = field(default_factory=list)
 
     def fold(self) -> Tensor:
-        """The tensors added up, where they are; they are forgotten."""
+        """Return the tensors added up, where they are, and forget them."""
         folded = torch.stack(self.tensors).sum()
         self.tensors = []
         return folded
@@ -70,7 +70,7 @@ class Scalars:
         _open.scalars = None
 
     def add(self, name: str, value: Any) -> None:
-        """One call. Raises ValueError."""
+        """Record one value. Raises ValueError."""
         known = self._known(name)
         self._step.append((known, (_scalar if isinstance(value, Tensor) else _number)(known, value)))
 
@@ -102,7 +102,7 @@ class Scalars:
         return name
 
     def drain(self) -> tuple[tuple[str, float | None, int], ...]:
-        """(name, sum, calls) since the last time, by name; a sum of None is not finite."""
+        """Return (name, sum, calls) since the last time, by name; a sum of None is not finite."""
         self._count()
         sums, self._sums = self._sums, {}
         folded = {name: entry.fold() for name, entry in sums.items() if entry.tensors}

@@ -1,8 +1,7 @@
-"""Gradients of some rows alone, as `nn.Embedding(sparse=True)` makes them: who makes them and who cannot take them.
+"""Gradients of some rows alone, as `nn.Embedding(sparse=True)` makes them: which layers do, and who refuses them.
 
-Where replicas train by themselves the optimizer sees them as they come; where gradients meet they are made dense, but for
-PyTorch's own engines, of which some can take none. Knows nothing of ranks.
-"""
+Where replicas train by themselves the optimizer sees them as they come; where gradients meet they are made dense, but
+for PyTorch's own backends, of which some can take none. Knows nothing of ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def refuse(names: Iterable[str], engine: str) -> None:
 
 
 class Watch:
-    """Looks at the first gradient of each parameter, on its way; ValueError that names one that is sparse."""
+    """Looks at the first gradient of each parameter, on its way. Raises ValueError that names one that is sparse."""
 
     def __init__(self, engine: str) -> None:
         self._engine = engine
@@ -56,7 +55,7 @@ class Watch:
             refuse([name], self._engine)
 
     def rest(self) -> None:
-        """A backward pass is over: what was seen is looked at no longer."""
+        """Look no longer at what a backward pass has shown."""
         for key in self._seen:
             self._hooks[key][1].remove()
         self._seen.clear()

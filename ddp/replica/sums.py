@@ -1,7 +1,6 @@
-"""`sums`: what states of a model can be held against each other by, once the run is over (`ddp.core.events.Sums`).
+"""Sums of a state, by which states of a model can be compared once the run is over (`ddp.core.events.Sums`).
 
-Where replicas meet often, not of every round: of the same ones on all ranks.
-"""
+Where replicas meet often, not of every round: of the same ones on all ranks."""
 
 from __future__ import annotations
 
@@ -20,19 +19,19 @@ shows between them. Of a small model sums cost five times as much as laying it d
 
 
 def due(round: int) -> bool:
-    """Whether sums are taken of this round."""
+    """Return whether sums are taken of this round."""
     return round < FIRST or round % THEN < 2
 
 
 def sums(sections: Sequence[Section], values: Sequence[Tensor] | None = None) -> Sums:
-    """Of the parameters and floating-point buffers in `sections`, or of what `values` hold in their places."""
+    """Return the sums of the parameters and floating-point buffers in `sections`, or of `values` in their places."""
     held = [section.values for section in sections] if values is None else values
     pairs = [(section.kind, tensor) for section, tensor in zip(sections, held, strict=True)]
     return (*_of(t for kind, t in pairs if kind == "parameters"), *_of(t for kind, t in pairs if kind == "buffers"))
 
 
 def sums_of(first: Iterable[Tensor], second: Iterable[Tensor]) -> Sums:
-    """Of tensors in place of parameters, and of others in place of buffers."""
+    """Return the sums of tensors in place of parameters, and of others in place of buffers."""
     return (*_of(first), *_of(second))
 
 

@@ -35,11 +35,12 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> Tensors:
-        """The samples at `indices` (int64, shape [n]), in that order: tensors with first dimension n, on the device."""
+        """Return the samples at `indices` (int64, shape [n]), in that order: tensors with first dimension n, on the
+        device."""
         ...
 
     def to(self, device: torch.device) -> Source:
-        """The same data on `device`."""
+        """Return the same data on `device`."""
         ...
 
 
@@ -144,19 +145,19 @@ class RankProcess(Protocol):
     """The process of one rank, wherever it is."""
 
     def start(self) -> Connection:
-        """Start it; the parent's end of its channel. Raises RankLost."""
+        """Start it; return the parent's end of its channel. Raises RankLost."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended; waits up to `timeout_s` for that."""
+        """Return whether it has ended; wait up to `timeout_s` for that."""
         ...
 
     def kill(self) -> None:
         """End it, whatever state it is in; does not wait."""
         ...
 
-    def fate(self) -> str:
-        """What became of it, once it has hung up."""
+    def exit_reason(self) -> str:
+        """Return how it ended, once it has hung up."""
         ...
 
 
@@ -164,14 +165,14 @@ class RankProvider(Protocol):
     """Who has processes for all ranks but the first."""
 
     def outfit(self, job: Job) -> Job:
-        """The job as ranks on this host are to get it."""
+        """Return the job as ranks on this host are to get it."""
         ...
 
     def runner(self, job: Job, rank: int) -> RankProcess:
-        """For a rank of that job."""
+        """Return the process of a rank of that job."""
         ...
 
 
 def whole_batches(drop_last: bool, job: Job) -> int:
-    """What the samples of an epoch must be a multiple of."""
+    """Return what the samples of an epoch must be a multiple of."""
     return job.batch_size * job.world_size if drop_last else 1

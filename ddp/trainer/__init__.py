@@ -1,4 +1,4 @@
-"""The interface for users: `Trainer`, the handle of a run, and what it tells. `docs/api.md` is its manual.
+"""The interface for users: `Trainer`, the handle of a run, and what it tells. `docs/reference/trainer.md` is its manual.
 
 Owns the way from a user's functions to a `Job`, and the life of a run in the background. Knows neither policies nor
 backends beyond their names.

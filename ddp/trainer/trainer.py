@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
-from ddp.checkpoint.samedata import SameData
+from ddp.checkpoint.parts import load as load_part
+from ddp.checkpoint.same_data import SameData
 from ddp.core.checkpointing import MOST, UNITS, Checkpointing
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
@@ -26,7 +27,6 @@ from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
 from ddp.engine.loop import place
 from ddp.process import forkserver
 from ddp.replica.handle import WorkerHandle
-from ddp.replica.parts import load as load_part
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
 from ddp.settings import (
@@ -87,7 +87,7 @@ class Trainer:
         drop_last: leave out, at the end of an epoch, what makes no whole batch on every rank.
         collate_fn: list of samples -> batch, in place of `default_collate`; of both data sets.
         loader: `resident` (the data lies on each rank's device), `streaming` (a thread reads ahead), or `auto`: each rank as
-            its memory allows. `docs/loader.md`.
+            its memory allows. `docs/reference/loader.md`.
         prefetch: batches that streaming reads ahead; None: as there is room.
         vram_max_usage, memory_max_usage: share of a GPU's and of the host's free memory that data may take.
         epoch_callback: (epoch, WorkerHandle) -> None, called in every rank before its first step of an epoch.
@@ -104,8 +104,8 @@ class Trainer:
         transport: what the collectives of backend `nccl` go through: `memory` or `gloo` on CPUs, `nccl`, or `auto`.
         deadline_s: how long a rank may be silent, and a step, evaluation batch or callback may last.
         tolerate_loss: go on without a rank that is lost, whose unfinished samples others train; otherwise the run fails.
-        faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. `docs/faults.md` has
-            the kinds.
+        faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. The kinds:
+            `docs/reference/faults.md`.
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
     Raises ValueError that names the remedy.

@@ -147,8 +147,8 @@ def test_a_killed_script_leaves_no_process(warm: Warm, tmp_path: Path) -> None:
     process.kill_all()
 
 
-def test_the_example_of_the_manual_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
+def test_the_script_of_the_tutorial_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial/first-hour.md").read_text(), re.DOTALL)
     exec(code, {"__name__": "__main__"})
     *epochs, accuracy = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in epochs] == ["0", "1", "2", "3", "4", "5"]

@@ -20,7 +20,7 @@ from bench.report.page import Page
 from bench.report.reaching import reach
 from bench.report.sections import curves
 from bench.report.sections.changes import Pair
-from bench.results.cells import cells, solo_of
+from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate.library import load
 from tests.bench.references import FIVE, baselines, cell, put, with_eval
@@ -43,8 +43,7 @@ def test_a_seed_counts_once_in_samples_and_intervals(tmp_path: Path) -> None:
     found = []
     for root in (once, again):
         grouped = cells(find_runs(root)[0])
-        solo = solo_of(grouped)
-        (quality,) = qualities(Page(root, tmp_path, tuple(grouped), (), (), load(base)), grouped, solo)
+        (quality,) = qualities(Page(root, tmp_path, tuple(grouped), (), (), load(base)), grouped)
         found.append((quality.difference, [(one.eval, one.speed) for one in grouped]))
     assert found[0] == found[1]
     assert (found[1][0].n, found[1][0].n_base) == (3, 5)

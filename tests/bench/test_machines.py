@@ -19,13 +19,16 @@ import psutil
 import pytest
 from torch.distributed import HashStore
 
+from bench.base.hosts import interface_of, on_loopback
 from bench.base.places import BASELINES
 from bench.base.usage import UsageError
-from bench.runner import machines
+from bench.runner import machines, node
+from bench.runner import seat as seats
 from bench.runner.config import Choice, ClusterConfig, Config
 from bench.runner.config_checks import Machine, warnings_of
-from bench.runner.machines import Machines, Seat, attended, interface_of, seat
+from bench.runner.machines import Machines, attended
 from bench.runner.run import run
+from bench.runner.seat import Seat, seat
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.remote import secret
 from tests.bench.test_plan import BASE, planned
@@ -75,7 +78,7 @@ def test_several_hosts_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DDP_KEY_FILE", raising=False)
     for rank in (0, 1):
         with pytest.raises(ValueError, match=r"2 hosts need a key, .* DDP_KEY_FILE: openssl"):
-            machines._key(Seat(rank, 2, rank, 2, 1, "first:1", "machines/0"))
+            Seat(rank, 2, rank, 2, 1, "first:1", "machines/0").key()
 
 
 def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -84,35 +87,35 @@ def test_one_host_has_its_users_own_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.delenv("DDP_KEY_FILE", raising=False)
     monkeypatch.setattr(secret, "places", lambda: (tmp_path, tmp_path))
     place = Seat(0, 2, 0, 1, 2, "localhost:1", "machines/0")
-    key = machines._key(place)
+    key = place.key()
     assert len(key) == secret.KEY_BYTES
-    assert machines._key(place) == key
+    assert place.key() == key
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o640)
     with pytest.raises(
         ValueError, match="is not this user's key alone: remove it, or name another one in DDP_KEY_FILE"
     ):
-        machines._key(place)
+        place.key()
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="remove it"):
-        machines._key(place)
+        place.key()
     path.unlink()
     os.mkfifo(path, 0o600)
     with pytest.raises(ValueError, match="remove it"):
-        machines._key(place)
+        place.key()
     monkeypatch.setattr(os, "getuid", lambda: 4711)  # another user's, under the name of one's own
     (tmp_path / "ddp-key-4711").write_bytes(key)
     (tmp_path / "ddp-key-4711").chmod(0o600)
     with pytest.raises(ValueError, match="remove it"):
-        machines._key(place)
+        place.key()
 
 
 def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of torchrun listens on all interfaces: rank 0 tells no secret there, and a rank takes nobody else's word."""
     place, store = Seat(1, 2, 0, 1, 2, "127.0.0.1:1", "machines/0"), HashStore()
-    monkeypatch.setattr(machines, "_open_store", lambda place: store)
+    monkeypatch.setattr(machines, "open_store", lambda place: store)
     key, stranger = b"k" * 32, b"s" * 32
     monkeypatch.setenv("DDP_KEY", key.decode())
     there = Machines(replace(place, rank=0))
@@ -121,7 +124,7 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
     shown = store.get(place.attempt)
     for form in (key, key.hex().encode(), base64.b64encode(key)):
         assert form not in shown
-    told = machines._told(place, key, store)
+    told = seats.announced(place, key, store)
     assert (told["host"], told["port"]) == there.rendezvous.address
     elsewhere = {"host": "127.0.0.1", "port": 1, "run": "00" * 16, "key": stranger.hex()}
     for lie in (
@@ -134,7 +137,7 @@ def test_a_store_that_anybody_reaches_shows_no_key_and_is_not_believed(monkeypat
     ):
         store.set(place.attempt, lie)
         with pytest.raises(ProtocolError, match="as torchrun's store has it, is not to be believed"):
-            machines._told(place, key, store)
+            seats.announced(place, key, store)
 
 
 def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
@@ -148,9 +151,9 @@ def test_where_to_listen_is_said_by_address_interface_or_network() -> None:
 
 
 def test_a_store_on_loopback_is_told_from_others() -> None:
-    assert machines._loopback("127.0.0.1:29400")
-    assert machines._loopback("[::1]:29400")
-    assert not machines._loopback("192.0.2.1:29400")
+    assert on_loopback("127.0.0.1:29400")
+    assert on_loopback("[::1]:29400")
+    assert not on_loopback("192.0.2.1:29400")
     assert ipaddress.ip_address("192.0.2.1").is_private
 
 
@@ -178,7 +181,7 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
         raise gone
 
     there = Machines(Seat(0, 2, 0, 1, 2, "first:1", "machines/0"))
-    monkeypatch.setattr(machines, "_open_store", lambda place: SimpleNamespace(set=refuse))
+    monkeypatch.setattr(machines, "open_store", lambda place: SimpleNamespace(set=refuse))
     assert run(["model=mlp", "mode=nccl_sync"], (), BASELINES, there) == 5
     there.rendezvous.close()
     said = capsys.readouterr().err
@@ -190,15 +193,15 @@ def test_a_store_that_is_gone_is_a_failure_and_no_defect(
 def test_only_torchrun_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever else may have started this process."""
     killed: list[int] = []
-    monkeypatch.setattr(machines, "_end", lambda pid, patience_s: killed.append(pid))
+    monkeypatch.setattr(node, "_end", lambda pid, patience_s: killed.append(pid))
     words = [["python", "-m", "pytest"]]
     monkeypatch.setattr(psutil.Process, "cmdline", lambda self: words[0])
-    machines._end_launcher(os.getppid())
+    node._end_launcher(os.getppid())
     assert killed == []
     words[0] = ["/usr/bin/python", "/usr/bin/torchrun", "--nnodes=2"]
-    machines._end_launcher(os.getpid())
+    node._end_launcher(os.getpid())
     assert killed == []
-    machines._end_launcher(os.getppid())
+    node._end_launcher(os.getppid())
     assert killed == [os.getppid()]
 
 
@@ -208,7 +211,7 @@ def test_a_torchrun_that_waits_for_its_store_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None
         agent.stdout.readline()
-        machines._end(agent.pid, 0.2)
+        node._end(agent.pid, 0.2)
         assert agent.wait(30) == -signal.SIGKILL
 
 
@@ -228,6 +231,6 @@ def test_where_rank_0_listens_makes_no_other_cell() -> None:
 def test_a_rank_0_that_never_says_where_it_listens_is_not_waited_for_without_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machines, "READY_S", -1.0)
+    monkeypatch.setattr(seats, "READY_S", -1.0)
     with pytest.raises(RankLost, match="rank 0 did not say within -1 s where it listens: was it killed"):
-        machines._told(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"), b"k" * 32, HashStore())
+        seats.announced(Seat(1, 2, 0, 1, 2, "127.0.0.1:29400", "machines/0"), b"k" * 32, HashStore())

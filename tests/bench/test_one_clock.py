@@ -37,6 +37,7 @@ from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import folded
 from tests.bench.test_faults import SPEC, bereft
+from tests.bench.trace_rules import body_of
 
 RUNS = Path(__file__).parents[2] / "benchmarks" / "golden" / "recorded"
 STARTUP_S = 6.6
@@ -104,7 +105,7 @@ def test_a_lost_rank_is_at_one_time_wherever_it_is_shown(raised: bool, tmp_path:
     (row,) = re.findall(r"\| *1 *\| *([\d.]+) *\|", section)
     assert row == f"{fault.seconds:.1f}"
     assert f"without rank 1 since {fault.seconds:.1f} s after launch" in "\n".join(metrics.warnings)
-    trace = make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), SPEC, LAUNCHED))
     marks = [e["ts"] / 1e6 for e in trace["traceEvents"] if e["name"] == "went on without rank 1"]
     assert marks == [pytest.approx(fault.seconds)]
 

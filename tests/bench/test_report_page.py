@@ -14,7 +14,7 @@ from playwright.sync_api import Page as Tab
 
 from bench.base import style
 from bench.report import html, markdown, write_report
-from bench.report.blocks import Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts, plain, told
+from bench.report.blocks import Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts, nonempty, plain
 from bench.report.page import Page
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 from tests.browser import browser  # noqa: F401
@@ -84,7 +84,7 @@ def test_links_stay_in_the_folder(target: str) -> None:
 
 
 def test_blocks_that_say_nothing_are_left_out() -> None:
-    assert told(None, Text(""), Bullets(()), TableBlock(()), [Text("a"), None]) == [Text("a")]
+    assert nonempty(None, Text(""), Bullets(()), TableBlock(()), [Text("a"), None]) == [Text("a")]
 
 
 def test_tables_are_whole_in_both(tmp_path: Path) -> None:

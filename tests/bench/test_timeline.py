@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.stream import sort
 from bench.timeline import make_trace, write_timeline
-from bench.timeline.trace import Trace, violations
+from bench.timeline.trace import Trace
 from ddp.core import events
 from ddp.process.codec import Record
 from tests.bench.streams import LAUNCHED, MODES, make_metrics, make_records, make_spec
+from tests.bench.trace_rules import body_of, violations
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_traces_of_every_mode_keep_the_rules(mode: str) -> None:
     spec = make_spec(mode)
     records = make_records(spec, step_s=(0.01, 0.014)[: spec.world_size])
-    trace = make_trace(sort(records, LAUNCHED), spec, LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), spec, LAUNCHED))
     assert violations(trace) == []
     phases = {event["ph"] for event in trace["traceEvents"]}
     assert {"M", "X", "C"} <= phases
@@ -48,7 +49,7 @@ def test_arrows_tie_the_ranks_of_a_round_that_blocks_nobody() -> None:
                     records.append(events.Snapshot(done, rank, number, 5, 80))
                 else:
                     records.append(events.Averaged(done, rank, number, 5, 80, 0.004, 100, 0.1))
-    trace = make_trace(sort(records, LAUNCHED), make_spec("cpu_async", 3), LAUNCHED).to_dict()
+    trace = body_of(make_trace(sort(records, LAUNCHED), make_spec("cpu_async", 3), LAUNCHED))
     assert violations(trace) == []
     drawn: dict[int, list[int]] = {}
     for event in sorted((e for e in trace["traceEvents"] if e.get("cat") == "flow"), key=lambda event: event["ts"]):
@@ -100,7 +101,7 @@ def test_the_writer_keeps_the_rules_whatever_is_put_in(slices, flows, value, nam
         trace.mark(pid, tid, name, start, {"text": name})
     for tid, number, points in flows:
         trace.flow(tid, "flow", number, points)
-    body = trace.to_dict()
+    body = body_of(trace)
     assert violations(body) == []
     assert sum(event["ph"] == "X" for event in body["traceEvents"]) == len(slices)
 
@@ -190,7 +191,7 @@ def _ready(rank: int, host: int = 0, error_s: float = 0.0) -> events.Ready:
 )
 def test_the_header_says_how_far_clocks_may_be_apart(ready: list[Record], expected: tuple[str, int, int]) -> None:
     spec = make_spec(world_size=4)
-    about = make_trace(sort(ready, LAUNCHED), spec, LAUNCHED).to_dict()["otherData"]
+    about = body_of(make_trace(sort(ready, LAUNCHED), spec, LAUNCHED))["otherData"]
     assert (about["clock"], about["hosts"], about["clock_error_us"]) == expected
 
 
@@ -214,4 +215,4 @@ def test_processor_and_memory_of_gpus_are_counters() -> None:
     assert [value for _, value in trace.counters[0, "GPU memory MB"]] == [2.0]
     assert [value for _, value in trace.counters[0, "GPU busy"]] == [0.75]
     assert len(trace.counters[0, "memory MB"]) == len(memory)
-    assert violations(trace.to_dict()) == []
+    assert violations(body_of(trace)) == []

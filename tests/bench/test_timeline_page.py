@@ -20,8 +20,9 @@ from bench.timeline import begin_timeline, launched_at, make_trace, write_timeli
 from bench.timeline.html import PARTS, SCRIPTS, content, page
 from bench.timeline.lanes import CATEGORIES
 from bench.timeline.packed import Interner, longest, pack, varints, zigzag
-from bench.timeline.trace import Span, Trace, nest, violations
+from bench.timeline.trace import Span, Trace, nest
 from tests.bench.streams import LAUNCHED, make_records, make_spec
+from tests.bench.trace_rules import violations
 from tests.browser import browser  # noqa: F401
 from tests.browser import page as tab  # noqa: F401
 

@@ -14,11 +14,11 @@ import pytest
 
 from bench.timeline.rewrite import rewrite
 from bench.timeline.serve import UI, link, serve, server
-from bench.timeline.trace import violations
 from ddp.core.events import Slice
 from ddp.process.codec import encode
 from tests.bench.conftest import Bench
 from tests.bench.streams import make_spec, write_run
+from tests.bench.trace_rules import violations
 
 CONFIG = {
     **{"run_id": "w2-s0-abc", "config_hash": "abcdef", "model": "mlp", "engine": "elche", "backend": "nccl"},

@@ -11,7 +11,7 @@ import pytest
 
 from bench.report.differences import qualities
 from bench.report.page import Page
-from bench.results.cells import cells, solo_of
+from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate import Terms, judge
 from bench.validate.library import load
@@ -66,7 +66,7 @@ def test_the_report_has_the_margin_of_its_depth(tmp_path: Path) -> None:
     runs = cell(tmp_path / "runs", "solo", FIVE, **DEEP)
     cell(runs, "nccl_sync", FIVE, depth=32)
     found = cells(find_runs(runs)[0])
-    (quality,) = qualities(Page(runs, tmp_path, tuple(found), (), (), load(base)), found, solo_of(found))
+    (quality,) = qualities(Page(runs, tmp_path, tuple(found), (), (), load(base)), found)
     assert (quality.margin, quality.verdict) == (0.015, "within")
 
 

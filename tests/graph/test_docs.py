@@ -1,4 +1,4 @@
-"""The example of docs/graph.md works as printed, and unchanged on one device."""
+"""The example of docs/how-to/graph.md works as printed, and unchanged on one device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parents[2] / "docs" / "graph.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "how-to" / "graph.md").read_text()
 
 
 @pytest.mark.parametrize("devices", ['["cpu", "cpu"]', '["cpu"]'])

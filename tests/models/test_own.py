@@ -1,4 +1,4 @@
-"""The example of the README, a user's own data and model, works as printed."""
+"""The example of docs/how-to/own-model-and-data.md works as printed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddp.data import TensorSource
 from ddp.registered import Unusable
 from ddp.replica.task import Task
 
-TEXT = (Path(__file__).parents[2] / "README.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs/how-to/own-model-and-data.md").read_text()
 
 
 def test_the_example_of_a_users_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_a_program_ends_in_the_same_bits_as_under_torchs(name: str, transport: s
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", OURS_AGREES)
 def test_where_torchs_ranks_come_apart_ours_agree(name: str, transport: str, runs: list[dict[str, Any]]) -> None:
-    """As `docs/api.md` says."""
+    """As `docs/reference/distributed.md` says."""
     one, other = runs
     for whose in ("torch", transport):
         assert (one[whose][name]["error"], other[whose][name]["error"]) == ("", "")

@@ -151,7 +151,7 @@ def test_unequal_local_steps_end_at_the_fixed_point_of_the_closed_form(
     tmp_path: Path, backend: str, gamma: float
 ) -> None:
     """FedNova, arXiv:2007.07481: tau steps of rate lr take x - b to (1 - lr a)^tau (x - b), so the fixed point solves
-    sum_i w_i (1 - (1 - lr a_i)^tau_i) (x - b_i) = 0. `docs/averaging.md` says which objective that is."""
+    sum_i w_i (1 - (1 - lr a_i)^tau_i) (x - b_i) = 0. `docs/explanation/averaging.md` says which objective that is."""
     seen = play_rounds(job(tmp_path, backend, Averaging(gamma=gamma), task=quadratic), descend, 160)
     weights = [(8.0 * steps) ** gamma for steps in STEPS]
     pull = [w * (1 - (1 - LR * a) ** tau) for w, a, tau in zip(weights, CURVATURE, STEPS, strict=True)]

@@ -378,7 +378,7 @@ def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.D
 
 def laid_down(folder: Path, index: int, samples: int = 10) -> tuple[Job, Publish]:
     job = Job(toy.task, 9, 8, 0, 1, None, "nccl", folder, checkpoint_folder=folder)  # type: ignore[arg-type]
-    files = tuple(checkpoint.lay_down(folder, index, name, {}) for name in ("rank-0.pt", MODEL))
+    files = tuple(checkpoint.save(folder, index, name, {}) for name in ("rank-0.pt", MODEL))
     ledgers = (Ledger(0, samples).merge(((0, 5),)).reopen(),)
     return job, Publish(
         index, (0,), files, CoordinatorCheckpoint(samples, 1, ledgers, 0, index + 1, None, None), "test"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp.checkpoint.checkpoint import lay_down, part_folder
+from ddp.checkpoint.checkpoint import part_folder, save
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def limited(what: int, most: int) -> Iterator[None]:
 def test_a_part_for_which_there_is_no_room_is_named_and_removed(tmp_path: Path, room: int) -> None:
     path = part_folder(tmp_path, 3) / "rank-1.pt"
     with limited(resource.RLIMIT_FSIZE, room), pytest.raises(OSError, match="File too large") as caught:
-        lay_down(tmp_path, 3, "rank-1.pt", {"tensors": [torch.zeros(100_000)]})
+        save(tmp_path, 3, "rank-1.pt", {"tensors": [torch.zeros(100_000)]})
     assert caught.value.errno == errno.EFBIG
     assert caught.value.filename == str(path)
     assert not path.exists()
@@ -41,5 +41,5 @@ def test_a_part_for_which_there_is_no_descriptor_is_named(tmp_path: Path) -> Non
     first = os.dup(0)
     os.close(first)
     with limited(resource.RLIMIT_NOFILE, first), pytest.raises(OSError, match="Too many open files") as caught:
-        lay_down(tmp_path, 3, "rank-1.pt", {})
+        save(tmp_path, 3, "rank-1.pt", {})
     assert caught.value.filename == str(part_folder(tmp_path, 3) / "rank-1.pt")

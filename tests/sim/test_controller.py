@@ -1,4 +1,4 @@
-"""How good the controller is, in virtual time: the thresholds of docs/controller.md. No timing of this machine."""
+"""How good the controller is, in virtual time: thresholds of docs/explanation/controller.md. No timing of this machine."""
 
 from __future__ import annotations
 

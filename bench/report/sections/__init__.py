@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 from bench.report.blocks import Block
 from bench.report.page import Page
-from bench.report.sections import (
-    banner,
-    breakdown,
-    changes,
-    commands,
-    communication,
-    comparison,
-    curves,
-    elche,
-    environment,
-    faults,
-    idle,
-    missing,
-    overview,
-    profile,
-    quality,
-    scaling,
-    strong,
-    target,
-    timeline,
-)
 
 SECTIONS: dict[str, Callable[[Page], list[Block]]] = {
-    "banner": banner.section,
-    "overview": overview.section,
-    "missing": missing.section,
-    "changes": changes.section,
-    "comparison": comparison.section,
-    "quality": quality.section,
-    "target": target.section,
-    "curves": curves.section,
-    "profile": profile.section,
-    "scaling": scaling.section,
-    "strong": strong.section,
-    "faults": faults.section,
-    "breakdown": breakdown.section,
-    "idle": idle.section,
-    "communication": communication.section,
-    "elche": elche.section,
-    "timeline": timeline.section,
-    "environment": environment.section,
-    "commands": commands.section,
+    name: import_module(f"{__name__}.{name}").section
+    for name in (
+        "banner",
+        "overview",
+        "missing",
+        "changes",
+        "comparison",
+        "quality",
+        "target",
+        "curves",
+        "profile",
+        "scaling",
+        "strong",
+        "faults",
+        "breakdown",
+        "idle",
+        "communication",
+        "elche",
+        "timeline",
+        "environment",
+        "commands",
+    )
 }
-"""Name -> section."""
+"""Name of a section, and of its module -> its function `section`."""

@@ -6,8 +6,8 @@ import re
 from collections import Counter, defaultdict
 
 from bench.base.figures import plural
-from bench.report.blocks import Block, Bullets, Heading, Text, Verdicts, plain, told
-from bench.report.page import LINES, NONE, Page, more
+from bench.report.blocks import Block, Heading, Text, Verdicts, nonempty, plain
+from bench.report.page import NONE, Page, bullets, more
 from bench.results.analysis.faults import notes
 from bench.results.schema import FaultRow, Metrics
 from bench.validate import Verdict
@@ -19,14 +19,13 @@ _DIGITS = re.compile(r"\d[\d.,]*")
 
 
 def section(page: Page) -> list[Block]:
-    """Title, verdicts, problems, warnings."""
-    runs = [run for cell in page.cells for run in cell.runs]
-    counts = Counter(run.metrics.status for run in runs)
-    tally = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
-    head = f"{plural(len(runs), 'run')} in {plural(len(page.cells), 'cell')}: {tally or 'none readable'}."
+    """Return title, verdicts, problems, warnings."""
+    counts = Counter(metrics.status for metrics in page.runs)
+    endings = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
+    head = f"{plural(len(page.runs), 'run')} in {plural(len(page.cells), 'cell')}: {endings or 'none readable'}."
     if page.problems:
         head += f" **{plural(len(page.problems), 'folder')} could not be read.**"
-    return told(Heading("Benchmark report", 1), Text(head), _verdicts(page), _problems(page), _warnings(page))
+    return nonempty(Heading("Benchmark report", 1), Text(head), _verdicts(page), _problems(page), _warnings(page))
 
 
 def _problems(page: Page) -> list[Block]:
@@ -38,12 +37,11 @@ def _problems(page: Page) -> list[Block]:
             if m.status != "ok":
                 lines.append(f"{m.status}: {who}: {plain(m.error or 'no reason recorded')}")
             lines += [f"fault: {who}: {plain(_fault(fault))}" for fault in m.faults]
-    shown = Bullets(tuple(lines[:LINES]))
-    return [Heading("Problems"), shown, *told(more(len(lines) - LINES, "problem"))] if lines else []
+    return [Heading("Problems"), *bullets(lines, "problem")] if lines else []
 
 
-def _told(metrics: Metrics, warning: str) -> bool:
-    """Whether the page says so elsewhere: losses among the problems, scripts in the labels."""
+def _elsewhere(metrics: Metrics, warning: str) -> bool:
+    """Return whether the page says so elsewhere: losses among the problems, scripts in the labels."""
     return warning in notes(metrics.faults) or bool(metrics.scripted_faults and warning.startswith("faults on purpose"))
 
 
@@ -68,7 +66,7 @@ def _verdicts(page: Page) -> list[Block]:
         # What did not pass is explained; of a cell that passed, the last check: it is about the result itself.
         why = "; ".join([_reason(verdict) for verdict in group if verdict.exit_code] or [_reason(group[-1])])
         rows.append({"cell": plain(cell), "why": plain(why)} | {check: names.get(check, NONE) for check in checks})
-    return told(
+    return nonempty(
         Heading("Verdicts"),
         Text(f"Against the baselines: **{summary}**."),
         Text(
@@ -82,29 +80,22 @@ def _verdicts(page: Page) -> list[Block]:
 
 
 def _reason(verdict: Verdict) -> str:
-    """Without the commands in it: there is a section for them."""
+    """Return why without the commands in it: there is a section for them."""
     return f"{verdict.check}: {_COMMAND.split(verdict.line)[0]}"
 
 
 def _warnings(page: Page) -> list[Block]:
-    """Warnings of the runs, each once whatever the numbers in it, with the number of runs that carry it."""
-    runs = [run.metrics for cell in page.cells for run in cell.runs]
+    """List the warnings of the runs, each once whatever the numbers in it, with the number of runs that carry it."""
     alike: dict[str, list[str]] = defaultdict(list)
-    for warning in (warning for metrics in runs for warning in metrics.warnings if not _told(metrics, warning)):
+    for warning in (w for metrics in page.runs for w in metrics.warnings if not _elsewhere(metrics, w)):
         alike[_DIGITS.sub("#", warning)].append(warning)
-    lines = [f"{plain(_spoken(texts))} ({plural(len(texts), 'run')})" for texts in alike.values()]
     purpose = {
-        "Slow devices were emulated": sum(bool(metrics.emulated_speeds) for metrics in runs),
-        "Faults were made on purpose": sum(bool(metrics.scripted_faults) for metrics in runs),
+        "Slow devices were emulated": sum(bool(metrics.emulated_speeds) for metrics in page.runs),
+        "Faults were made on purpose": sum(bool(metrics.scripted_faults) for metrics in page.runs),
     }
-    first = [f"**{what}** in {n} of {plural(len(runs), 'run')}: see the labels." for what, n in purpose.items() if n]
-    items = [*first, *lines]
-    if not items:
-        return []
-    rest = more(len(items) - LINES, "warning")
-    return [Text("**Read this with the numbers:**"), Bullets(tuple(items[:LINES])), *told(rest)]
-
-
-def _spoken(texts: list[str]) -> str:
-    """The warning itself; where its numbers differ between runs, the first with a remark."""
-    return texts[0] if len(set(texts)) == 1 else f"{texts[0]}, and alike with other numbers"
+    runs = plural(len(page.runs), "run")
+    lines = [f"**{what}** in {n} of {runs}: see the labels." for what, n in purpose.items() if n]
+    for texts in alike.values():
+        others = "" if len(set(texts)) == 1 else ", and alike with other numbers"
+        lines.append(f"{plain(texts[0] + others)} ({plural(len(texts), 'run')})")
+    return [Text("**Read this with the numbers:**"), *bullets(lines, "warning")] if lines else []

@@ -7,24 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from bench.base import figures
 from bench.base.figures import plural
-from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
+from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.compare import gap
 from bench.report.differences import MeanDifference, difference, ratio
-from bench.report.page import LINES, NONE, Page, more, table
+from bench.report.page import NONE, Page, bullets, table
 from bench.results.cells import Cell
 from bench.results.schema import Metrics
 
 Value = Callable[[Metrics], float | None]
-RATIOS: dict[str, tuple[Value, bool]] = {
-    "samples/s": (lambda m: m.throughput.samples_per_s, True),
-    "samples to target": (lambda m: m.target.samples, False),
+RATIOS: dict[str, Value] = {
+    "samples/s": lambda m: m.throughput.samples_per_s,
+    "samples to target": lambda m: m.target.samples,
 }
-"""What is compared as a ratio -> how to read it, whether larger is better."""
+"""What is compared as a ratio -> how to read it."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,17 @@ class Pair:
 
     @property
     def quality(self) -> MeanDifference | None:
-        """Of the final metric."""
-        sign = self.now.about.final.higher_is_better
-        before, now = (_values(cell, lambda m: m.final.eval) for cell in (self.before, self.now))
-        return difference(before, now, sign)
+        """Change of the final metric."""
+        return difference(*self._values(lambda m: m.final.eval), self.now.about.final.higher_is_better)
 
-    def ratio(self, name: str) -> MeanDifference | None:
-        """Logarithm of now over before."""
-        value, _ = RATIOS[name]
-        return ratio(_values(self.before, value), _values(self.now, value))
+    @property
+    def ratios(self) -> dict[str, MeanDifference | None]:
+        """Name of a ratio -> logarithm of now over before."""
+        return {name: ratio(*self._values(value)) for name, value in RATIOS.items()}
+
+    def _values(self, value: Value) -> tuple[list[float | None], list[float | None]]:
+        """Return one value for each seed before and now, however often it was trained."""
+        return [value(m) for m in self.before.one_each], [value(m) for m in self.now.one_each]
 
     @property
     def same_bits(self) -> bool:
@@ -66,11 +67,11 @@ class Pair:
             return True
         if quality is not None and (quality.decided or (quality.low is None and quality.value != 0)):
             return True
-        return any(moved.decided for name in RATIOS if (moved := self.ratio(name)) is not None)
+        return any(moved is not None and moved.decided for moved in self.ratios.values())
 
 
 def section(page: Page) -> list[Block]:
-    """Counts, lists, and a table of what changed."""
+    """Return counts, lists, and a table of what changed."""
     if page.previous is None:
         return []
     pairs = common(page.previous, page.cells)
@@ -83,32 +84,33 @@ def section(page: Page) -> list[Block]:
         f"{len(pairs) - len(changed)} not changed. In {same} of {plural(len(pairs), 'common cell')} all seeds ended with "
         "the same bits. "
     )
-    tests = sum(_intervals(pair) for pair in pairs)
+    moves = [move for pair in pairs for move in (pair.quality, *pair.ratios.values())]
+    tests = sum(move is not None and move.low is not None for move in moves)
     how = (
         "*Changed* is what has another status, is trained otherwise, or has an interval (95 %, Student's t over seeds) that "
         f"leaves out no change; or, with too few seeds for an interval, another result. {plural(tests, 'interval')} "
         f"were made: of so many, about {0.05 * tests:.0f} leave it out by chance."
     )
-    page.data("changes", _data(pairs))
-    return told(
+    page.data("changes", pd.DataFrame(map(_data, pairs)))
+    return nonempty(
         Heading("What changed"),
         Text(head + how),
         _names("New", new),
         _names("Gone", gone),
-        table([_row(pair) for pair in changed], left=2) if changed else None,
+        table(map(_row, changed), left=2),
         Text("[Data of all common cells](changes.csv)") if pairs else None,
     )
 
 
 def common(before: Sequence[Cell], now: Sequence[Cell]) -> list[Pair]:
-    """The cells of both trees, in the order of `now`: those of one configuration; of the others, those that are the only
-    ones of their model, data, recipe, mode, ranks and devices. (Their names tell cells apart in their own tree only.)"""
-    found: dict[int, Pair] = {}
+    """Pair the cells of both trees, in the order of `now`: those of one configuration; of the others, those that are the
+    only ones of their model, data, recipe, mode, ranks and devices. (Names tell cells apart in their own tree only.)"""
+    pairs: dict[int, Pair] = {}
     for same in (_configuration, _kind):
-        taken = _cells(found.values())
+        taken = _cells(pairs.values())
         theirs, mine = (_single([cell for cell in side if id(cell) not in taken], same) for side in (before, now))
-        found |= {id(cell): Pair(theirs[key], cell) for key, cell in mine.items() if key in theirs}
-    return [found[id(cell)] for cell in now if id(cell) in found]
+        pairs |= {id(cell): Pair(theirs[key], cell) for key, cell in mine.items() if key in theirs}
+    return [pairs[id(cell)] for cell in now if id(cell) in pairs]
 
 
 def _cells(pairs: Iterable[Pair]) -> set[int]:
@@ -116,7 +118,7 @@ def _cells(pairs: Iterable[Pair]) -> set[int]:
 
 
 def _single(cells: Sequence[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, Cell]:
-    """Those with a key that no other one has, by it."""
+    """Return the cells with a key that no other one has, by it."""
     counts = Counter(map(key, cells))
     return {key(cell): cell for cell in cells if counts[key(cell)] == 1}
 
@@ -131,36 +133,22 @@ def _kind(cell: Cell) -> Hashable:
     return w.model, w.depth, w.data, w.recipe, w.metric, m.mode, devices
 
 
-def _names(what: str, found: list[Cell]) -> list[Block]:
-    if not found:
-        return []
-    names = [f"{cell.workload.model} {cell.label} ({cell.workload.detail})" for cell in found[:LINES]]
-    return told(Text(f"{what}:"), Bullets(tuple(map(plain, names))), more(len(found) - LINES, "cell"))
-
-
-def _values(cell: Cell, value: Value) -> list[float | None]:
-    """One for each seed, however often it was trained."""
-    return [value(m) for m in cell.one_each]
-
-
-def _intervals(pair: Pair) -> int:
-    found = [pair.quality, *(pair.ratio(name) for name in RATIOS)]
-    return sum(one is not None and one.low is not None for one in found)
+def _names(what: str, cells: list[Cell]) -> list[Block]:
+    names = [plain(f"{cell.workload.model} {cell.label} ({cell.workload.detail})") for cell in cells]
+    return [Text(f"{what}:"), *bullets(names, "cell")] if names else []
 
 
 def _row(pair: Pair) -> dict[str, str]:
     metric = pair.now.about.final.eval_metric
     status = pair.now.status if pair.before.status == pair.now.status else f"{pair.before.status} → {pair.now.status}"
-    quality = pair.quality
-    shown = NONE if quality is None else _spoken(quality, lambda value: gap(-value, metric))
     course = f" ({pair.before.workload.course} → {pair.now.workload.course})" if pair.retrained else ""
     return {
         "cell": plain(f"{pair.now.name}{course}"),
         "status": plain(status),
         "n: before, now": f"{len(pair.before.one_each)}, {len(pair.now.one_each)}",
         "final metric": f"{_mean(pair.before)} → {_mean(pair.now)}",
-        "difference (+ is better)": shown,
-        **{f"{name}: × before": _times(pair.ratio(name)) for name in RATIOS},
+        "difference (+ is better)": _shown(pair.quality, lambda value: gap(-value, metric)),
+        **{f"{name}: × before": _shown(ratio, _factor) for name, ratio in pair.ratios.items()},
     }
 
 
@@ -168,40 +156,26 @@ def _mean(cell: Cell) -> str:
     return NONE if cell.eval.mean is None else figures.metric(cell.eval.mean)
 
 
-def _times(found: MeanDifference | None) -> str:
-    return NONE if found is None else _spoken(found, lambda value: f"{math.exp(value):.3f}")
+def _factor(logarithm: float) -> str:
+    return f"{math.exp(logarithm):.3f}"
 
 
-def _spoken(found: MeanDifference, show: Callable[[float], str]) -> str:
-    """`+0.10 pt [-0.05 pt, +0.25 pt]`, strong where the interval leaves out no change."""
-    if found.low is None or found.high is None:
-        return show(found.value)
-    text = f"{show(found.value)} [{show(found.low)}, {show(found.high)}]"
-    return f"**{text}**" if found.decided else text
+def _shown(change: MeanDifference | None, show: Callable[[float], str]) -> str:
+    """Format `+0.10 pt [-0.05 pt, +0.25 pt]`, strong where the interval leaves out no change."""
+    if change is None:
+        return NONE
+    if change.low is None or change.high is None:
+        return show(change.value)
+    text = f"{show(change.value)} [{show(change.low)}, {show(change.high)}]"
+    return f"**{text}**" if change.decided else text
 
 
-def _data(pairs: list[Pair]) -> pd.DataFrame:
-    def flat(name: str, found: MeanDifference | None) -> dict[str, float]:
-        ends = (None, None, None) if found is None else (found.value, found.low, found.high)
-        return {
-            f"{name}{end}": np.nan if value is None else value
-            for end, value in zip(("", "_low", "_high"), ends, strict=True)
-        }
-
-    return pd.DataFrame(
-        [
-            {
-                "cell": pair.now.name,
-                "n_before": len(pair.before.one_each),
-                "n": len(pair.now.one_each),
-                "changed": pair.changed,
-                **flat("difference", pair.quality),
-                **{
-                    key: value
-                    for name in RATIOS
-                    for key, value in flat(f"log ratio of {name}", pair.ratio(name)).items()
-                },
-            }
-            for pair in pairs
-        ]
-    )
+def _data(pair: Pair) -> dict[str, object]:
+    moved = {"difference": pair.quality, **{f"log ratio of {name}": ratio for name, ratio in pair.ratios.items()}}
+    ends = {
+        f"{name}{end}": getattr(change, field, math.nan)
+        for name, change in moved.items()
+        for end, field in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
+    about = {"cell": pair.now.name, "n_before": len(pair.before.one_each), "n": len(pair.now.one_each)}
+    return {**about, "changed": pair.changed, **ends}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.base.figures import plural
-from bench.report.blocks import Block, Code, Heading, Text, told
+from bench.report.blocks import Block, Code, Heading, Text, nonempty
 from bench.report.page import Page, more
 from bench.results.rerun_command import command
 
@@ -12,14 +12,13 @@ COMMANDS = 200
 
 
 def section(page: Page) -> list[Block]:
-    """A command per cell."""
+    """Return a command per cell."""
     if not page.cells:
         return []
-    runs = sum(len(cell.runs) for cell in page.cells)
     commands = "\n".join(" ".join(command(cell.runs).splitlines()) for cell in page.cells[:COMMANDS])
-    return told(
+    return nonempty(
         Heading("Reproduce"),
-        Text(f"One line for each cell, with all its seeds ({plural(runs, 'run')} in all):"),
+        Text(f"One line for each cell, with all its seeds ({plural(len(page.runs), 'run')} in all):"),
         Code(commands),
         more(len(page.cells) - COMMANDS, "cell", "`config.json` in a run folder has all that is needed"),
     )

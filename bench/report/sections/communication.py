@@ -4,66 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.report.blocks import Block, Heading, Text, plain, told
-from bench.report.page import NONE, Page, count, number, percent, table
+from bench.report.blocks import Block, plain
+from bench.report.compare import mean_share
+from bench.report.page import NONE, CellGroup, Page, count, number, percent, table
 from bench.results.cells import Cell, Sample
 from bench.results.runfolder import Run
 from bench.validate.checks.volume import formula
 
+INTRO = (
+    "Means over the n finished runs. *Meetings* are rounds of averaging, or collectives inside the steps where "
+    "gradients are averaged; *ms* is the time of one, on the wire or in averaging snapshots, its median and 95th "
+    "percentile. *Bytes* are the payload that all ranks hand over; *of formula*: over meetings × ranks × parameters × "
+    "width, which leaves out buffers and bookkeeping (no formula: collectives that PyTorch hides, lost ranks). *Apart*: "
+    "how far replicas were from their average before it, relative to it, median. – means not measured."
+)
+
 
 def section(page: Page) -> list[Block]:
-    """A table for each workload with more than one rank."""
-    parts: list[Block] = []
-    for workload, found in page.workloads.items():
-        rows = [_row(cell) for cell in found if cell.about.world_size > 1 and cell.ok]
-        if rows:
-            parts += [Heading(plain(page.title(workload)), 3), table(rows)]
-    intro = (
-        "Means over the n finished runs. *Meetings* are rounds of averaging, or collectives inside the steps where "
-        "gradients are averaged; *ms* is the time of one, on the wire or in averaging snapshots, its median and 95th "
-        "percentile. *Bytes* are the payload that all ranks hand over; *of formula*: over meetings × ranks × parameters × "
-        "width, which leaves out buffers and bookkeeping (no formula: collectives that PyTorch hides, lost ranks). *Apart*: "
-        "how far replicas were from their average before it, relative to it, median. – means not measured."
-    )
-    return told(Heading("Communication"), Text(intro), parts) if parts else []
+    """Return a table for each workload with more than one rank."""
+    return page.section("Communication", INTRO, _part)
+
+
+def _part(group: CellGroup) -> list[Block]:
+    rows = [_row(cell) for cell in group.cells if cell.about.world_size > 1 and cell.ok]
+    return [table(rows)] if rows else []
 
 
 def _row(cell: Cell) -> dict[str, str]:
-    found = [run for run in cell.counted if run.metrics.status == "ok"]
+    runs = [run for run in cell.counted if run.metrics.status == "ok"]
 
-    def mean(value: Callable[[Run], float | None]) -> Sample:
-        return Sample.of([value(run) for run in found])
+    def mean(value: Callable[[Run], float | None]) -> float | None:
+        return Sample.of([value(run) for run in runs]).mean
 
-    kinds = sorted({m.sync.kind for m in cell.one_each})
-    seen = any(m.sync.count for m in cell.one_each)
+    bytes_sent = (
+        mean(lambda run: float(run.metrics.sync.bytes)) if any(run.metrics.sync.count for run in runs) else None
+    )
     return {
         "mode": plain(cell.marked),
-        "n": str(len(cell.one_each)),
-        "what": "/".join(kinds),
-        "meetings": count(mean(lambda run: float(run.metrics.sync.count)).mean),
-        "bytes": _bytes(mean(lambda run: float(run.metrics.sync.bytes)).mean) if seen else NONE,
-        "bytes of one": _bytes(mean(_each).mean),
-        "of formula": percent(mean(_of_formula), 1),
-        "ms p50": number(mean(lambda run: run.metrics.sync.ms_p50).mean),
-        "ms p95": number(mean(lambda run: run.metrics.sync.ms_p95).mean),
-        "apart": number(mean(lambda run: run.metrics.sync.divergence_p50).mean, 2),
-        "time in comm": percent(mean(_share), 1),
+        "n": str(len(runs)),
+        "what": "/".join(sorted({run.metrics.sync.kind for run in runs})),
+        "meetings": count(mean(lambda run: float(run.metrics.sync.count))),
+        "bytes": _bytes(bytes_sent),
+        "bytes of one": _bytes(mean(lambda run: _ratio(run.metrics.sync.bytes, run.metrics.sync.count))),
+        "of formula": percent(mean(lambda run: _ratio(run.metrics.sync.bytes, formula(run))), 1),
+        "ms p50": number(mean(lambda run: run.metrics.sync.ms_p50)),
+        "ms p95": number(mean(lambda run: run.metrics.sync.ms_p95)),
+        "apart": number(mean(lambda run: run.metrics.sync.divergence_p50), 2),
+        "time in comm": percent(cell.sample(lambda m: mean_share(m, "comm")), 1),
     }
 
 
-def _each(run: Run) -> float | None:
-    sync = run.metrics.sync
-    return sync.bytes / sync.count if sync.count else None
-
-
-def _of_formula(run: Run) -> float | None:
-    expected = formula(run)
-    return run.metrics.sync.bytes / expected if expected else None
-
-
-def _share(run: Run) -> float | None:
-    ranks = run.metrics.breakdown
-    return sum(rank.comm for rank in ranks) / len(ranks) if ranks else None
+def _ratio(value: float, base: float | None) -> float | None:
+    return value / base if base else None
 
 
 def _bytes(value: float | None) -> str:

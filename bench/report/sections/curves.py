@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,37 +14,38 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from bench.base import figures
 from bench.base.figures import plural
-from bench.report.blocks import Block, Heading, Picture, Text, told
+from bench.report.blocks import Block, Picture
 from bench.report.compare import is_fraction
-from bench.report.page import SERIES, Page, more
-from bench.results.cells import Cell, Workload
+from bench.report.page import SERIES, CellGroup, Page
+from bench.results.cells import Cell
 
 NEAR = 5
 """Ratio of highest to lowest value below which a logarithmic axis is marked evenly."""
 
 
+INTRO = (
+    "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
+    "Seconds are training seconds; the clock stands still during evaluation."
+)
+
+
 def section(page: Page) -> list[Block]:
-    """One figure for each workload and world size, solo in all of them."""
-    parts: list[Block] = []
-    pen = page.pen
-    for workload, found in page.workloads.items():
-        solo = [cell for cell in found if cell.is_solo]
-        others = [cell for cell in found if not cell.is_solo]
-        sizes = sorted({cell.about.world_size for cell in others}) or [1]
-        for size in sizes:
-            shown = [*solo, *(cell for cell in others if cell.about.world_size == size)]
-            if any(curve(cell) for cell in shown):
-                picture = pen.draw(lambda w=workload, n=size, shown=shown: _figure(page, w, n, shown))  # type: ignore[misc]
-                parts += told(picture, more(len(shown) - SERIES, "cell", "not in the figure") if picture else None)
-    intro = (
-        "One point per evaluated epoch: mean over the seeds; against samples with a band from the lowest to the highest. "
-        "Seconds are training seconds; the clock stands still during evaluation."
-    )
-    return told(Heading("Learning curves"), Text(intro), parts, pen.rest) if parts else []
+    """Return one figure for each workload and world size, solo in all of them."""
+    return page.section("Learning curves", INTRO, _part, headed=False)
+
+
+def _part(group: CellGroup) -> list[Block]:
+    sizes = sorted({cell.about.world_size for cell in group.cells if not cell.is_solo}) or [1]
+    blocks: list[Block] = []
+    for size in sizes:
+        shown = sorted((c for c in group.cells if c.is_solo or c.about.world_size == size), key=lambda c: not c.is_solo)
+        if any(curve(cell) for cell in shown):
+            blocks += group.draw(partial(_figure, size), shown, len(shown), "not in the figure")
+    return blocks
 
 
 def curve(cell: Cell) -> list[dict[str, float | str | int]]:
-    """Of all seeds that finished, one for each evaluated epoch."""
+    """Return a point for each seed that finished and each evaluated epoch."""
     return [
         {
             "cell": cell.label,
@@ -51,7 +53,7 @@ def curve(cell: Cell) -> list[dict[str, float | str | int]]:
             "epoch": row.epoch,
             "samples": row.samples,
             "seconds": row.seconds,
-            "loss": np.nan if row.train_loss is None else row.train_loss,
+            "loss": math.nan if row.train_loss is None else row.train_loss,
             "metric": row.eval,
         }
         for m in cell.one_each
@@ -81,7 +83,7 @@ class Panel:
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
 
     def finish(self, axes: Axes, log: bool) -> None:
-        """Scales and labels."""
+        """Set scales and labels."""
         axes.set_xlabel("samples trained" if self.x == "samples" else "training seconds")
         axes.set_title(self.label)
         axes.set_xlim(left=0)
@@ -99,8 +101,8 @@ class Panel:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v / 1000:g}k" if v else "0"))
 
 
-def _figure(page: Page, workload: Workload, size: int, whole: list[Cell]) -> Picture:
-    shown = whole[:SERIES]
+def _figure(size: int, group: CellGroup, whole: list[Cell]) -> Picture:
+    page, shown = group.page, whole[:SERIES]
     data = pd.DataFrame([point for cell in shown for point in curve(cell)])
     metric = shown[0].about.final.eval_metric
     fraction = is_fraction(metric) and bool((data["metric"] < 1).all())
@@ -119,13 +121,12 @@ def _figure(page: Page, workload: Workload, size: int, whole: list[Cell]) -> Pic
         panel.finish(axes, log=bool((data[panel.y] > 0).all()) and (panel.y == "loss" or panel.fraction))
     _legend(figure, page, shown, metric)
     world = f" on {plural(size, 'rank')}" if size > 1 else ""
-    figure.suptitle(f"{page.title(workload)}{world}", x=0.01, ha="left", fontsize=11, weight="bold")
-    alt = f"Training loss and test {metric} of {page.title(workload)}{world} against samples and seconds, by mode"
-    return page.figure(figure, f"{page.slug('curves', workload)}-w{size}", data, alt)
+    alt = f"Training loss and test {metric} of {group.title}{world} against samples and seconds, by mode"
+    return page.figure(figure, f"{group.slug('curves')}-w{size}", data, f"{group.title}{world}", alt)
 
 
 def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
-    """Cells from best to worst, with where they ended."""
+    """Name the cells from best to worst, with where they ended."""
     sign = -1.0 if shown[0].about.final.higher_is_better else 1.0
     ranked = sorted((c for c in shown if c.eval.mean is not None), key=lambda cell: sign * (cell.eval.mean or 0.0))
     handles = [figure.axes[0].plot([], [], **_look(page, cell))[0] for cell in ranked]
@@ -137,7 +138,7 @@ def _legend(figure: Figure, page: Page, shown: list[Cell], metric: str) -> None:
 
 
 def _look(page: Page, cell: Cell) -> dict[str, Any]:
-    """Colour and marker by mode; dashed with emulated speeds; solo on top."""
+    """Return colour and marker by mode; dashed with emulated speeds; solo on top."""
     colour, marker = page.styles[cell.about.mode]
     dashed = "--" if cell.about.emulated_speeds else "-"
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.5}

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bench.base.style import brief
-from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.page import NONE, Page, more, table
-from bench.results.cells import Cell, Workload
+from bench.report.blocks import Block, Picture, Text, plain
+from bench.report.page import NONE, CellGroup, Page, table
+from bench.results.cells import Cell
 from bench.results.schema import Elche, Metrics, WindowRow
 
 COLUMNS, PANELS = 3, 9
@@ -21,28 +21,26 @@ HEAD = 34
 RANKS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#ccbb44", "#bbbbbb", "#000000")
 
 
+INTRO = (
+    "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
+    "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished "
+    "seed of each cell."
+)
+
+
 def section(page: Page) -> list[Block]:
-    """A table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
-    parts: list[Block] = []
-    pen = page.pen
-    for workload, found in page.workloads.items():
-        planned = [(cell, m, m.elche) for cell in found for m in cell.one_each[:1] if m.elche is not None]
-        if planned:
-            moved = [(cell, plan) for cell, _, plan in planned if len(plan.plans) > 1]
-            picture = pen.draw(lambda w=workload, moved=moved: _figure(page, w, moved)) if moved else None  # type: ignore[misc]
-            parts += told(
-                Heading(plain(page.title(workload)), 3),
-                table([_row(cell, m, plan) for cell, m, plan in planned]),
-                picture,
-                more(len(moved) - PANELS, "cell", "not in the figure") if picture else None,
-                None if moved else Text("No schedule changed in the course of its run."),
-            )
-    intro = (
-        "A window is the steps between two meetings; the anchor is the number of steps of the slowest rank in it, counts "
-        "are those of each rank. Milliseconds per batch are of the second half of the windows. Shown: the first finished "
-        "seed of each cell."
-    )
-    return told(Heading("Schedules (El Che)"), Text(intro), parts, pen.rest) if parts else []
+    """Return a table for each workload with schedules, and a figure of those that changed. First seed of each cell."""
+    return page.section("Schedules (El Che)", INTRO, _part)
+
+
+def _part(group: CellGroup) -> list[Block]:
+    planned = [(cell, m, m.elche) for cell in group.cells for m in cell.one_each[:1] if m.elche is not None]
+    if not planned:
+        return []
+    moved = [(cell, plan) for cell, _, plan in planned if len(plan.plans) > 1]
+    unmoved = [Text("No schedule changed in the course of its run.")]
+    drawn = group.draw(_figure, moved, len(moved), "not in the figure", PANELS) if moved else unmoved
+    return [table(_row(cell, m, plan) for cell, m, plan in planned), *drawn]
 
 
 def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
@@ -57,13 +55,13 @@ def _row(cell: Cell, metrics: Metrics, plan: Elche) -> dict[str, str]:
         "ms per batch, by rank": " / ".join(pace),
         "phase": plain(plan.plans[-1].phase) or NONE,
         "guard: suppressed / nudged": " / ".join(
-            str(sum(said.verdict == verdict for said in plan.guard)) for verdict in ("suppress", "nudge")
+            str(sum(row.verdict == verdict for row in plan.guard)) for verdict in ("suppress", "nudge")
         ),
     }
 
 
 def _pace(windows: list[WindowRow], rank: int) -> str:
-    """Mean over the steps of `windows`, milliseconds: a short window at the end of an epoch counts for its few steps."""
+    """Return the mean over the steps of `windows`, milliseconds: a short window at an epoch's end counts for its few."""
     steps = sum(window.steps[rank] for window in windows)
     busy = sum(window.steps[rank] * (window.ms_per_batch[rank] or 0.0) for window in windows)
     return f"{busy / steps:.2f}" if steps else NONE
@@ -73,7 +71,7 @@ def _counts(counts: list[int]) -> str:
     return "/".join(map(str, counts))
 
 
-def _figure(page: Page, workload: Workload, whole: list[tuple[Cell, Elche]]) -> Picture:
+def _figure(group: CellGroup, whole: list[tuple[Cell, Elche]]) -> Picture:
     moved = whole[:PANELS]
     rows = math.ceil(len(moved) / COLUMNS)
     columns = min(len(moved), COLUMNS)
@@ -85,15 +83,15 @@ def _figure(page: Page, workload: Workload, whole: list[tuple[Cell, Elche]]) -> 
         _panel(axes, cell, plan)
     widest = max(grid.flat[: len(moved)], key=lambda axes: len(axes.get_lines()))
     figure.legend(handles=widest.get_lines(), loc="outside right upper")
-    figure.suptitle(f"Steps per window: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
     data = [
         {"cell": cell.label, "seconds": p.seconds, "anchor": p.anchor, "rank": rank, "count": count, "reason": p.reason}
         for cell, plan in whole
         for p in plan.plans
         for rank, count in enumerate(p.counts)
     ]
-    alt = f"Anchor and counts over time of {page.title(workload)}, by mode"
-    return page.figure(figure, page.slug("schedules", workload), pd.DataFrame(data), alt)
+    alt = f"Anchor and counts over time of {group.title}, by mode"
+    title = f"Steps per window: {group.title}"
+    return group.page.figure(figure, group.slug("schedules"), pd.DataFrame(data), title, alt)
 
 
 def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bench.base.figures import plural
-from bench.report.blocks import Block, Heading, Text, plain, told
+from bench.report.blocks import Block, Heading, Text, nonempty, plain
 from bench.report.page import NONE, Page, table
 from bench.results.schema import FaultRow, Metrics
 
 
 def section(page: Page) -> list[Block]:
-    """A table of faults if there were any, and a line on the ledger."""
+    """Return a table of faults if there were any, and a line on the ledger."""
     rows = [
         {"mode": plain(f"{m.model} {cell.label}"), "seed": str(m.seed), **_row(fault)}
         for cell in page.cells
@@ -18,12 +18,12 @@ def section(page: Page) -> list[Block]:
     ]
     ledger = _ledger([m for cell in page.cells for m in cell.ok])
     if not rows:
-        return told(Heading("Ledger"), Text(ledger)) if ledger else []
+        return [Heading("Ledger"), Text(ledger)] if ledger else []
     intro = (
         "*Seconds* are since launch, when the fault was noticed. Faults that were made on purpose are in the label of the "
         "mode, as rank@its step:kind."
     )
-    return told(Heading("Faults"), Text(intro), table(rows, left=6), Text(ledger))
+    return nonempty(Heading("Faults"), Text(intro), table(rows, left=6), Text(ledger))
 
 
 def _row(fault: FaultRow) -> dict[str, str]:
@@ -36,7 +36,7 @@ def _row(fault: FaultRow) -> dict[str, str]:
 
 
 def _ledger(runs: list[Metrics]) -> str:
-    """Of the finished runs that kept one."""
+    """Say in how many of the finished runs that kept a ledger every sample was trained once."""
     kept = [m.ledger for m in runs if m.ledger is not None]
     if not kept:
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import fmean
@@ -10,13 +10,13 @@ from statistics import fmean
 from bench.base import figures
 from bench.base.figures import plural
 from bench.base.style import CATEGORIES
-from bench.report.blocks import Block, Bullets, Heading, Text, plain, told
-from bench.report.compare import Rival, gap, ideal, rivals
+from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
+from bench.report.compare import Rival, gap, rivals
 from bench.report.differences import Quality, qualities
 from bench.report.page import Page, listed, more, number
 from bench.report.reaching import reach
 from bench.report.sections.environment import crowding
-from bench.results.cells import Cell, Workload, solo_of
+from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
 
 WORKLOADS = 8
@@ -24,108 +24,96 @@ WORKLOADS = 8
 
 
 def section(page: Page) -> list[Block]:
-    """A question, an answer over all, and one for each workload."""
+    """Return a question, an answer over all, and one for each workload."""
     if not any(cell.one_each for cell in page.cells):
         return []
-    questions: dict[str, Callable[[Page, Workload, list[Cell]], str]] = {
-        "Does it converge like one device?": _converges,
-        "Is a second device worth it?": _worth,
-        "Where did the time go?": _time,
-        "Which rank waited?": _waited,
-        "When did the anchor move?": _anchor,
-    }
-    blocks: list[Block] = [Heading("In two minutes"), *told(Text(_all_qualities(page)))]
-    shown = list(page.workloads.items())[:WORKLOADS]
-    for question, answer in questions.items():
-        said = [(page.title(workload), answer(page, workload, found)) for workload, found in shown]
-        items = tuple(f"**{plain(title)}**: {text}" for title, text in said if text)
-        blocks += told(Text(f"**{question}**"), Bullets(items)) if items else []
+    blocks: list[Block] = [Heading("In two minutes"), Text(_all_qualities(page))]
+    for question, answer in QUESTIONS.items():
+        answers = [(page.title(w), answer(page, cells)) for w, cells in list(page.workloads.items())[:WORKLOADS]]
+        items = tuple(f"**{plain(title)}**: {text}" for title, text in answers if text)
+        blocks += [Text(f"**{question}**"), Bullets(items)] if items else []
         if items and answer is _worth:
-            blocks += told(Text(crowding([run.metrics for cell in page.cells for run in cell.runs])))
-    return [*blocks, *told(more(len(page.workloads) - WORKLOADS, "workload", "see the sections below"))]
+            blocks.append(Text(crowding(page.runs)))
+    return nonempty(blocks, more(len(page.workloads) - WORKLOADS, "workload", "see the sections below"))
 
 
 def _all_qualities(page: Page) -> str:
-    rows = [row for found in page.workloads.values() for row in qualities(page, found, solo_of(found))]
-    counts = Counter(row.verdict for row in rows)
-    if not rows:
+    counts = Counter(row.verdict for cells in page.workloads.values() for row in qualities(page, cells))
+    if not counts:
         return ""
-    said = [
+    parts = [
         f"**{counts['within']} are as good** (95 % interval within the margin)",
         f"**{counts['worse']} worse** by more than the margin",
         f"{counts['open']} open, for want of seeds",
     ]
-    said += (
-        [f"{counts['no margin']} without a margin, for no baseline is of their workload"] if counts["no margin"] else []
-    )
-    return f"Of {plural(len(rows), 'cell')} that can be held against solo: {listed(said)}."
+    if counts["no margin"]:
+        parts.append(f"{counts['no margin']} without a margin, for no baseline is of their workload")
+    return f"Of {plural(counts.total(), 'cell')} that can be held against solo: {listed(parts)}."
 
 
-def _converges(page: Page, workload: Workload, found: list[Cell]) -> str:
-    solo = solo_of(found)
-    metric = plain(found[0].about.final.eval_metric)
+def _converges(page: Page, cells: list[Cell]) -> str:
+    solo = solo_of(cells)
+    metric = plain(cells[0].about.final.eval_metric)
     if solo is None or solo.eval.mean is None:
-        ends = [
-            f"{plain(c.label)} ends at {metric} {figures.metric(c.eval.mean)}" for c in found if c.eval.mean is not None
-        ]
-        return f"no finished solo run to compare with. {listed(ends[:WORKLOADS])}." if ends else ""
+        finished = [cell for cell in cells if cell.eval.mean is not None]
+        ends = [f"{plain(c.label)} ends at {metric} {figures.metric(c.eval.mean)}" for c in finished[:WORKLOADS]]
+        return f"no finished solo run to compare with. {listed(ends)}." if ends else ""
     text = f"Solo ends at {metric} {figures.metric(solo.eval.mean)} (n={solo.eval.n})"
-    rows = sorted(qualities(page, found, solo), key=lambda row: row.difference.value)
+    rows = sorted(qualities(page, cells), key=lambda row: row.difference.value)
     if not rows:
         return f"{text}; nothing else finished."
     low, high = _end(rows[0], metric), _end(rows[-1], metric)
     text += f"; {len(rows)} other cells from {low} to {high}." if len(rows) > 1 else f"; 1 other cell: {low}."
-    bad = [plain(row.cell.label) for row in rows if row.verdict == "worse"]
-    if bad:
-        text += f" Worse by more than the margin: {listed(bad)}."
-    came = [reach(cell) for cell in found]
-    return (
-        f"{text} The target was reached by {sum(r.reached for r in came)} of {plural(sum(r.n for r in came), 'run')}."
-    )
+    if worse := [plain(row.cell.label) for row in rows if row.verdict == "worse"]:
+        text += f" Worse by more than the margin: {listed(worse)}."
+    reaches = [reach(cell) for cell in cells]
+    reached = f"{sum(r.reached for r in reaches)} of {plural(sum(r.n for r in reaches), 'run')}"
+    return f"{text} The target was reached by {reached}."
 
 
 def _end(row: Quality, metric: str) -> str:
     return f"{gap(-row.difference.value, metric)} ({plain(row.cell.label)}, n={row.difference.n})"
 
 
-def _worth(page: Page, workload: Workload, found: list[Cell]) -> str:
-    """For each number of ranks the fastest and the slowest, and what of an added device arrives."""
-    known = [r for r in rivals(found) if r.speedup is not None and r.cell.about.world_size > 1]
-    parts = []
-    for size in sorted({r.cell.about.world_size for r in known if not r.distorted}):
-        group = sorted((r for r in known if r.cell.about.world_size == size and not r.distorted), key=_speedup)
-        best, least = group[-1], group[0]
-        text = f"{size} ranks make {_speedup(best):.2f} times solo's samples/s with {plain(best.cell.label)} "
-        text += f"(n={best.cell.speed.n}), {_speedup(best) / size:.0%} of the ideal"
-        if least is not best:
-            text += (
-                f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={least.cell.speed.n})"
-            )
-        cores = page.cores(best.cell)
-        text += f"; they are more than the {cores} cores" if cores is not None and cores < size else ""
-        arrives = (_speedup(best) - 1) / (size - 1)
-        text += (
-            f". So each device added brings {arrives:.0%} of one" if arrives > 0 else ". So one device alone is faster"
-        )
-        parts.append(text)
-    emulated = [r for r in known if r.cell.about.emulated_speeds]
-    if emulated:
-        best = max(emulated, key=lambda r: _speedup(r) / ideal(r))
+def _worth(page: Page, cells: list[Cell]) -> str:
+    """Say for each number of ranks which is fastest and slowest, and what of an added device arrives."""
+    known = [r for r in rivals(cells) if r.speedup is not None and r.cell.about.world_size > 1]
+    groups: dict[int, list[Rival]] = defaultdict(list)
+    for rival in sorted(known, key=_speedup):
+        if not rival.distorted:
+            groups[rival.cell.about.world_size].append(rival)
+    parts = [_fastest(page, size, group) for size, group in sorted(groups.items())]
+    if emulated := [r for r in known if r.cell.about.emulated_speeds]:
+        best = max(emulated, key=lambda r: _speedup(r) / r.ideal)
         parts.append(
             f"of emulated unequal devices, {plain(best.cell.label)} makes most: {_speedup(best):.2f} times, "
-            f"ideal is {ideal(best):g} (n={best.cell.speed.n})"
+            f"ideal is {best.ideal:g} (n={best.cell.speed.n})"
         )
     return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _fastest(page: Page, size: int, group: list[Rival]) -> str:
+    least, best = group[0], group[-1]
+    text = f"{size} ranks make {_speedup(best):.2f} times solo's samples/s with {plain(best.cell.label)} "
+    text += f"(n={best.cell.speed.n}), {_speedup(best) / size:.0%} of the ideal"
+    if least is not best:
+        text += f"; the least is {_speedup(least):.2f} times, with {plain(least.cell.label)} (n={least.cell.speed.n})"
+    cores = page.cores(best.cell)
+    text += f"; they are more than the {cores} cores" if cores is not None and cores < size else ""
+    arrives = (_speedup(best) - 1) / (size - 1)
+    return text + (
+        f". So each device added brings {arrives:.0%} of one" if arrives > 0 else ". So one device alone is faster"
+    )
 
 
 def _speedup(rival: Rival) -> float:
     return rival.speedup or 0.0
 
 
-def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
-    whole = [cell for cell in found if cell.about.world_size > 1 and _ranks(cell)]
+def _time(page: Page, cells: list[Cell]) -> str:
+    whole = [cell for cell in cells if cell.about.world_size > 1 and _ranks(cell)]
     several = [cell for cell in whole if any(m.throughput.efficiency is not None for m in cell.one_each)]
-    chosen = several or [cell for cell in found if _ranks(cell)]
+    chosen = several or [cell for cell in cells if _ranks(cell)]
     if not chosen:
         return ""
     means = {name: fmean(getattr(r, name) for c in chosen for r in _ranks(c)) for name in CATEGORIES}
@@ -135,11 +123,10 @@ def _time(page: Page, workload: Workload, found: list[Cell]) -> str:
     text = f"{shares} of the ranks' wall time, mean over {plural(len(chosen), 'cell')} ({plural(runs, 'run')})"
     text += " on more than one rank" if several else ""
     if len(several) > 1:
-        lost = sorted(several, key=lambda cell: _lost(cell))
-        text += f"; waiting and communication take least in {plain(lost[0].label)} ({_lost(lost[0]):.0%}) "
-        text += f"and most in {plain(lost[-1].label)} ({_lost(lost[-1]):.0%})"
-    hidden = len(whole) - len(several)
-    if several and hidden:
+        least, *_, most = sorted(several, key=_lost)
+        text += f"; waiting and communication take least in {plain(least.label)} ({_lost(least):.0%}) "
+        text += f"and most in {plain(most.label)} ({_lost(most):.0%})"
+    if several and (hidden := len(whole) - len(several)):
         text += f"; left out: {plural(hidden, 'cell')} whose collectives hide in compute"
     return f"{text}."
 
@@ -152,52 +139,56 @@ def _lost(cell: Cell) -> float:
     return fmean(rank.wait + rank.comm for rank in _ranks(cell))
 
 
-def _waited(page: Page, workload: Workload, found: list[Cell]) -> str:
-    """The cell that waits most, rank by rank; and which rank it is in general."""
-    waits = {cell.name: by_rank for cell in found if len(by_rank := _waiting(cell)) > 1}
+def _waited(page: Page, cells: list[Cell]) -> str:
+    """Say which cell waits most, rank by rank; and which rank it is in general."""
+    waits = [(cell, by_rank) for cell in cells if len(by_rank := _waiting(cell)) > 1]
     if not waits:
         return ""
-    cells = {cell.name: cell for cell in found}
-    worst = max(waits, key=lambda name: max(waits[name]))
-    most = [by_rank.index(max(by_rank)) for by_rank in waits.values()]
-    shares = listed(f"rank {rank} {share:.0%}" for rank, share in enumerate(waits[worst][:8]))
-    text = f"most in {plain(cells[worst].label)}: {shares} of its time (n={len(cells[worst].one_each)})"
-    tally = Counter(most)
+    worst, shares = max(waits, key=lambda wait: max(wait[1]))
+    listing = listed(f"rank {rank} {share:.0%}" for rank, share in enumerate(shares[:8]))
+    text = f"most in {plain(worst.label)}: {listing} of its time (n={len(worst.one_each)})"
+    most = Counter(by_rank.index(max(by_rank)) for _, by_rank in waits)
+    ordered = sorted(most.items(), key=lambda item: (-item[1], item[0]))[:4]
     text += "; the one that waits most is " + listed(
-        f"rank {rank} in {plural(count, 'cell')}"
-        for rank, count in sorted(tally.items(), key=lambda i: (-i[1], i[0]))[:4]
+        f"rank {rank} in {plural(count, 'cell')}" for rank, count in ordered
     )
-    rows = page.idle.get(worst, [])
-    blamed = max((row for row in rows if row.late), key=lambda row: row.total, default=None)
-    if blamed is not None:
-        late = max(blamed.late, key=lambda by: blamed.late[by])
-        text += f". There rank {blamed.rank} stood {blamed.late[late]:.0%} of its time in collectives until rank {late} came"
+    rows = [row for row in page.idle.get(worst.name, []) if row.late]
+    if rows:
+        row = max(rows, key=lambda row: row.total)
+        late = max(row.late, key=lambda by: row.late[by])
+        text += f". There rank {row.rank} stood {row.late[late]:.0%} of its time in collectives until rank {late} came"
     return f"{text}."
 
 
 def _waiting(cell: Cell) -> list[float]:
-    """By rank, mean over the finished runs."""
+    """Return the share that each rank waited, mean over the finished runs."""
     runs = [m.breakdown for m in cell.one_each if len(m.breakdown) == cell.about.world_size]
     return [fmean(ranks[rank].wait for ranks in runs) for rank in range(cell.about.world_size)] if runs else []
 
 
-def _anchor(page: Page, workload: Workload, found: list[Cell]) -> str:
-    """Of the cells whose schedule moved, first finished seed: from where to where, how often and when."""
-    moved = [(cell, said) for cell in found if cell.one_each and (said := _moves(cell.one_each[0]))]
+def _anchor(page: Page, cells: list[Cell]) -> str:
+    """Say from where to where schedules moved, how often and when: first finished seed of each cell."""
+    moved = [f"{plain(cell.label)} {moves}" for cell in cells if cell.one_each and (moves := _moves(cell.one_each[0]))]
     if not moved:
-        planned = sum(any(m.elche for m in cell.one_each) for cell in found)
+        planned = sum(any(m.elche for m in cell.one_each) for cell in cells)
         return f"in none of {plural(planned, 'cell')} with a schedule." if planned else ""
-    shown = [f"{plain(cell.label)} {said}" for cell, said in moved[:3]]
-    text = "; ".join(shown) + (f"; and in {plural(len(moved) - 3, 'more cell')}" if len(moved) > 3 else "")
-    return f"{text}."
+    return "; ".join(moved[:3]) + (f"; and in {plural(len(moved) - 3, 'more cell')}" if len(moved) > 3 else "") + "."
 
 
 def _moves(m: Metrics) -> str:
-    plans = m.elche.plans if m.elche else []
-    anchors = [(p.seconds, p.anchor) for p in plans]
+    anchors = [(p.seconds, p.anchor) for p in m.elche.plans] if m.elche else []
     steps = [now for before, now in pairwise(anchors) if before[1] != now[1]]
     if not steps:
         return ""
     times = f"{plural(len(steps), 'move')}, the first after {number(steps[0][0])} s"
     times += f", the last after {number(steps[-1][0])} s" if len(steps) > 1 else ""
     return f"{anchors[0][1]} → {anchors[-1][1]} ({times} of {number(m.time_s.total)} s, seed {m.seed})"
+
+
+QUESTIONS: dict[str, Callable[[Page, list[Cell]], str]] = {
+    "Does it converge like one device?": _converges,
+    "Is a second device worth it?": _worth,
+    "Where did the time go?": _time,
+    "Which rank waited?": _waited,
+    "When did the anchor move?": _anchor,
+}

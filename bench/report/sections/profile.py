@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.figures import plural
-from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.page import NONE, Page, listed, table
+from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
+from bench.report.page import Page, listed, table, times
 from bench.report.reaching import Axis, reach
-from bench.results.cells import Cell
+from bench.results.cells import Cell, Workload
 
 LIMIT = 4.0
 """Slower than the best by more than this factor is as good as a miss (AlgoPerf, 2023)."""
@@ -24,7 +23,7 @@ Times = dict[str, list[float]]
 
 
 def section(page: Page) -> list[Block]:
-    """A figure and a table; nothing unless two modes were given the same problem."""
+    """Return a figure and a table; nothing unless two modes were given the same problem."""
     problems = _problems(page.cells)
     modes = [mode for mode in page.styles if problems and all(len(problem.get(mode, ())) == 1 for problem in problems)]
     if len(modes) < 2:
@@ -41,38 +40,41 @@ def section(page: Page) -> list[Block]:
         f"a miss is infinitely long. *Score*: the area under the curve from 1 to {LIMIT:g}, over {LIMIT - 1:g}; 1 is to be "
         f"the best everywhere.{left}"
     )
-    rows = [_row(mode, profiles) for mode in ranked]
-    return told(Heading("Performance profile"), Text(intro), _figure(page, profiles, ranked), table(rows))
+    return nonempty(
+        Heading("Performance profile"),
+        Text(intro),
+        _figure(page, profiles, ranked),
+        table(_row(mode, profiles) for mode in ranked),
+    )
 
 
 def _problems(cells: tuple[Cell, ...]) -> list[Problem]:
-    """The problems; devices that are emulated or lost are no part of them."""
-    found: dict[tuple[object, ...], Problem] = defaultdict(dict)
+    """Return the problems; devices that are emulated or lost are no part of them."""
     sound = [c for c in cells if not (c.about.emulated_speeds or c.about.scripted_faults)]
-    for cell in sound:
-        if not cell.is_solo:
-            found[cell.workload, cell.about.world_size].setdefault(cell.about.mode, []).append(cell)
-    for cell in sound:
-        if cell.is_solo:
-            for key, problem in found.items():
-                if key[0] == cell.workload:
-                    problem.setdefault(cell.about.mode, []).append(cell)
-    return list(found.values())
+    problems: dict[tuple[Workload, int], Problem] = {}
+    for cell in sorted(
+        sound, key=lambda cell: cell.is_solo
+    ):  # solo last: it takes part in each problem of its workload
+        key = cell.workload, cell.about.world_size
+        own = [problem for other, problem in problems.items() if other[0] == cell.workload]
+        for problem in own if cell.is_solo else [problems.setdefault(key, {})]:
+            problem.setdefault(cell.about.mode, []).append(cell)
+    return list(problems.values())
 
 
 def _ratios(problems: list[Problem], modes: list[str], axis: Axis) -> Times:
-    found: Times = {mode: [] for mode in modes}
+    ratios: Times = {mode: [] for mode in modes}
     for problem in problems:
         middles = {mode: reach(problem[mode][0]).middle(axis) for mode in modes}
         times = {mode: math.inf if middle is None else middle for mode, middle in middles.items()}
         best = min(times.values())
         for mode, time in times.items():
-            found[mode].append(time / best if math.isfinite(time) and best > 0 else math.inf)
-    return found
+            ratios[mode].append(time / best if math.isfinite(time) and best > 0 else math.inf)
+    return ratios
 
 
 def score(ratios: list[float]) -> float:
-    """Area under the profile from 1 to `LIMIT`, divided by its width: in [0, 1]."""
+    """Return the area under the profile from 1 to `LIMIT`, divided by its width: in [0, 1]."""
     return float(np.mean([max(0.0, LIMIT - ratio) / (LIMIT - 1) for ratio in ratios]))
 
 
@@ -86,7 +88,7 @@ def _row(mode: str, profiles: dict[Axis, Times]) -> dict[str, str]:
         "score, samples": f"{score(profiles['samples'][mode]):.3f}",
         "best on": str(sum(ratio == 1 for ratio in seconds)),
         "missed": str(sum(map(math.isinf, seconds))),
-        "worst: × the best's seconds": NONE if math.isinf(worst) else f"{worst:.2f}",
+        "worst: × the best's seconds": times(None if math.isinf(worst) else worst),
     }
 
 
@@ -113,4 +115,4 @@ def _figure(page: Page, profiles: dict[Axis, Times], ranked: list[str]) -> Pictu
         ]
     )
     alt = f"Performance profile of {plural(len(ranked), 'mode')}: share of problems within a factor of the best"
-    return page.figure(figure, "profile", data, alt)
+    return page.figure(figure, "profile", data, "", alt)

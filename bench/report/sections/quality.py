@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.style import brief
-from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
+from bench.report.blocks import Block, Picture, plain
 from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
-from bench.report.page import NONE, SERIES, Page, levels, more, table
-from bench.results.cells import Workload, solo_of
+from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
 
 VERDICTS = {
     "within": "as good: the interval is above −margin",
@@ -21,42 +19,36 @@ VERDICTS = {
 }
 
 
+INTRO = (
+    "Mean final metric less that of the solo runs of this tree, + is better, with the 95 % interval of the difference "
+    "(Student's t over seeds, which are not paired; – where there are too few seeds). The margin is the one that was "
+    "fixed with solo's baseline: a cell is *as good* if its whole interval lies above −margin, and *open* if more "
+    "seeds are needed to say."
+)
+
+
 def section(page: Page) -> list[Block]:
-    """A forest plot and a table for each workload with solo runs."""
-    parts: list[Block] = []
-    pen = page.pen
-    for workload, found in page.workloads.items():
-        rows = qualities(page, found, solo_of(found))
-        if rows:
-            picture = pen.draw(lambda w=workload, rows=rows: _figure(page, w, rows))  # type: ignore[misc]
-            beyond = more(len(rows) - SERIES, "cell", "in the table, not in the figure") if picture else None
-            parts += told(Heading(plain(page.title(workload)), 3), picture, beyond, _table(rows))
-    intro = (
-        "Mean final metric less that of the solo runs of this tree, + is better, with the 95 % interval of the difference "
-        "(Student's t over seeds, which are not paired; – where there are too few seeds). The margin is the one that was "
-        "fixed with solo's baseline: a cell is *as good* if its whole interval lies above −margin, and *open* if more "
-        "seeds are needed to say."
-    )
-    return told(Heading("Quality against one device"), Text(intro), parts, pen.rest) if parts else []
+    """Return a forest plot and a table for each workload with solo runs."""
+    return page.section("Quality against one device", INTRO, _part)
 
 
-def _table(rows: list[Quality]) -> TableBlock:
-    metric = rows[0].cell.about.final.eval_metric
-    return table(
-        [
-            {
-                "mode": plain(row.cell.label),
-                "n": str(row.difference.n),
-                "n solo": str(row.difference.n_base),
-                f"final {plain(metric)}": levels(row.cell.eval),
-                "difference": _shown(row.difference.value, metric),
-                "95 % interval": _interval(row, metric),
-                "margin": NONE if row.margin is None else gap(row.margin, metric).lstrip("+-"),
-                "verdict": VERDICTS[row.verdict],
-            }
-            for row in rows
-        ]
-    )
+def _part(group: CellGroup) -> list[Block]:
+    rows = qualities(group.page, group.cells)
+    return [*group.draw(_figure, rows, len(rows)), table(map(_row, rows))] if rows else []
+
+
+def _row(row: Quality) -> dict[str, str]:
+    metric = row.cell.about.final.eval_metric
+    return {
+        "mode": plain(row.cell.label),
+        "n": str(row.difference.n),
+        "n solo": str(row.difference.n_base),
+        f"final {plain(metric)}": levels(row.cell.eval),
+        "difference": _shown(row.difference.value, metric),
+        "95 % interval": _interval(row, metric),
+        "margin": NONE if row.margin is None else gap(row.margin, metric).lstrip("+-"),
+        "verdict": VERDICTS[row.verdict],
+    }
 
 
 def _shown(value: float, metric: str) -> str:
@@ -68,14 +60,14 @@ def _interval(row: Quality, metric: str) -> str:
     return NONE if low is None or high is None else f"{_shown(low, metric)} to {_shown(high, metric)}"
 
 
-def _figure(page: Page, workload: Workload, whole: list[Quality]) -> Picture:
+def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     rows, metric = whole[:SERIES], whole[0].cell.about.final.eval_metric
     scale, unit = (100.0, " (percentage points)") if is_fraction(metric) else (1.0, "")
     figure = Figure(figsize=(9, 1.2 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color="#333333", lw=1)
     for place, row in enumerate(rows):
-        colour, marker = page.styles[row.cell.about.mode]
+        colour, marker = group.page.styles[row.cell.about.mode]
         d = row.difference
         if d.low is not None and d.high is not None:
             axes.plot([scale * d.low, scale * d.high], [place, place], color=colour, lw=1.8)
@@ -91,9 +83,8 @@ def _figure(page: Page, workload: Workload, whole: list[Quality]) -> Picture:
     axes.grid(False, axis="y")
     n = rows[0].difference.n_base
     axes.set_xlabel(f"{metric} less solo's{unit}, + is better; solo n={n}; lines are 95 % intervals")
-    figure.suptitle(f"Quality: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
-    alt = f"Difference of the final {metric} to solo with 95 % intervals, by mode, of {page.title(workload)}"
-    return page.figure(figure, page.slug("quality", workload), _data(whole), alt)
+    alt = f"Difference of the final {metric} to solo with 95 % intervals, by mode, of {group.title}"
+    return group.page.figure(figure, group.slug("quality"), _data(whole), f"Quality: {group.title}", alt)
 
 
 def _data(rows: list[Quality]) -> pd.DataFrame:
@@ -104,9 +95,9 @@ def _data(rows: list[Quality]) -> pd.DataFrame:
                 "n": row.difference.n,
                 "n_solo": row.difference.n_base,
                 "difference": row.difference.value,
-                "low": np.nan if row.difference.low is None else row.difference.low,
-                "high": np.nan if row.difference.high is None else row.difference.high,
-                "margin": np.nan if row.margin is None else row.margin,
+                "low": row.difference.low,
+                "high": row.difference.high,
+                "margin": row.margin,
                 "verdict": row.verdict,
             }
             for row in rows

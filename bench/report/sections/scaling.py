@@ -3,54 +3,44 @@ bound of the ranks' own speeds."""
 
 from __future__ import annotations
 
-from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.compare import Rival, dagger, ideal, rivals
-from bench.report.page import NONE, Page, fixed, percent, table
-from bench.report.sections.speedup import SpeedupPoint, draw, serial
-from bench.results.cells import Workload
+from bench.report.blocks import Block, Picture, Text, plain
+from bench.report.compare import Rival, dagger, rivals
+from bench.report.page import CellGroup, Page, percent, table
+from bench.report.sections.speedup import columns, draw
+
+INTRO = (
+    "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
+    "(with emulated speeds: their sum, over solo's own). *Speed-up / ideal* needs N free cores to reach 100 %; *serial* "
+    "is Karp and Flatt's fraction (1/S − 1/N) / (1 − 1/N), N the ideal: what part of the work seems not to be shared, "
+    "0 is perfect, and growing with N it is cost of communication. *Efficiency* is held against the speed that the "
+    "ranks had in the same run, oversubscribed or not; *steady* leaves out the controller's calibration and the end."
+)
 
 
 def section(page: Page) -> list[Block]:
-    """A table and a figure for each workload that was run on more than one rank."""
-    parts: list[Block] = []
-    pen = page.pen
-    for workload, found in page.workloads.items():
-        shown = [rival for rival in rivals(found) if rival.cell.speed.mean is not None]
-        if any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in shown):
-            parts += told(
-                Heading(plain(page.title(workload)), 3),
-                pen.draw(lambda w=workload, shown=shown: _figure(page, w, shown)),  # type: ignore[misc]
-                table([_row(rival) for rival in shown]),
-                Text(dagger(shown)),
-            )
-    intro = (
-        "The batch of a rank is the same at every world size, so the ideal is N times the samples per second of solo "
-        "(with emulated speeds: their sum, over solo's own). *Speed-up / ideal* needs N free cores to reach 100 %; *serial* "
-        "is Karp and Flatt's fraction (1/S − 1/N) / (1 − 1/N), N the ideal: what part of the work seems not to be shared, "
-        "0 is perfect, and growing with N it is cost of communication. *Efficiency* is held against the speed that the "
-        "ranks had in the same run, oversubscribed or not; *steady* leaves out the controller's calibration and the end."
-    )
-    return told(Heading("Scaling, weak"), Text(intro), parts, pen.rest) if parts else []
+    """Return a table and a figure for each workload that was run on more than one rank."""
+    return page.section("Scaling, weak", INTRO, _part)
+
+
+def _part(group: CellGroup) -> list[Block]:
+    rows = [rival for rival in rivals(group.cells) if rival.cell.speed.mean is not None]
+    if not any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in rows):
+        return []
+    return [*group.draw(_figure, rows), table(map(_row, rows)), Text(dagger(rows))]
 
 
 def _row(rival: Rival) -> dict[str, str]:
-    cell, speedup = rival.cell, rival.speedup
     return {
-        "mode": plain(cell.marked),
-        "ranks": str(cell.about.world_size),
-        "n": str(cell.speed.n),
-        "samples/s": fixed(cell.speed, 0),
-        "speed-up over solo": f"{speedup:.2f}" if speedup is not None else NONE,
-        "ideal": f"{ideal(rival):g}",
-        "speed-up / ideal": f"{100 * speedup / ideal(rival):.0f} %" if speedup is not None else NONE,
-        "serial": serial(speedup, ideal(rival)),
+        "mode": plain(rival.cell.marked),
+        "ranks": str(rival.cell.about.world_size),
+        **columns(rival, "speed-up over solo", rival.ideal, ideal=f"{rival.ideal:g}"),
         "efficiency": percent(rival.efficiency),
         "steady": percent(rival.steady, 1),
     }
 
 
-def _figure(page: Page, workload: Workload, shown: list[Rival]) -> Picture | None:
-    """Emulated devices, scripted faults and cohorts that shrank are in the table only."""
-    points = [point for rival in shown if not rival.distorted and (point := SpeedupPoint.of(rival)) is not None]
-    title = f"Weak scaling: {page.title(workload)}"
-    return draw(page, points, page.slug("scaling", workload), title, page.cores(shown[0].cell))
+def _figure(group: CellGroup, rows: list[Rival]) -> Picture | None:
+    """Draw what scales: emulated devices, scripted faults and cohorts that shrank are in the table only."""
+    scaled = [rival for rival in rows if not rival.distorted]
+    title = f"Weak scaling: {group.title}"
+    return draw(group.page, scaled, group.slug("scaling"), title, group.page.cores(rows[0].cell))

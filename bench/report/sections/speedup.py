@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from bench.report.blocks import Picture
 from bench.report.compare import Rival
-from bench.report.page import NONE, SERIES, Page
+from bench.report.page import SERIES, Page, fixed, percent, times
 
 MANY = 8
 """World sizes from which on the axis is logarithmic."""
@@ -29,7 +29,7 @@ class SpeedupPoint:
 
     @staticmethod
     def of(rival: Rival) -> SpeedupPoint | None:
-        """None where there is no speed-up."""
+        """Return the point of a cell; None where there is no speed-up."""
         cell, solo, value = rival.cell, rival.solo, rival.speedup
         if value is None or solo is None:
             return None
@@ -39,21 +39,29 @@ class SpeedupPoint:
 
 
 def serial_fraction(speedup: float | None, ranks: float) -> float | None:
-    """Karp and Flatt (1990): the part of the work that seems not to be shared, (1/S − 1/N) / (1 − 1/N). Negative: faster
-    than ideal. None for one rank."""
+    """Return the part of the work that seems not to be shared, (1/S − 1/N) / (1 − 1/N) (Karp and Flatt, 1990). Negative:
+    faster than ideal. None for one rank."""
     if not speedup or ranks <= 1:
         return None
     return (1 / speedup - 1 / ranks) / (1 - 1 / ranks)
 
 
-def serial(speedup: float | None, ranks: float) -> str:
-    """The same for a table."""
-    found = serial_fraction(speedup, ranks)
-    return NONE if found is None else f"{found:.2f}"
+def columns(rival: Rival, heading: str, bound: float, **beside: str) -> dict[str, str]:
+    """Return what tables of weak and of strong scaling have in common; `beside` comes behind the speed-up."""
+    speedup = rival.speedup
+    return {
+        "n": str(rival.cell.speed.n),
+        "samples/s": fixed(rival.cell.speed, 0),
+        heading: times(speedup),
+        **beside,
+        "speed-up / ideal": percent(None if speedup is None else speedup / bound),
+        "serial": times(serial_fraction(speedup, bound)),
+    }
 
 
-def draw(page: Page, points: list[SpeedupPoint], name: str, title: str, cores: int | None) -> Picture | None:
-    """Speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
+def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None) -> Picture | None:
+    """Draw speed-up with the ideal line, and its share of the ideal; None if there is nothing on more than one rank."""
+    points = [point for rival in rows if (point := SpeedupPoint.of(rival)) is not None]
     modes = [mode for mode in page.styles if any(p.mode == mode and p.ranks > 1 for p in points)][:SERIES]
     if not modes:
         return None
@@ -87,9 +95,8 @@ def draw(page: Page, points: list[SpeedupPoint], name: str, title: str, cores: i
     right.set_title("% of the ideal")
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
     alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
-    return page.figure(figure, name, _data(points), alt)
+    return page.figure(figure, name, _data(points), title, alt)
 
 
 def _data(points: list[SpeedupPoint]) -> pd.DataFrame:
@@ -100,7 +107,7 @@ def _data(points: list[SpeedupPoint]) -> pd.DataFrame:
                 "world_size": p.ranks,
                 "n": p.n,
                 "speedup": p.speedup,
-                "speedup_sd": np.nan if p.spread is None else p.spread,
+                "speedup_sd": p.spread,
                 "ideal": p.ranks,
                 "serial_fraction": serial_fraction(p.speedup, p.ranks),
             }

@@ -2,71 +2,66 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from bench.base.figures import plural
-from bench.report.blocks import Block, Heading, Picture, Text, plain, told
+from bench.report.blocks import Block, plain
 from bench.report.compare import Rival, gap
-from bench.report.page import NONE, Page, fixed, table
-from bench.report.sections.speedup import SpeedupPoint, draw, serial
+from bench.report.page import CellGroup, Page, table
+from bench.report.sections.speedup import columns, draw
 from bench.results.cells import Cell, Workload
 
 
 def task_of(cell: Cell) -> Workload:
-    """What stays the same however many ranks there are: the workload, with the batch of all of them for that of one."""
+    """Return what is the same for any number of ranks: the workload, with the batch of all of them for that of one."""
     return cell.workload._replace(batch_size=cell.workload.batch_size * cell.about.world_size)
 
 
+INTRO = (
+    "The global batch is the same for any number of ranks (`train.global_batch_size`), so each rank's share of a step "
+    "shrinks and communication does not. *Speed-up* is over one rank with the same global batch; the ideal is the "
+    "number of ranks, if there is a free core for each. *Serial* is Karp and Flatt's fraction: what part of the work "
+    "seems not to be shared."
+)
+
+
 def section(page: Page) -> list[Block]:
-    """A figure and a table for each task that one rank and several ranks were given."""
-    parts: list[Block] = []
-    pen = page.pen
-    for number, (task, found) in enumerate(tasks(page.cells).items(), 1):
-        rows = [Rival(cell, found[0]) for cell in found]
-        depth = f" of depth {task.depth}" if task.depth else ""
-        title = f"{task.model}{depth} on {task.data}, global batch {task.batch_size}, {plural(task.epochs, 'epoch')}"
-        parts += told(
-            Heading(plain(title), 3),
-            pen.draw(lambda rows=rows, title=title, number=number: _figure(page, rows, title, number)),  # type: ignore[misc]
-            table([_row(rival) for rival in rows]),
-        )
-    intro = (
-        "The global batch is the same for any number of ranks (`train.global_batch_size`), so each rank's share of a step "
-        "shrinks and communication does not. *Speed-up* is over one rank with the same global batch; the ideal is the "
-        "number of ranks, if there is a free core for each. *Serial* is Karp and Flatt's fraction: what part of the work "
-        "seems not to be shared."
-    )
-    return told(Heading("Strong scaling"), Text(intro), parts, pen.rest) if parts else []
+    """Return a figure and a table for each task that one rank and several ranks were given."""
+    groups = tasks(page.cells)
+    number = {task: number for number, task in enumerate(groups, 1)}
+
+    def part(group: CellGroup) -> list[Block]:
+        rows = [Rival(cell, group.cells[0]) for cell in group.cells]
+        name, title = f"strong-{number[group.workload]}", f"Strong scaling: {group.title}"
+        cores = page.cores(group.cells[0])
+        return [*group.draw(lambda _, rows: draw(page, rows, name, title, cores), rows), table(map(_row, rows))]
+
+    return page.section("Strong scaling", INTRO, part, [(_title(task), task, cells) for task, cells in groups.items()])
 
 
-def _figure(page: Page, rows: list[Rival], title: str, number: int) -> Picture | None:
-    points = [point for rival in rows if (point := SpeedupPoint.of(rival)) is not None]
-    return draw(page, points, f"strong-{number}", f"Strong scaling: {title}", page.cores(rows[0].cell))
+def _title(task: Workload) -> str:
+    depth = f" of depth {task.depth}" if task.depth else ""
+    return f"{task.model}{depth} on {task.data}, global batch {task.batch_size}, {plural(task.epochs, 'epoch')}"
 
 
 def tasks(cells: tuple[Cell, ...]) -> dict[Workload, list[Cell]]:
-    """Cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks without a
-    reference, or with nothing else, are left out."""
-    groups: dict[Workload, list[Cell]] = {}
+    """Group cells without emulated devices and scripted faults by task, the reference first: one rank, finished. Tasks
+    without a reference, or with nothing else, are left out."""
+    groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.speed.mean and not cell.about.emulated_speeds and not cell.about.scripted_faults:
-            groups.setdefault(task_of(cell), []).append(cell)
-    found = {}
-    for task, group in groups.items():
+            groups[task_of(cell)].append(cell)
+    for group in groups.values():
         group.sort(key=lambda cell: (not cell.is_solo, cell.about.mode, cell.about.world_size))
-        if group[0].is_solo and any(cell.about.world_size > 1 for cell in group):
-            found[task] = group
-    return found
+    return {t: g for t, g in groups.items() if g[0].is_solo and any(cell.about.world_size > 1 for cell in g)}
 
 
 def _row(rival: Rival) -> dict[str, str]:
-    cell, speedup, size = rival.cell, rival.speedup, rival.cell.about.world_size
+    cell, size = rival.cell, rival.cell.about.world_size
     return {
         "mode": plain(cell.marked),
         "ranks": str(size),
         "batch of a rank": str(cell.workload.batch_size),
-        "n": str(cell.speed.n),
-        "samples/s": fixed(cell.speed, 0),
-        "speed-up": f"{speedup:.2f}" if speedup is not None else NONE,
-        "speed-up / ideal": f"{100 * speedup / size:.0f} %" if speedup is not None else NONE,
-        "serial": serial(speedup, size),
+        **columns(rival, "speed-up", size),
         "against solo": gap(rival.behind, cell.about.final.eval_metric),
     }

@@ -9,58 +9,52 @@ from matplotlib.figure import Figure
 
 from bench.base.figures import plural
 from bench.base.style import brief
-from bench.report.blocks import Block, Heading, Picture, TableBlock, Text, plain, told
-from bench.report.page import NONE, SERIES, Page, more, number, table
+from bench.report.blocks import Block, Picture, Text, plain
+from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
 from bench.report.reaching import Axis, Reach, reach
-from bench.results.cells import Workload
 
 NEVER = "not reached"
 
 
+INTRO = (
+    "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
+    "Medians over the n seeds of a cell; one that never came there counts as infinitely long, so a median may be "
+    f"*{NEVER}*. What was interrupted by hand is left out. Every rank has a batch of "
+    "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
+)
+
+
 def section(page: Page) -> list[Block]:
-    """A figure and a table for each workload."""
-    parts: list[Block] = []
-    pen = page.pen
-    for workload, found in page.workloads.items():
-        rows = [row for row in map(reach, found) if row.n]
-        if rows:
-            drawn = any(row.reached for row in rows)
-            picture = pen.draw(lambda w=workload, rows=rows: _figure(page, w, rows)) if drawn else None  # type: ignore[misc]
-            beyond = more(len(rows) - SERIES, "cell", "in the table, not in the figure") if picture else None
-            parts += told(Heading(plain(page.title(workload)), 3), _said(rows), picture, beyond, _table(rows))
-    intro = (
-        "Samples trained by all ranks, and training seconds, at the first evaluation that reached the target of the recipe. "
-        "Medians over the n seeds of a cell; one that never came there counts as infinitely long, so a median may be "
-        f"*{NEVER}*. What was interrupted by hand is left out. Every rank has a batch of "
-        "its own, so N ranks that meet in every step train N batches in it, and may need more samples than one."
-    )
-    return told(Heading("Time to target"), Text(intro), parts, pen.rest) if parts else []
+    """Return a figure and a table for each workload."""
+    return page.section("Time to target", INTRO, _part)
 
 
-def _said(rows: list[Reach]) -> Text:
-    about, runs = rows[0].cell.about, sum(row.n for row in rows)
+def _part(group: CellGroup) -> list[Block]:
+    rows = [row for row in map(reach, group.cells) if row.n]
+    if not rows:
+        return []
+    solo = next((row for row in rows if row.cell.is_solo), None)
+    drawn = group.draw(_figure, rows, len(rows)) if any(row.reached for row in rows) else []
+    return [_goal(rows), *drawn, table(_row(row, solo) for row in rows)]
+
+
+def _goal(rows: list[Reach]) -> Text:
     targets = sorted({run.metrics.target.value for row in rows for run in row.cell.counted})
     goal = " or ".join(f"{target:g}" for target in targets)
-    reached = f"{sum(row.reached for row in rows)} of {plural(runs, 'run')}"
-    return Text(f"Target: {plain(about.final.eval_metric)} {goal}, reached by {reached}.")
+    reached = f"{sum(row.reached for row in rows)} of {plural(sum(row.n for row in rows), 'run')}"
+    return Text(f"Target: {plain(rows[0].cell.about.final.eval_metric)} {goal}, reached by {reached}.")
 
 
-def _table(rows: list[Reach]) -> TableBlock:
-    solo = next((row for row in rows if row.cell.is_solo), None)
-    return table(
-        [
-            {
-                "mode": plain(row.cell.marked),
-                "n": str(row.n),
-                "reached": f"{row.reached} of {row.n}",
-                "samples": _median(row, "samples"),
-                "× solo's samples": _times(row, solo, "samples"),
-                "seconds": _median(row, "seconds"),
-                "× solo's seconds": _times(row, solo, "seconds"),
-            }
-            for row in rows
-        ]
-    )
+def _row(row: Reach, solo: Reach | None) -> dict[str, str]:
+    return {
+        "mode": plain(row.cell.marked),
+        "n": str(row.n),
+        "reached": f"{row.reached} of {row.n}",
+        "samples": _median(row, "samples"),
+        "× solo's samples": _times(row, solo, "samples"),
+        "seconds": _median(row, "seconds"),
+        "× solo's seconds": _times(row, solo, "seconds"),
+    }
 
 
 def _median(row: Reach, axis: Axis) -> str:
@@ -75,7 +69,7 @@ def _times(row: Reach, solo: Reach | None, axis: Axis) -> str:
     return f"{mine / theirs:.2f}"
 
 
-def _figure(page: Page, workload: Workload, whole: list[Reach]) -> Picture:
+def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
     rows = whole[:SERIES]
     figure = Figure(figsize=(10.5, 1.2 + 0.3 * len(rows)), layout="constrained")
     both: tuple[Axis, Axis] = ("samples", "seconds")
@@ -83,7 +77,7 @@ def _figure(page: Page, workload: Workload, whole: list[Reach]) -> Picture:
         there = [value for row in rows for value in getattr(row, axis) if math.isfinite(value)]
         edge = 1.08 * max(there)
         for place, row in enumerate(rows):
-            colour, marker = page.styles[row.cell.about.mode]
+            colour, marker = group.page.styles[row.cell.about.mode]
             values = getattr(row, axis)
             known = [value for value in values if math.isfinite(value)]
             axes.plot(known, [place] * len(known), marker, color=colour, alpha=0.75, ms=5)
@@ -99,9 +93,8 @@ def _figure(page: Page, workload: Workload, whole: list[Reach]) -> Picture:
         axes.grid(False, axis="y")
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    figure.suptitle(f"Until the target: {page.title(workload)}", x=0.01, ha="left", fontsize=11, weight="bold")
-    alt = f"Samples and seconds to the target by mode, one point a run, bars are medians, of {page.title(workload)}"
-    return page.figure(figure, page.slug("target", workload), _data(whole), alt)
+    alt = f"Samples and seconds to the target by mode, one point a run, bars are medians, of {group.title}"
+    return group.page.figure(figure, group.slug("target"), _data(whole), f"Until the target: {group.title}", alt)
 
 
 def _data(rows: list[Reach]) -> pd.DataFrame:

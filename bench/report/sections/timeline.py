@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.report.blocks import Block, Heading, Picture, Text, plain, told
-from bench.report.page import Page, more, table
+from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
+from bench.report.page import NONE, Page, more, table
 from bench.results.cells import Cell
 from bench.results.runfolder import Run, located, there
 from ddp import regular
@@ -15,35 +15,32 @@ KINDS = {"picture": (PICTURE, "png"), "page": ("timeline.html", "html"), "trace"
 
 
 def section(page: Page) -> list[Block]:
-    """Links to what lies in the run folders."""
+    """Return links to what lies in the run folders; of a single run, its picture."""
     runs = [(cell, run) for cell in page.cells for run in cell.runs]
     how = "`timeline.json` opens in Perfetto (ui.perfetto.dev)."
     if len(runs) == 1 and there(runs[0][1].path / PICTURE):
         cell, run = runs[0]
         trace = page.link(run.path / "timeline.json")
-        return told(Heading("Timeline"), _picture(page, cell, run), Text(f"{how} [Trace]({trace})"))
+        return [Heading("Timeline"), _picture(page, cell, run), Text(f"{how} [Trace]({trace})")]
     rows: list[dict[str, str]] = []
     left = 0
     for cell, run in runs:
         if len(rows) == LINKS:
             left += 1
             continue
-        lying = {name: run.path / file for name, (file, _) in KINDS.items() if there(run.path / file)}
-        if lying:
-            links = {
-                name: f"[{kind}]({page.link(lying[name])})" if name in lying else "–"
-                for name, (_, kind) in KINDS.items()
-            }
+        files = {name: (kind, run.path / file) for name, (file, kind) in KINDS.items()}
+        links = {name: f"[{kind}]({page.link(path)})" if there(path) else NONE for name, (kind, path) in files.items()}
+        if set(links.values()) != {NONE}:
             about = {"model": plain(run.metrics.model), "mode": plain(cell.label), "seed": str(run.metrics.seed)}
             rows.append({**about, **links})
     if not rows:
         return []
     how += " Links lead to the run folders, as they lay when the report was written."
-    return told(Heading("Timelines"), Text(how), table(rows, left=6), more(left, "run"))
+    return nonempty(Heading("Timelines"), Text(how), table(rows, left=6), more(left, "run"))
 
 
 def _picture(page: Page, cell: Cell, run: Run) -> Picture | Text:
-    """The picture of the one run, brought beside the report; or why there is none."""
+    """Bring the picture of the one run beside the report; or say why there is none."""
     alt = f"Timeline of {run.metrics.model} {cell.label}: every rank's time by kind, the whole run and a close-up"
     try:
         if run.path.resolve() == page.out.resolve():

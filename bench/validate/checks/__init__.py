@@ -3,51 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
-from bench.validate.checks import (
-    agreement,
-    average,
-    breakdown,
-    curve,
-    determinism,
-    evaluation,
-    idle,
-    ledger,
-    quality,
-    rate,
-    rcp,
-    samples,
-    speed,
-    status,
-    target,
-    variance,
-    visits,
-    volume,
-)
 from bench.validate.findings import Case, Finding
 
 Check = Callable[[Case], Finding | None]
 
-CHECKS: dict[str, Check] = {
-    "status": status.check,
-    "breakdown": breakdown.check,
-    "ledger": ledger.check,
-    "visits": visits.check,
-    "average": average.check,
-    "agreement": agreement.check,
-    "idle": idle.check,
-    "rate": rate.check,
-    "evaluation": evaluation.check,
-    "volume": volume.check,
-    "determinism": determinism.check,
-    "target": target.check,
-    "samples": samples.check,
-    "curve": curve.check,
-    "speed": speed.check,
-    "variance": variance.check,
-    "quality": quality.check,
-}
-"""Name -> check."""
 
-OPTIONAL: dict[str, Check] = {"rcp": rcp.check}
+def _named(*names: str) -> dict[str, Check]:
+    return {name: import_module(f"{__name__}.{name}").check for name in names}
+
+
+CHECKS = _named(
+    "status",
+    "breakdown",
+    "ledger",
+    "visits",
+    "average",
+    "agreement",
+    "idle",
+    "rate",
+    "evaluation",
+    "volume",
+    "determinism",
+    "target",
+    "samples",
+    "curve",
+    "speed",
+    "variance",
+    "quality",
+)
+"""Name of a check, and of its module -> its function `check`."""
+
+OPTIONAL = _named("rcp")
 """Those that are asked for by name."""

@@ -8,14 +8,12 @@ from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if the ranks of a finished run ended with different bits; None for one rank."""
+    """Return FAIL if the ranks of a finished run ended with different bits; None for one rank."""
     cell = case.cell
     runs = [m for m in cell.ok if m.world_size > 1]
     if not runs:
         return None
-    different = [m for m in runs if m.params_sha256 is None]
-    if different:
-        return verdict(
-            "FAIL", "agreement", cell, f"seed {different[0].seed}: the ranks ended with different parameters"
-        )
+    for m in runs:
+        if m.params_sha256 is None:
+            return verdict("FAIL", "agreement", cell, f"seed {m.seed}: the ranks ended with different parameters")
     return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, apart, mean, records
+from bench.validate.records import Records, apart, mean, recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged, Sums
 
@@ -21,23 +21,19 @@ SLACK = {"float64": 2.0, "float32": 4.0}
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL at the first average that is none; None where none is recorded."""
-    cell, seen = case.cell, 0
-    for run in cell.runs:
-        known = records(run)
-        if known is None:
-            continue
+    """Return FAIL at the first average that is none; None where none is recorded."""
+    count = 0
+    for run, known in recorded(case.cell):
         for wrong in _averages(run, known):
             if wrong:
-                return verdict("FAIL", "average", cell, f"seed {run.metrics.seed}, {wrong}")
-            seen += 1
-    if not seen:
-        return None
-    return verdict("PASS", "average", cell, f"{seen} averages are the weighted means of what was brought into them")
+                return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
+            count += 1
+    line = f"{count} averages are the weighted means of what was brought into them"
+    return verdict("PASS", "average", case.cell, line) if count else None
 
 
 def _averages(run: Run, known: Records) -> Iterator[str]:
-    """For each average that can be looked at, what is wrong with it."""
+    """Say of each average that can be looked at what is wrong with it."""
     m, settings = run.metrics, run.config.get("averaging")
     if m.policy is None or not isinstance(settings, dict):
         return
@@ -54,14 +50,14 @@ def _averages(run: Run, known: Records) -> Iterator[str]:
 
 
 def _weight(samples: int, settings: dict[str, object]) -> float:
-    """That of `ddp.core.averaging`, said again: a check does not ask what it checks."""
+    """Return the weight of `ddp.core.averaging`, computed anew: a check does not ask what it checks."""
     gamma = settings.get("gamma", 1.0)
     assert isinstance(gamma, int | float)
     return float(samples**gamma) if samples else 0.0
 
 
 def _round(event: Averaged, parts: list[tuple[float, Sums]], own: Sums, slack: float) -> str:
-    """What is wrong with what a rank did with an average; empty: nothing."""
+    """Say what is wrong with what a rank did with an average; empty: nothing."""
     where = f"round {event.round}, rank {event.rank}"
     if not any(weight for weight, _ in parts):
         return ""
@@ -82,10 +78,10 @@ def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
         wanted, sizes = mean([(float(probe.samples), probe.before) for probe in step])
         for rank, probe in enumerate(step):
             far = apart(probe.after, wanted, sizes, SLACK["float32"])
-            told = _shown(probe.after, wanted, far)
-            yield f"probe {number}, rank {rank}: what a step exchanged is not its weighted mean ({told})" if far else ""
+            sums = _shown(probe.after, wanted, far)
+            yield f"probe {number}, rank {rank}: what a step exchanged is not its weighted mean ({sums})" if far else ""
 
 
-def _shown(found: Sums, wanted: list[float | None], far: float) -> str:
-    pairs = ", ".join(f"{a:.9g} for {b:.9g}" for a, b in zip(found[::2], wanted, strict=True) if None not in (a, b))
+def _shown(sums: Sums, wanted: list[float | None], far: float) -> str:
+    pairs = ", ".join(f"{a:.9g} for {b:.9g}" for a, b in zip(sums[::2], wanted, strict=True) if None not in (a, b))
     return f"sums over parameters and buffers: {pairs}; {far:.3g} times what rounding can do"

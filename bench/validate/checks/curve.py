@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.results.schema import Metrics
 from bench.validate.checks.levels import looked_at
 from bench.validate.findings import Case
-from bench.validate.reference import Curve, Reference
+from bench.validate.reference import Curve
 from bench.validate.verdict import Verdict, verdict
 
 INSIDE = 0.8
@@ -30,7 +30,7 @@ class Course:
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if too many points are worse than the band, SUSPICIOUS if better; INCONCLUSIVE against too few seeds."""
+    """Return FAIL if too many points are worse than the band, SUSPICIOUS if better; INCONCLUSIVE against too few seeds."""
     match, runs = case.match, looked_at(case.cell)
     if match is None or not match.own or not runs or not match.reference.curves:
         return None
@@ -43,19 +43,14 @@ def check(case: Case) -> Verdict | None:
     line += f"; first at {worst.first}"
     if worst.better > worst.worse:
         return verdict("SUSPICIOUS", "curve", case.cell, f"{line}: too good, look for less data or another evaluation")
-    return _worse(case, match.reference, line)
-
-
-def _worse(case: Case, reference: Reference, line: str) -> Verdict:
-    if reference.gating:
+    if match.reference.gating:
         return verdict("FAIL", "curve", case.cell, line)
-    return verdict(
-        "INCONCLUSIVE", "curve", case.cell, f"{line}; the baseline has {reference.seeds} seeds, 20 would decide"
-    )
+    line += f"; the baseline has {match.reference.seeds} seeds, 20 would decide"
+    return verdict("INCONCLUSIVE", "curve", case.cell, line)
 
 
 def course(curve: Curve, name: str, runs: list[Metrics]) -> Course:
-    """`runs` against the band of `curve`, by epoch. A value that is not there, or not finite, is worse than any."""
+    """Hold `runs` against the band of `curve`, by epoch. A value that is not there, or not finite, is worse than any."""
     worse = better = points = 0
     first = ""
     for m in runs:

@@ -19,7 +19,7 @@ from ddp.backends import STEP_POLICY, is_torch_native
 
 
 def promised(m: Metrics) -> bool:
-    """Whether a run's bits depend on nothing but its cell and seed."""
+    """Return whether a run's bits depend on nothing but its cell and seed."""
     alike = m.engine == "solo" or (m.policy == STEP_POLICY and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # the shares of a batch follow the speeds
@@ -27,7 +27,7 @@ def promised(m: Metrics) -> bool:
 
 
 def trace(m: Metrics) -> dict[str, Any]:
-    """What must be equal: digest, and losses and evaluations by epoch."""
+    """Return what must be equal: digest, and losses and evaluations by epoch."""
     rows = {
         f"epoch {row.epoch} {name}": getattr(row, name)
         for row in m.epochs
@@ -36,24 +36,22 @@ def trace(m: Metrics) -> dict[str, Any]:
     return {"params_sha256": m.params_sha256, **rows}
 
 
-def unlike(one: Metrics, other: Metrics) -> list[str]:
-    """What differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
-    a, b = trace(one), trace(other)
-    return [
-        f"{name}: {a.get(name)} and {b.get(name)}" for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)
-    ]
+def unlike(first: Metrics, second: Metrics) -> list[str]:
+    """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
+    a, b = trace(first), trace(second)
+    return [f"{name}: {a.get(name)} and {b.get(name)}" for name in a | b if a.get(name) != b.get(name)]
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if two runs that should be one differ; None where nothing is promised, or there is nothing to compare with."""
+    """Return FAIL if two runs that should be one differ; None where nothing is promised, or to compare with."""
     cell = case.cell
     runs = [m for m in cell.ok if promised(m) and m.params_sha256]
     alike: dict[tuple[int, str], list[Metrics]] = defaultdict(list)
     for m in runs:
         alike[m.seed, str(Fingerprint.of(m).machine)].append(m)
-    pairs = [(found[0], other) for found in alike.values() for other in found[1:]]
+    pairs = [(first, other) for first, *others in alike.values() for other in others]
     different = [f"seed {a.seed}, two runs: {unlike(a, b)[0]}" for a, b in pairs if unlike(a, b)]
-    recorded = _recorded(case, [found[0] for found in alike.values()])
+    recorded = _recorded(case, [first for first, *_ in alike.values()])
     different += [
         f"seed {m.seed}: params_sha256 {sha[:12]} in the baseline, {str(m.params_sha256)[:12]} here"
         for m, sha in recorded
@@ -69,7 +67,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def _recorded(case: Case, runs: list[Metrics]) -> list[tuple[Metrics, str]]:
-    """Runs of which the reference, made by the same source on such a machine, has the digest."""
+    """Return runs of which the reference, made by the same source on such a machine, has the digest."""
     match = case.match
     if match is None or not match.own:
         return []

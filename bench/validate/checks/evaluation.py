@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, records
+from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Evaluated, Sums
@@ -22,43 +22,38 @@ NEAR = 1e-9
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL at the first evaluation that is of something else; None where it is not recorded."""
-    cell, seen = case.cell, 0
-    for run in cell.runs:
-        known = records(run)
-        if known is None or not known.evaluated or any(event.content is None for event in known.evaluated):
+    """Return FAIL at the first evaluation that is of something else; None where it is not recorded."""
+    count, sets = 0, case.sets
+    for run, known in recorded(case.cell):
+        if not known.evaluated or any(event.content is None for event in known.evaluated):
             continue
-        if wrong := _amiss(case, run, known):
-            return verdict("FAIL", "evaluation", cell, f"seed {run.metrics.seed}, {wrong}")
-        seen += run.metrics.epochs_planned
-    if not seen:
-        return None
-    whose = "the baseline's test set" if case.match is not None and case.match.reference.sets else "one test set"
-    return verdict("PASS", "evaluation", cell, f"{seen} evaluations are of {whose}, on the model that all share")
+        if wrong := _amiss(sets, run, known):
+            return verdict("FAIL", "evaluation", case.cell, f"seed {run.metrics.seed}, {wrong}")
+        count += run.metrics.epochs_planned
+    whose = "the baseline's test set" if sets else "one test set"
+    line = f"{count} evaluations are of {whose}, on the model that all share"
+    return verdict("PASS", "evaluation", case.cell, line) if count else None
 
 
 def evaluated(known: Records) -> dict[int, tuple[int, float]]:
-    """Epoch -> (samples, sum over what they hold) of its evaluation."""
-    found: dict[int, tuple[int, float]] = {}
+    """Return epoch -> (samples, sum over what they hold) of its evaluation."""
+    parts: dict[int, tuple[int, float]] = {}
     for event in known.evaluated:
-        samples, content = found.get(event.epoch, (0, 0.0))
-        found[event.epoch] = samples + event.samples, content + (event.content or 0.0)
-    return found
+        samples, content = parts.get(event.epoch, (0, 0.0))
+        parts[event.epoch] = samples + event.samples, content + (event.content or 0.0)
+    return parts
 
 
-def _amiss(case: Case, run: Run, known: Records) -> str:
+def _amiss(sets: Sets | None, run: Run, known: Records) -> str:
     parts = evaluated(known)
-    data = case.match.reference.sets if case.match is not None else None
     first = next(iter(parts.values()))
-    wanted = data or Sets(training=0, evaluated=first[0], content=first[1])
+    wanted = sets or Sets(training=0, evaluated=first[0], content=first[1])
     for epoch, (samples, content) in sorted(parts.items()):
         if samples != wanted.evaluated:
             return f"epoch {epoch}: {samples} samples were evaluated, {wanted.evaluated} are the test set"
         if abs(content - wanted.content) > NEAR * max(abs(wanted.content), samples):
-            return (
-                f"epoch {epoch}: other samples were evaluated than the test set's (sum over their values {content:.9g} for "
-                f"{wanted.content:.9g})"
-            )
+            sums = f"sum over their values {content:.9g} for {wanted.content:.9g}"
+            return f"epoch {epoch}: other samples were evaluated than the test set's ({sums})"
     return _models(known) if run.metrics.world_size > 1 else ""
 
 
@@ -96,8 +91,8 @@ class _Made:
         return any(_same(model, average) for average in (*near, *self._unknown))
 
 
-def _same(one: Sums, other: Sums) -> bool:
+def _same(model: Sums, other: Sums) -> bool:
     return all(
         a is None or b is None or abs(a - b) <= NEAR * max(abs(a), abs(b), 1.0)
-        for a, b in zip(one, other, strict=False)
+        for a, b in zip(model, other, strict=False)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, records
+from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
 from ddp.core.events import Averaged
 
@@ -15,27 +15,25 @@ too small to change a number in single precision."""
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an epoch has
-    too few batches for all ranks; None for one rank."""
+    """Return FAIL if a rank that was not lost brought in nothing, or reports steps that moved nothing; REFUSED where an
+    epoch has too few batches for all ranks; None for one rank."""
     cell = case.cell
-    found = [(run, known) for run in cell.runs if run.metrics.world_size > 1 and (known := records(run)) is not None]
-    if not found:
-        return None
-    for run, _ in found:
+    runs = [(run, known) for run, known in recorded(cell) if run.metrics.world_size > 1]
+    for run, _ in runs:
         if scarce := _scarce(run):
             return verdict("REFUSED", "idle", cell, f"seed {run.metrics.seed}: {scarce}")
-    for run, known in found:
+    for run, known in runs:
         if wrong := _amiss(run, known):
             return verdict("FAIL", "idle", cell, f"seed {run.metrics.seed}: {wrong}")
-    return verdict("PASS", "idle", cell, f"every rank of {plural(len(found), 'run')} trained")
+    return verdict("PASS", "idle", cell, f"every rank of {plural(len(runs), 'run')} trained") if runs else None
 
 
 def _scarce(run: Run) -> str:
-    """Why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
+    """Say why some ranks had no batch, where an epoch has fewer than ranks, and what gives each one."""
     m = run.metrics
     samples = (m.ledger.samples if m.ledger is not None else None) or 0
     batches = -(-samples // m.batch_size)
-    if not 0 < batches < m.world_size or all(_brought(run)):
+    if not 0 < batches < m.world_size or all(_trained(run)):
         return ""
     most = (samples - 1) // (m.world_size - 1)
     advice = f"train.batch_size={most} gives each one" if most else "train with fewer ranks"
@@ -43,16 +41,17 @@ def _scarce(run: Run) -> str:
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
 
 
-def _brought(run: Run) -> list[int]:
-    """Samples in the model by rank; ones where nothing is known."""
+def _trained(run: Run) -> list[int]:
+    """Return samples in the model by rank; ones where nothing is known."""
     m = run.metrics
-    rows = m.ledger.epochs if m.ledger is not None else []
-    return [sum(row.by_rank[rank] for row in rows) if m.ledger is not None else 1 for rank in range(m.world_size)]
+    if m.ledger is None:
+        return [1] * m.world_size
+    return [sum(row.by_rank[rank] for row in m.ledger.epochs) for rank in range(m.world_size)]
 
 
 def _amiss(run: Run, known: Records) -> str:
-    for rank, brought in enumerate(_brought(run)):
-        if not brought:
+    for rank, samples in enumerate(_trained(run)):
+        if not samples:
             return f"rank {rank} brought nothing into the model in the whole run"
         still, rounds = _still(known, rank)
         if still > MOST * rounds:
@@ -65,7 +64,7 @@ def _amiss(run: Run, known: Records) -> str:
 
 
 def _still(known: Records, rank: int) -> tuple[int, int]:
-    """(windows in which a rank reports steps and stayed as it was, windows with steps)."""
+    """Return (windows in which a rank reports steps and stayed as it was, windows with steps)."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.after}
     still = rounds = 0
     last: Averaged | None = None

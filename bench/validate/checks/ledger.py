@@ -10,25 +10,24 @@ from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if the ledger of a finished run is not exactly once; None if none has a ledger."""
+    """Return FAIL if the ledger of a finished run is not exactly once; None if none has a ledger."""
     cell = case.cell
     kept = [(run, run.metrics.ledger) for run in cell.runs if run.metrics.status == "ok" and run.metrics.ledger]
     if not kept:
         return None
-    wrong = [(run, ledger) for run, ledger in kept if not ledger.exactly_once]
-    if wrong:
-        return verdict("FAIL", "ledger", cell, _amiss(*wrong[0]))
+    for run, ledger in kept:
+        if not ledger.exactly_once:
+            return verdict("FAIL", "ledger", cell, _amiss(run, ledger))
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
 
 
 def _amiss(run: Run, ledger: LedgerTotals) -> str:
-    """The first epoch that is wrong, in numbers."""
+    """Say which epoch is the first that is wrong, in numbers."""
     m = run.metrics
     for row in ledger.epochs:
         missing = (ledger.samples or 0) - row.samples
         if missing or row.repeated:
-            return (
-                f"seed {m.seed}, epoch {row.epoch}: {plural(missing, 'sample')} never trained, {row.repeated} repeated"
-            )
+            never = f"{plural(missing, 'sample')} never trained, {row.repeated} repeated"
+            return f"seed {m.seed}, epoch {row.epoch}: {never}"
     return f"seed {m.seed}: {len(ledger.epochs)} of {m.epochs_planned} epochs trained"

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import numpy as np
-
 from bench.base import figures
 from bench.results.cells import Cell, Sample
 from bench.results.schema import Metrics
@@ -17,19 +15,21 @@ from bench.validate.statistics import Moments, compare, look
 
 
 def looked_at(cell: Cell) -> list[Metrics]:
-    """Those of `Cell.one_each` that the look is at."""
+    """Return those of `Cell.one_each` that the look is at."""
     runs = cell.one_each
     return runs[: look(len(runs))]
 
 
 def level(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> LevelClaim | None:
-    """The claim about `values`, one for each seed looked at, None where a seed has none; None if no seed has any."""
+    """Return the claim about `values`, one for each seed looked at, None where a seed has none; None if no seed has any."""
     assert case.match is not None, "compared with a reference"
     given = list(values)
     known = [value for value in given if value is not None and math.isfinite(value)]
     if not known or (base.scale == "log" and min(known) <= 0):
         return None
-    found = compare(base.moments, Moments.of([base.turned(value) for value in known]), base.margin, base.resolution)
+    comparison = compare(
+        base.moments, Moments.of([base.turned(value) for value in known]), base.margin, base.resolution
+    )
     spread = max(float(base.moments.sd), base.resolution / math.sqrt(12))
     who = "baseline" if case.match.own else "solo"
     every = len(case.cell.one_each)
@@ -39,7 +39,7 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
         check=check,
         case=case,
         what=f"{label} {_shown(Sample.of(known), base, reference, of)}, {who} {_shown(reference, base, reference)}",
-        found=found,
+        comparison=comparison,
         seeds=len(known),
         margin=base.margin,
         margin_why=base.margin_why,
@@ -62,8 +62,3 @@ def _shown(sample: Sample, base: Metric, reference: Sample, of: str = "") -> str
     assert sample.mean is not None
     spread = f" ± {number(sample.sd)}" if sample.sd is not None else ""
     return f"{number(sample.mean)}{spread} (n={sample.n}{of})"
-
-
-def p_of_variance(found: LevelClaim) -> float:
-    """Of the test that the cell scatters more."""
-    return float(np.asarray(found.found.p_variance))

@@ -12,7 +12,7 @@ from bench.validate.verdict import verdict
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about the mean over the seeds; FAIL if finished runs have no quality."""
+    """Return the claim about the mean over the seeds; FAIL if finished runs have no quality."""
     runs = looked_at(case.cell)
     if not runs or case.match is None:
         return None

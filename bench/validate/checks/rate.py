@@ -12,7 +12,7 @@ import numpy as np
 from bench.results.runfolder import Run
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
-from bench.validate.records import Records, records
+from bench.validate.records import Records, recorded
 from bench.validate.reference import Reference
 from bench.validate.verdict import Verdict, verdict
 
@@ -23,43 +23,36 @@ POINTS = 200
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if a rate lies outside; None without a baseline that has rates, or without records."""
-    cell, match = case.cell, case.match
+    """Return FAIL if a rate lies outside; None without a baseline that has rates, or without records."""
+    match = case.match
     if match is None or not match.reference.rates:
         return None
-    worst, seen, where = 0.0, 0, ""
-    for run in cell.runs:
-        known = records(run)
-        if known is None or not known.progress:
-            continue
-        seen += 1
-        off, told = _farthest(run, known, match.reference)
-        if off > worst:
-            worst, where = off, f"; seed {run.metrics.seed}: {told}"
-    if not seen:
+    runs = [(run, known) for run, known in recorded(case.cell) if known.progress]
+    if not runs:
         return None
+    worst, where = max((_farthest(run, known, match.reference) for run, known in runs), key=lambda far: far[0])
     line = f"learning rates within {worst:.2%} of the baseline's schedule (allowed: {NEAR:.0%})"
     if worst > NEAR:
-        return verdict("FAIL", "rate", cell, f"{line}{where}")
-    return verdict("PASS", "rate", cell, line)
+        return verdict("FAIL", "rate", case.cell, f"{line}; {where}")
+    return verdict("PASS", "rate", case.cell, line)
 
 
 def course(m: Metrics, known: Records) -> tuple[np.ndarray, np.ndarray]:
-    """(fraction of all samples trained by all ranks, factor on the run's own rate) at each report."""
+    """Return (fraction of all samples trained by all ranks, factor on the run's own rate) at each report."""
     total = m.epochs_planned * known.ready[0].samples
     seen = np.cumsum([event.samples for event in known.progress]) / total
     return seen, np.array([event.lr for event in known.progress]) / (m.lr * m.lr_scale)
 
 
 def points(m: Metrics, known: Records) -> list[tuple[float, float]]:
-    """What a baseline keeps of the course."""
+    """Return what a baseline keeps of the course."""
     seen, factor = course(m, known)
     chosen = np.unique(np.linspace(0, len(seen) - 1, POINTS).round().astype(int))
     return [(float(seen[k]), float(factor[k])) for k in chosen]
 
 
 def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, str]:
-    """How far the worst rate lies outside of its range, of the rate at schedule 1; and where."""
+    """Return how far the worst rate lies outside of its range, of the rate at schedule 1; and where."""
     m = run.metrics
     seen, factor = course(m, known)
     at, wanted = np.array(reference.rates).T
@@ -72,12 +65,13 @@ def _farthest(run: Run, known: Records, reference: Reference) -> tuple[float, st
     outside = np.maximum(low - factor, factor - high)
     k = int(outside.argmax())
     rate, base = known.progress[k].lr, m.lr * m.lr_scale
-    told = f"{rate:.4g} after {seen[k]:.1%} of all samples, {low[k] * base:.4g} to {high[k] * base:.4g} in the baseline"
-    return float(max(outside[k], 0.0)), told
+    range_of_rates = f"{low[k] * base:.4g} to {high[k] * base:.4g} in the baseline"
+    where = f"seed {m.seed}: {rate:.4g} after {seen[k]:.1%} of all samples, {range_of_rates}"
+    return float(max(outside[k], 0.0)), where
 
 
 def _reach(m: Metrics, known: Records) -> float:
-    """Samples by which a rate may be read off too early or too late."""
+    """Return samples by which a rate may be read off too early or too late."""
     reports = max(event.samples for event in known.progress) * m.world_size
     windows = max((sum(event.steps) * m.batch_size for event in known.closed), default=0)
     return max(2 * windows, reports) + 2 * m.batch_size * m.world_size

@@ -25,12 +25,12 @@ ALLOWED_MISSES = 1
 
 
 def olympic(values: Sequence[float]) -> float:
-    """Mean without the lowest and the highest."""
+    """Return the mean without the lowest and the highest."""
     return fmean(sorted(values)[1:-1])
 
 
 def least_mean(reference: Sequence[float], runs: int) -> float:
-    """The smallest olympic mean of so many runs that is still believed. Raises ValueError below three values."""
+    """Return the smallest olympic mean of so many runs that is still believed. Raises ValueError below three values."""
     if len(reference) < 3 or runs < 3:
         raise ValueError("an olympic mean needs three values")
     n_reference, n_runs = len(reference) - 2, runs - 2
@@ -39,21 +39,19 @@ def least_mean(reference: Sequence[float], runs: int) -> float:
 
 
 def passes(reference: Sequence[float], runs: Sequence[float]) -> bool:
-    """Whether the runs are not too fast to be true. However slow they are."""
+    """Return whether the runs are not too fast to be true. However slow they are."""
     if sum(value >= MISSED for value in runs) > ALLOWED_MISSES:
         return False
     return olympic(runs) >= least_mean(reference, len(runs))
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if the cell reaches its target too fast; None without its own baseline or below three seeds."""
-    match = case.match
-    if match is None or not match.own or "samples_to_target" not in match.reference.metrics:
+    """Return FAIL if the cell reaches its target too fast; None without its own baseline or below three seeds."""
+    reference = case.own
+    if reference is None or reference.samples is None:
         return None
-    reference = match.reference
-    metric = reference.metrics["samples_to_target"]
+    metric, target = reference.samples
     base = [value.value for value in metric.values]
-    target = reference.target.value if metric.target is None else metric.target
     runs = [samples_to(m, target) or MISSED for m in case.cell.one_each]
     if len(runs) < 3 or len(base) < 3 or len(base) + len(runs) < 7:
         return None

@@ -8,11 +8,10 @@ from bench.validate.findings import Case, Finding
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about the mean logarithm over the seeds; a seed that missed the target has none."""
-    match = case.match
-    if match is None or not match.own or "samples_to_target" not in match.reference.metrics:
+    """Return the claim about the mean logarithm over the seeds; a seed that missed the target has none."""
+    reference = case.own
+    if reference is None or reference.samples is None:
         return None
-    base = match.reference.metrics["samples_to_target"]
-    target = match.reference.target.value if base.target is None else base.target
+    base, target = reference.samples
     values = [samples_to(m, target) for m in looked_at(case.cell)]
-    return level("samples", case, base, values, f"samples to {match.reference.metric} {target:g}")
+    return level("samples", case, base, values, f"samples to {reference.metric} {target:g}")

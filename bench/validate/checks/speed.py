@@ -16,39 +16,38 @@ from bench.validate.checks.levels import level, looked_at
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences
 from bench.validate.reference import Reference
-from bench.validate.verdict import EXITS, Verdict, verdict
+from bench.validate.verdict import remark, verdict
 
 METRIC = "samples_per_s"
 
 
 def disturbed(m: Metrics) -> bool:
-    """Whether other programs used the cores of a run's ranks."""
+    """Return whether other programs used the cores of a run's ranks."""
     return any(warning.startswith(BUSY) for warning in m.warnings)
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about samples per second; REFUSED on another machine, INCONCLUSIVE of runs that were not alone on theirs."""
-    match, runs = case.match, looked_at(case.cell)
-    if match is None or not match.own or METRIC not in match.reference.metrics or not runs:
+    """Return the claim about samples per second; REFUSED on another machine, INCONCLUSIVE of runs that were not alone."""
+    reference, runs = case.own, looked_at(case.cell)
+    if reference is None or METRIC not in reference.metrics or not runs:
         return None
-    found = elsewhere(match.reference, runs)
-    if refused := beyond(found, case.allowed):
+    differing = elsewhere(reference, runs)
+    if refused := beyond(differing, case.allowed):
         line = f"not comparable: time on another machine ({len(refused)} fields differ)"
-        return Verdict("REFUSED", "speed", case.cell.name, line, EXITS["REFUSED"], fields=tuple(refused))
-    if found:
+        return remark("REFUSED", "speed", case.cell.name, line, tuple(refused))
+    if differing:
         return verdict("INCONCLUSIVE", "speed", case.cell, "on another machine, as was allowed: time says nothing")
-    busy = [m.seed for m in runs if disturbed(m)]
-    if busy:
+    if busy := [m.seed for m in runs if disturbed(m)]:
         line = f"other programs used the cores during seeds {', '.join(map(str, busy))}"
         return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again alone, with force=true")
     values = [m.throughput.samples_per_s for m in runs]
-    claim = level("speed", case, match.reference.metrics[METRIC], values, "samples per second")
+    claim = level("speed", case, reference.metrics[METRIC], values, "samples per second")
     if claim is None or claim.censored:
         return verdict("INCONCLUSIVE", "speed", case.cell, "a run has no speed")
     return replace(claim, only_proved=True)
 
 
 def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:
-    """In what the machines of the runs are not the baseline's."""
-    found = [one for m in runs for one in differences(reference.environment.machine, Fingerprint.of(m).machine)]
-    return list(dict.fromkeys(found))
+    """Return in what the machines of the runs are not the baseline's."""
+    machine = reference.environment.machine
+    return list(dict.fromkeys(field for m in runs for field in differences(machine, Fingerprint.of(m).machine)))

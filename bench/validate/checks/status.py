@@ -10,28 +10,23 @@ from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict:
-    """FAIL if a run did not end well: a regression if it diverged, else a failed run. One that went on without a rank that
-    it had lost ended well, and is judged as any other; the line says so, and
-    begins with it if the rank had raised."""
+    """Return FAIL if a run did not end well: a regression if it diverged, else a failed run. One that went on without a rank
+    that it had lost ended well, and is judged as any other; the line says so, and begins with it if the rank had raised."""
     cell = case.cell
     bad = [run.metrics for run in cell.runs if run.metrics.status != "ok"]
     if not bad:
-        return verdict("PASS", "status", cell, f"{_errors(cell)}{cell.status}{_losses(cell)}")
+        errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
+        return verdict("PASS", "status", cell, f"{errors}{cell.status}{_losses(cell)}")
     diverged = all(metrics.status == "diverged" for metrics in bad)
     line = f"{cell.status}; seed {bad[0].seed}: {bad[0].error or 'no reason recorded'}"
     return verdict("FAIL", "status", cell, line, Exit.REGRESSION if diverged else Exit.FAILED)
 
 
-def _errors(cell: Cell) -> str:
-    """What is no loss of a machine comes first."""
-    return "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
-
-
 def _losses(cell: Cell) -> str:
-    told = [
+    losses = [
         f"seed {m.seed} lost rank {fault.rank} ({fault.text}) and {fault.action}"
         for m in cell.bereft
         for fault in m.faults
         if fault.rank is not None
     ]
-    return f"; {'; '.join(told)}" if told else ""
+    return "".join(f"; {loss}" for loss in losses)

@@ -20,17 +20,17 @@ EXPECTED = 0.025
 
 
 def expected(seeds: int) -> int:
-    """The least number that is no surprise: 2 of 3, 4 of 5, 7 of 8, 9 of 10, 18 of 20."""
+    """Return the least number that is no surprise: 2 of 3, 4 of 5, 7 of 8, 9 of 10, 18 of 20."""
     return next(hits for hits in range(seeds + 1) if bdtr(hits, seeds, RATE) > EXPECTED)
 
 
 def proven(hits: int, seeds: int) -> float:
-    """The rate that so many hits prove at 95 %: the lower bound of Clopper and Pearson."""
+    """Return the rate that so many hits prove at 95 %: the lower bound of Clopper and Pearson."""
     return float(betaincinv(hits, seeds - hits + 1, 0.05)) if hits else 0.0
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about the number of seeds; None without a finished run or a reference."""
+    """Return the claim about the number of seeds; None without a finished run or a reference."""
     runs = looked_at(case.cell)
     if not runs or case.match is None:
         return None

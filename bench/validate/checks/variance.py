@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bench.validate.checks import quality
-from bench.validate.checks.levels import p_of_variance
 from bench.validate.findings import Case, Finding, LevelClaim, Spread
 
 
 def check(case: Case) -> Finding | None:
-    """The claim about the variance of the final quality; None below two seeds."""
+    """Return the claim about the variance of the final quality; None below two seeds."""
     claim = quality.check(case)
     if not isinstance(claim, LevelClaim) or claim.seeds < 2:
         return None
-    return Spread("variance", case, claim.what, p_of_variance(claim))
+    return Spread("variance", case, claim.what, float(claim.comparison.p_variance))

@@ -19,7 +19,7 @@ MESSAGE = 64
 
 
 def check(case: Case) -> Verdict | None:
-    """FAIL if a finished run sent less than its formula, or more than buffers explain; None where there is none."""
+    """Return FAIL if a finished run sent less than its formula, or more than buffers explain; None where there is none."""
     cell = case.cell
     known = [(run.metrics, formula(run)) for run in cell.runs if run.metrics.status == "ok"]
     measured = [(m, expected) for m, expected in known if expected is not None]
@@ -35,7 +35,7 @@ def check(case: Case) -> Verdict | None:
 
 
 def formula(run: Run) -> int | None:
-    """Bytes that all ranks hand over; None where the formula does not apply."""
+    """Return the bytes that all ranks hand over; None where the formula does not apply."""
     return volume.formula(run.metrics, run.config)
 
 

@@ -1,0 +1,158 @@
+"""A rank's parts of checkpoints: what it writes, and how it goes on from what was written, checked.
+
+Knows neither the coordinator nor when a checkpoint is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp import regular
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.checkpoint import LARGEST_PART, File, Torn
+from ddp.checkpoint.identity import Origin, origin
+from ddp.checkpoint.same_data import SameData
+from ddp.checkpoint.validity import MOST
+from ddp.core.commands import Save
+from ddp.data.seeded import others, set_others
+from ddp.replica.flat import savable
+from ddp.replica.optimizers import Settings
+from ddp.replica.replica import Replica
+from ddp.replica.task import Job
+
+LACKS = "a callback had set a schedule, which no checkpoint holds: rates go by the run's own until a callback sets one again"
+COUNTERS = ("begun", "steps", "version")
+"""What a rank counts: the last epoch begun, steps, averages taken in."""
+
+
+class RankParts:
+    """One rank's parts. Loads the model's tensors at once, as a backend may copy or shard them; the rest in `restore`."""
+
+    def __init__(self, job: Job, rank: int, replica: Replica) -> None:
+        """Raises Torn for a checkpoint of another model or other data."""
+        self._job, self._rank, self._replica = job, rank, replica
+        self._data = SameData(*replica.data)
+        self._source = checkpoint.resume(job)
+        if self._source is not None:
+            part = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
+            copy_into("parameters and buffers", replica.state.tensors, part.get("tensors"))
+            before, samples = self._source.books.epoch_samples, replica.samples
+            if before != samples:
+                raise Torn(f"the checkpoint is of {before} training samples, there are {samples} now")
+            replica.add_note(self._data.check(part.get("data")))
+        elif job.checkpoints is not None and not rank and not self._data.lasting:
+            self._data.prints()  # as it is before anything is trained
+
+    def save(self, order: Save, counters: Sequence[int], kept: Sequence[Tensor]) -> tuple[tuple[File, ...], str]:
+        """Write this rank's part, and the model if the order says so; `kept`: what the backend keeps between averages.
+
+        Return the files, or none and what is wrong."""
+        folder, replica = self._job.checkpoint_folder, self._replica
+        assert folder is not None
+        state = {
+            **{"optimizer": replica.optimizer.state_dict(), "settings": replica.settings},
+            **{"rates": replica.rates.capture(), "others": others()},
+            **dict(zip(COUNTERS, counters, strict=True)),
+            "of": origin(self._job.run, order.index, self._rank),
+        }
+        try:
+            files = [checkpoint.save(folder, order.index, checkpoint.rank_file(self._rank), state)]
+            if order.model:
+                files.append(checkpoint.save(folder, order.index, checkpoint.MODEL, self._model(order, kept)))
+        except OSError as error:
+            return (), f"{error.strerror or error}: {error.filename or folder}"
+        except checkpoint.NotPlain as error:
+            return (), str(error)
+        return tuple(files), ""
+
+    def _model(self, order: Save, kept: Sequence[Tensor]) -> dict[str, Any]:
+        # `state_dict` are views of the same memory, for whoever wants the model alone; it is written once.
+        named = {name: v.detach() for name, v in savable(self._replica.model).items() if isinstance(v, Tensor)}
+        about = {"of": origin(self._job.run, order.index, None), "data": self._data.prints()}
+        return {"tensors": self._replica.state.tensors, "kept": list(kept), "state_dict": named, **about}
+
+    def restore(self, kept: Sequence[Tensor]) -> tuple[int, int, int] | None:
+        """Load the rank's own part into the replica, and into `kept` what the backend keeps. Return the counters; None if
+        the run goes on from nothing. Raises Torn."""
+        if self._source is None:
+            return None
+        replica, path = self._replica, self._source.part(self._rank)
+        model = load(self._source.path / checkpoint.MODEL, self._source.origin(None))
+        part = load(path, self._source.origin(self._rank))
+        copy_into("averages", kept, model.get("kept"))
+        try:
+            load_optimizer(replica.optimizer, replica.settings, part)
+            if self._source.is_own(self._rank):
+                set_others(part["others"])
+            if replica.rates.restore(part["rates"]):
+                replica.add_note(LACKS)
+            begun, steps, version = counters = tuple(part[name] for name in COUNTERS)
+            if not all(isinstance(n, int) and -1 <= n <= MOST for n in counters) or begun >= self._job.epochs:
+                raise ValueError(f"counters {list(counters)}")
+            return begun, steps, version
+        except Exception as error:  # optimizers check what they load in their own ways, or not at all
+            raise Torn(
+                f"{path}: not the state of this optimizer ({_line(error)}); go on with what it was begun with, or begin "
+                "anew"
+            ) from error
+
+
+def load(path: Path, of: Origin) -> dict[str, Any]:
+    """Return a part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers, and for a part that
+    is not `of` this rank and checkpoint."""
+    try:
+        with regular.opened(path, LARGEST_PART) as file:
+            part = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # an unpickler raises anything
+        raise Torn(f"{path}: not a part of a checkpoint ({_line(error)})") from error
+    if not isinstance(part, dict):
+        raise Torn(f"{path}: not a part of a checkpoint")
+    if part.get("of") != of:
+        raise Torn(
+            f"{path}: {_described(part.get('of'))} lies where {_described(of)} belongs; put it back, or begin anew"
+        )
+    return part
+
+
+def _line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _described(of: Any) -> str:
+    if not isinstance(of, dict):
+        return "a part of no checkpoint"
+    what = "the model" if of.get("rank") is None else f"the part of rank {of['rank']}"
+    return f"{what} of checkpoint {of.get('index')} of run {of.get('run')}"
+
+
+def copy_into(name: str, into: Sequence[Tensor], values: Any) -> None:
+    """Copy tensors into others of the same sizes and types. Raises Torn."""
+    fits = isinstance(values, list) and len(values) == len(into)
+    for own, other in zip(into, values, strict=True) if fits else ():
+        fits &= isinstance(other, Tensor) and _form(own) == _form(other)
+    if not fits:
+        raise Torn(f"the checkpoint's {name} are not those of this model; go on with its own model, or begin anew")
+    with torch.no_grad():
+        for own, other in zip(into, values, strict=True):
+            own.copy_(other)
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, made_with: Settings, part: dict[str, Any]) -> None:
+    """Load the optimizer's state. Raises ValueError, and others, for a state of another kind of optimizer, which
+    `load_state_dict` takes without a word, and of one with other settings, which it brings back."""
+    optimizer.load_state_dict(part["optimizer"])
+    for own, group, begun in zip(made_with, optimizer.param_groups, part["settings"], strict=True):
+        if lost := own.keys() - group.keys():
+            raise ValueError(f"it has no {', '.join(sorted(lost))}")
+        for name in own.keys() & begun.keys():  # another version of torch may know others
+            if begun[name] != own[name]:
+                raise ValueError(f"it was begun with {name}={begun[name]}, this one has {own[name]}")

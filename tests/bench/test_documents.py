@@ -1,0 +1,83 @@
+"""The documents: links lead somewhere, what can be chosen is all there, and they stay short."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from bench.base.exitcodes import Exit
+from bench.models import MODELS
+from bench.models.data import DATA
+from bench.runner.config import Config
+from bench.validate.checks import CHECKS, OPTIONAL
+from ddp.core.faults import KINDS
+from ddp.core.guard import GUARDS
+from ddp.core.policies import POLICIES
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+MOST_WORDS = 19_900
+"""Half of what there was before the documents were divided by kind."""
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"(?s)```.*?```", "", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", page.read_text())
+    for link in (one or other for one, other in links):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def settings() -> Iterator[tuple[str, str]]:
+    """Page of the reference -> a setting that must be in it."""
+    own = {"averaging": "averaging", "data": "data"}
+    for name, kind in get_type_hints(Config).items():
+        if name == "policy":
+            yield from {("controller", field.name) for policy in POLICIES.values() for field in fields(policy)}
+        elif is_dataclass(kind):
+            for field in fields(kind):
+                key = name if field.name == "name" else f"{name}.{field.name}"
+                yield own.get(name, "settings"), field.name if name == "averaging" else key
+        else:
+            yield "settings", name
+
+
+CHOICES = [
+    *settings(),
+    *(("modes", name) for name in POLICIES),
+    *(("controller", name) for name in GUARDS),
+    *(("faults", name) for name in KINDS),
+    *(("data", name) for name in DATA),
+    *(("models", name) for name in MODELS),
+    *(("validation", name) for name in (*CHECKS, *OPTIONAL)),
+]
+
+
+@pytest.mark.parametrize(("page", "name"), sorted(CHOICES))
+def test_what_can_be_chosen_is_in_the_reference(page: str, name: str) -> None:
+    text = (ROOT / "docs" / "reference" / f"{page}.md").read_text()
+    assert f"`{name}`" in text or (page, name) == ("data", "data")  # the name of the data set heads its table
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "command.md").read_text()
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == set(Exit)
+
+
+def test_the_documents_stay_short() -> None:
+    assert sum(len(page.read_text().split()) for page in PAGES) < MOST_WORDS
