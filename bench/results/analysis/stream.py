@@ -53,7 +53,7 @@ class Slices:
 
     @staticmethod
     def of(slices: Sequence[Slice]) -> Slices:
-        """The columns of `slices`."""
+        """Return the columns of `slices`."""
         start = np.array([s.at for s in slices], np.float64)
         return Slices(
             rank=np.array([s.rank for s in slices], np.int64),
@@ -72,7 +72,7 @@ class Slices:
         return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
 
     def places(self, rank: int) -> Places:
-        """Where the slices of `rank` are, by their begins."""
+        """Return where the slices of `rank` are, by their begins."""
         return self.by_rank.get(rank, np.zeros(0, np.int64))
 
     @cached_property

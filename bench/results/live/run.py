@@ -45,7 +45,7 @@ class RunFigures:
     """A run so far."""
 
     def __init__(self, planned: int = 0, heard: float = 0.0) -> None:
-        """`planned`: epochs of the run; 0: not known. `heard`: the time before the first record."""
+        """Begin. `planned`: epochs of the run; 0: not known. `heard`: the time before the first record."""
         self.first: float | None = None
         """The first record, the launch; and the latest one."""
         self.now = 0.0
