@@ -48,7 +48,7 @@ def _one_process(config: Config) -> bool:
 
 def _unguarded(config: Config) -> bool:
     said = config.policy
-    return "guard" in said and (said["guard"] != "level" or bool(said["no_divergence_guard"]))
+    return "guard" in said and (said["guard"] in ("none", "growth") or bool(said["no_divergence_guard"]))
 
 
 _RULES = (
