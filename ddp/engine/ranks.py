@@ -57,7 +57,7 @@ class ForkedRank:
         if self._process.pid is not None:
             self._process.kill()
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """By its exit code."""
         self.wait(FAREWELL_S)
         code = self._process.exitcode
@@ -176,4 +176,4 @@ class RankProcesses:
             return events
         except PeerGone:
             self._channels.pop(rank).close()
-            return [Lost(now(), rank, self._runners[rank].fate())]
+            return [Lost(now(), rank, self._runners[rank].exit_reason())]

@@ -28,8 +28,8 @@ class ExchangeBroken(EngineError):
 
 
 def broken(error: Exception) -> ExchangeBroken:
-    """`error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward and
-    backward passes, where gloo and NCCL raise their own. Raises any other error again."""
+    """Return `error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward
+    and backward passes, where gloo and NCCL raise their own. Raises any other error again."""
     if isinstance(error, ExchangeBroken):
         return error
     if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
@@ -61,15 +61,15 @@ class Transport(Protocol):
 
     name: str
 
-    def __init__(self, site: TransportConfig) -> None: ...
+    def __init__(self, config: TransportConfig) -> None: ...
 
     @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """Whether it works there."""
+    def applies(config: TransportConfig) -> bool:
+        """Return whether it works there."""
         ...
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
+        """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
         ...
 
     def join(self, members: Sequence[int], generation: int) -> None:
@@ -93,7 +93,7 @@ class Transport(Protocol):
         ...
 
     def fence(self) -> None:
-        """What any member wrote before it can be fetched behind it. Raises ExchangeBroken."""
+        """Wait until what any member wrote before can be fetched. Raises ExchangeBroken."""
         ...
 
     def leave(self) -> None:
@@ -101,14 +101,14 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Training is over: go without waking those who are still at work."""
+        """Go, as training is over, without waking those who are still at work."""
         ...
 
 
-def choose(name: str, site: TransportConfig) -> Transport:
-    """The transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+def choose(name: str, config: TransportConfig) -> Transport:
+    """Return the transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
         transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
-        if transport.applies(site):
-            return transport(site)
-    raise ValueError(f"cluster.transport={name} does not work here ({site.device}); use auto")
+        if transport.applies(config):
+            return transport(config)
+    raise ValueError(f"cluster.transport={name} does not work here ({config.device}); use auto")
