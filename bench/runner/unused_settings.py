@@ -52,7 +52,7 @@ def _resident(config: Config) -> bool:
 
 def _unguarded(config: Config) -> bool:
     policy = config.policy
-    return "guard" in policy and (policy["guard"] != "level" or bool(policy["no_divergence_guard"]))
+    return "guard" in policy and (policy["guard"] in ("none", "growth") or bool(policy["no_divergence_guard"]))
 
 
 _RULES = (
