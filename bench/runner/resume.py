@@ -28,6 +28,7 @@ from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
+from ddp.core.policies import DEFAULT
 from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -189,7 +190,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
 
 def _policy(saved: Any) -> dict[str, Any]:
     """Return the policy as in a configuration; a run on one rank has none."""
-    policy = {"name": "cadence"} if saved is None else msgspec.convert(saved, dict[str, Any])
+    policy = {"name": DEFAULT} if saved is None else msgspec.convert(saved, dict[str, Any])
     return policy | {"name": msgspec.convert(policy["name"], str)}
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ddp.comm.heartbeat import Heartbeat
-    from ddp.gradients.instep import InStep
     from ddp.process.meter import Meter
+    from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
 
@@ -51,6 +51,8 @@ class AverageResult:
     """Of the replica just before, just after, and of what was taken for the average."""
     after: Sums = ()
     average: Sums = ()
+    distance: float | None = 0.0
+    """||own - average||^2 over parameters; None: not finite."""
 
 
 class Backend(Protocol):

@@ -61,6 +61,10 @@ class Meter:
         self._last = at
         return at
 
+    def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
+        """A collective that another thread was in, beside whatever else there was."""
+        self._slices.append(_Slice(since, self.rank, "hidden", until - since, seq, size))
+
     def _cut(self, since: float, kind: str) -> None:
         """Add slices of `kind` between those that began after `since`; the caller adds the rest, behind the last one."""
         first = len(self._slices)

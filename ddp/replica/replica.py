@@ -22,10 +22,10 @@ from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
 from ddp.data.source import every, move
-from ddp.gradients.instep import InStep, moved
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import FlatState
+from ddp.replica.in_step import InStep, moved
 from ddp.replica.optimizers import as_one, members, settings_of
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.rates import Rates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,10 +57,18 @@ class TransportConfig:
     """Ranks on this host; 0: all."""
 
 
+def spare(config: TransportConfig) -> bool:
+    """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
+    has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return config.device.type == "cuda" or bool(config.meet) or cores > (config.host_ranks or config.world_size)
+
+
 class Transport(Protocol):
     """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
 
     name: str
+    config: TransportConfig
 
     def __init__(self, config: TransportConfig) -> None: ...
 
