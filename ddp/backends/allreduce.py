@@ -19,7 +19,7 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
-from ddp.gradients.instep import GradientAverage
+from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
 from ddp.replica.inner import InnerOptimizer
@@ -57,21 +57,21 @@ class Backend(GroupBackend):
 
     def send_state(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
-        held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
-        torch.save(held, self._shared(round))
+        state = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
+        torch.save(state, self._shared(round))
 
     def load_state(self, round: int) -> AverageResult:
         """Read what was sent, and do with it what the others did."""
         began, replica = now(), self.loop.replica
-        held = torch.load(self._shared(round), map_location=self.loop.device)
+        state = torch.load(self._shared(round), map_location=self.loop.device)
         apart: tuple[float | None, float | None] = (0.0, 0.0)
-        if "wire" in held:
-            self._buffer[0].copy_(held["wire"][0])
+        if "wire" in state:
+            self._buffer[0].copy_(state["wire"][0])
             self._total.fill_(1.0)  # whoever shares has divided by it already
-            self._counted = held["counters"]
+            self._counted = state["counters"]
             apart = self._take()
         else:
-            replica.restore(held)
+            replica.restore(state)
             if self._gradients is not None:
                 self._gradients.rebase()
         size = replica.state.bytes
@@ -91,8 +91,8 @@ class Backend(GroupBackend):
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self.loop.replica, self.loop.meter
         replica.state.gather()
-        told = due(order.round)
-        before = sums(replica.state.sections) if told else ()
+        summed = due(order.round)
+        before = sums(replica.state.sections) if summed else ()
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -117,10 +117,9 @@ class Backend(GroupBackend):
             more, sent = self.collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
-        divergence, distance = (
-            self._take() if float(self._total) else (0.0, 0.0)
-        )  # else nobody trained since the last average
-        after = sums(replica.state.sections) if told else ()
+        # Where the total is 0 nobody trained since the last average.
+        divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
+        after = sums(replica.state.sections) if summed else ()
         meter.add("copy", began)
         return AverageResult(seconds, size, divergence, before, after, after, distance)
 

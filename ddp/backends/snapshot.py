@@ -94,8 +94,8 @@ class Backend:
         """
         began = now()
         self._loop.replica.state.gather()
-        told = due(round)
-        before, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
+        summed = due(round)
+        before, average = (sums(self._sections), sums(self._sections, self._average)) if summed else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -106,7 +106,7 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        after = sums(self._sections) if told else ()
+        after = sums(self._sections) if summed else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         divergence, distance = (far if math.isfinite(far) else None for far in self._divergence.tolist())
         return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
@@ -172,8 +172,8 @@ class Reducer:
                     size += (2 * len(laid) + 1) * mean.nbytes
             for rank, change in zip(order.members, changes, strict=True):
                 divergence = ratio(change, norm)
-                told = self._file(self._scratch / f"divergence-{rank}.float64")
-                told.copy_(torch.tensor([math.nan if divergence is None else divergence, change], dtype=told.dtype))
+                result = self._file(self._scratch / f"divergence-{rank}.float64")
+                result.copy_(torch.tensor([math.nan if divergence is None else divergence, change], dtype=result.dtype))
             self._done(Reduced(now(), order.round, now() - began, size))
         except Exception as error:
             self._done(error)

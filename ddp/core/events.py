@@ -194,7 +194,7 @@ class Slice(FromRank):
 
     `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (the emulated part of a slow device),
     `exchange` (in a collective; slices of all ranks with equal `seq` are one collective), `copy` (to and from a
-    snapshot), `wait` (for orders), `evaluate`, `checkpoint`.
+    snapshot), `wait` (for orders), `evaluate`, `checkpoint`; and `hidden`, a collective beside any of these.
     """
 
     kind: str

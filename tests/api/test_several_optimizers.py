@@ -22,6 +22,8 @@ from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 MODES = [("sync", "nccl"), ("sync", "cpu"), ("cadence", "nccl")]
 
 

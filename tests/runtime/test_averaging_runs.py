@@ -19,6 +19,8 @@ from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.scripted_ranks import PLAIN_OUTER
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 EVERYTHING = Averaging(gamma=0.5, elastic=0.5, outer="momentum", outer_momentum=0.3, optimizer_state=True)
 

@@ -17,6 +17,8 @@ from ddp.core.policies import POLICIES
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 SYNC = [("sync", "nccl"), ("sync", "cpu")]
 ADAM = {"optimizer": "Adam", "lr": 0.01, "norm": True, "schedule": toy.rising_schedule}
 STEADY = ADAM | {"schedule": toy.flat_schedule}

@@ -24,6 +24,8 @@ from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 NEEDING = ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp", "torch_zero1", "torch_local_sgd"]
 WHOLE: dict[str, Any] = {"anchor": 4, "max_anchor": 4}

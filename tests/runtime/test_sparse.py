@@ -21,6 +21,8 @@ from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 SAMPLES, WORDS, BATCH, SEED = 64, 40, 8, 3
 SYNCHRONOUS = ["nccl", "zero1", "zero2", "zero3"]
 PEERS = ["torch_ddp", "torch_zero1", "torch_local_sgd", "torch_fsdp"]

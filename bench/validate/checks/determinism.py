@@ -37,9 +37,9 @@ def trace(m: Metrics) -> dict[str, Any]:
     return {"params_sha256": m.params_sha256, **rows}
 
 
-def unlike(one: Metrics, other: Metrics) -> list[str]:
+def unlike(first: Metrics, second: Metrics) -> list[str]:
     """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
-    a, b = trace(one), trace(other)
+    a, b = trace(first), trace(second)
     return [f"{name}: {a.get(name)} and {b.get(name)}" for name in a | b if a.get(name) != b.get(name)]
 
 
