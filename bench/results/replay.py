@@ -13,7 +13,7 @@ import msgspec
 
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
 from bench.runner.modes import engine_of
-from bench.runner.resume import configured_again
+from bench.runner.resume import config_of
 from ddp import regular
 from ddp.backends import world_of
 from ddp.core.commands import Publish
@@ -110,7 +110,7 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
 
 def _coordinator(run: Run, at: float) -> Coordinator:
     m = run.metrics
-    config = configured_again(read_object(run.path / CONFIG), run.path)
+    config = config_of(read_object(run.path / CONFIG), run.path)
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = world_of(
         config.backend.name,

@@ -1,6 +1,6 @@
-"""Settings that were said and mean nothing to the mode, in one line each. Pure.
+"""Settings that a user gave and that mean nothing to the mode. Pure.
 
-They are told, not refused: a sweep says them for the modes beside, and a printed command for the cell as it was trained.
+Each is noted, not refused: a sweep has them for its other modes, and a printed command for the cell as it was trained.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bench.runner.config import Config
 from bench.runner.modes import backend_of, engine_of
-from ddp.backends import STEP_POLICY
+from ddp.core.policies import meets_every_step
 
 
 class _Rule(NamedTuple):
@@ -39,16 +39,20 @@ def _with_backend(name: str) -> Callable[[Config], bool]:
 
 
 def _in_step(config: Config) -> bool:
-    return _with_backend("nccl")(config) and config.mode.policy == STEP_POLICY
+    return _with_backend("nccl")(config) and meets_every_step(config.mode.policy)
 
 
 def _one_process(config: Config) -> bool:
     return engine_of(config.engine.name).one_process
 
 
+def _resident(config: Config) -> bool:
+    return config.loader.kind == "resident"
+
+
 def _unguarded(config: Config) -> bool:
-    said = config.policy
-    return "guard" in said and (said["guard"] != "level" or bool(said["no_divergence_guard"]))
+    policy = config.policy
+    return "guard" in policy and (policy["guard"] != "level" or bool(policy["no_divergence_guard"]))
 
 
 _RULES = (
@@ -65,11 +69,7 @@ _RULES = (
         lambda config: config.policy.get("partition_ratios") is not None,
         "policy.partition_ratios fixes the parts of the ranks",
     ),
-    _Rule(
-        ("loader.prefetch",),
-        lambda config: config.loader.kind == "resident",
-        "loader.kind=resident reads nothing ahead",
-    ),
+    _Rule(("loader.prefetch",), _resident, "loader.kind=resident reads nothing ahead"),
     _Rule(
         ("checkpoint.unit", "checkpoint.spacing_s"),
         lambda config: config.checkpoint.every == 0,
@@ -78,11 +78,11 @@ _RULES = (
 )
 
 
-def moot(said: Collection[str], config: Config, mode: str) -> list[str]:
-    """A line for each of the keys `said` that means nothing to this run."""
-    found: dict[str, str] = {}
+def moot(settings: Collection[str], config: Config, mode: str) -> list[str]:
+    """Return a line for each key of `settings` that means nothing to this run."""
+    reasons: dict[str, str] = {}
     for rule in _RULES:
-        for key in said:
+        for key in settings:
             if any(key == name or key.startswith(f"{name}.") for name in rule.keys) and rule.applies(config):
-                found.setdefault(key, rule.why)
-    return [f"{key} means nothing to mode={mode}: {why}" for key, why in sorted(found.items())]
+                reasons.setdefault(key, rule.why)
+    return [f"{key} means nothing to mode={mode}: {why}" for key, why in sorted(reasons.items())]

@@ -52,6 +52,8 @@ class AverageResult:
     """Of the replica just before, just after, and of what was taken for the average."""
     after: Sums = ()
     average: Sums = ()
+    distance: float | None = 0.0
+    """||own - average||^2 over parameters; None: not finite."""
 
 
 class Backend(Protocol):
@@ -131,12 +133,10 @@ class Reducer(Protocol):
 
 
 def _transport(job: Job, rank: int, device: torch.device) -> Transport:
-    if job.threads is not None:
-        return threads.Transport(job.threads, rank, device)
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
     size, limit_s = job.world_size, job.deadline_s / 2
     config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
-    return choose(job.transport, config)
+    return choose(job.transport, config) if job.threads is None else threads.Transport(job.threads, config)
 
 
 class GroupBackend:

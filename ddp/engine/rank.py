@@ -196,7 +196,7 @@ class RankLoop:
     def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
         seen = change.before, change.after, change.average
-        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
+        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s, change.distance))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """Undo the step that a broken collective was part of, report the break and stand still."""

@@ -144,7 +144,7 @@ class FlatState:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(
                     f"parameter {name} was unfrozen after training began, when gradients that ranks average were laid out: "
-                    "unfreeze it where the model is made (what is frozen later is left alone), or use policy cadence"
+                    "unfreeze it where the model is made (what is frozen later is left alone), or average replicas"
                 )
 
     def check_added(self, model: nn.Module) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ddp.comm.transports.arithmetic import about, reduction, told
-from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Wait
+from ddp.comm.transports.arithmetic import about, reduction, words
+from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 Pause = Callable[[Callable[[], bool]], None]
 """Returns once the condition holds; other threads run meanwhile."""
@@ -71,7 +71,7 @@ class ThreadGroup:
                 raise ExchangeBroken("there is no group")
             current = self._current
             if current.what not in (None, what):
-                self._fail(f"rank {rank} reduces {told(what)}, others {told(current.what or 0)}")
+                self._fail(f"rank {rank} reduces {words(what)}, others {words(current.what or 0)}")
             else:
                 current.what = what
                 current.tensors[rank] = tensor
@@ -89,15 +89,15 @@ class Transport:
 
     name = "memory"
 
-    def __init__(self, group: ThreadGroup, rank: int, device: torch.device) -> None:
-        self._group, self._rank, self._device = group, rank, device
+    def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
+        self._group, self._rank, self.config = group, config.rank, config
         self._generation = -1
         self._names: dict[int, str] = {}
         """First address -> name of what `empty` gave."""
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Return ordinary memory that the other ranks can reach."""
-        tensor = torch.zeros(elements, dtype=dtype, device=self._device)
+        tensor = torch.zeros(elements, dtype=dtype, device=self.config.device)
         self._group.regions[self._rank, name] = tensor
         self._names[tensor.data_ptr()] = name
         return tensor
