@@ -117,7 +117,7 @@ class Backend(GroupBackend):
             more, sent = self.collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
-        # Without a total nobody has trained since the last average.
+        # Where the total is 0 nobody trained since the last average.
         divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
         after = sums(replica.state.sections) if summed else ()
         meter.add("copy", began)

@@ -172,8 +172,8 @@ class Reducer:
                     size += (2 * len(laid) + 1) * mean.nbytes
             for rank, change in zip(order.members, changes, strict=True):
                 divergence = ratio(change, norm)
-                pair = self._file(self._scratch / f"divergence-{rank}.float64")
-                pair.copy_(torch.tensor([math.nan if divergence is None else divergence, change], dtype=pair.dtype))
+                result = self._file(self._scratch / f"divergence-{rank}.float64")
+                result.copy_(torch.tensor([math.nan if divergence is None else divergence, change], dtype=result.dtype))
             self._done(Reduced(now(), order.round, now() - began, size))
         except Exception as error:
             self._done(error)

@@ -1,15 +1,15 @@
 """An in-process channel: ranks without processes, which the coordinator's thread resumes in turn.
 
 A rank is the loop of `rank.py`. It has a thread because that loop pauses in the middle of things: in a collective, and
-where it waits for orders. `resume` lets it run until it pauses, so nothing runs unless the caller waits for it. With
-`parallel` all ranks that can go on are resumed at once, and the caller waits for all.
+where it waits for orders. `resume` lets it run until it pauses, so one thread runs at any time, and each finds torch's,
+NumPy's and Python's generators as it left them.
 
-Owns who runs. Knows nothing of what ranks do. A rank has no process that could be killed or stopped, and shares Python's and
-NumPy's generators, and the peak of memory, with the others.
+Owns who runs. Knows nothing of what ranks do. A rank has no process that could be killed or stopped.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ddp.comm.transports.threads import ThreadGroup
@@ -32,16 +33,28 @@ KILLING = ("crash", "stall")
 """Faults that are done to a process."""
 
 
+def generators() -> Callable[[], None]:
+    """Return what puts torch's, NumPy's and Python's generators back to what they are now."""
+    own, numbers, plain = torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+    def restore() -> None:
+        torch.set_rng_state(own)
+        np.random.set_state(numbers)
+        random.setstate(plain)
+
+    return restore
+
+
 class ThreadRank:
     """One rank, and its end of the channel."""
 
-    def __init__(self, rank: int, parallel: bool) -> None:
+    def __init__(self, rank: int) -> None:
         self.rank = rank
         self.orders: list[Any] = []
         self.events: list[Event] = []
         """Sent, and not yet taken by the coordinator."""
         self.running = self.ended = self.dropped = False
-        self._parallel, self._lost = parallel, 0
+        self._lost = 0
         self._until: Callable[[], bool] = lambda: True
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
 
@@ -70,12 +83,12 @@ class ThreadRank:
         return not self.ended and (self.dropped or self._until())
 
     def resume(self) -> None:
-        """Let it run; to be followed by `wait`."""
+        """Let it run until it pauses, or ends."""
         self.running = True
         self._go.release()
+        self._wait()
 
-    def wait(self) -> None:
-        """Return once it has paused, or ended."""
+    def _wait(self) -> None:
         self._back.acquire()
         self.running = False
 
@@ -83,10 +96,9 @@ class ThreadRank:
         """Raise PeerGone where it has paused."""
         self.dropped = True
         if self.running:  # an interrupt came while it was waited for
-            self.wait()
+            self._wait()
         if not self.ended:
             self.resume()
-            self.wait()
         self._thread.join()
 
     def pause(self, until: Callable[[], bool]) -> None:
@@ -94,11 +106,10 @@ class ThreadRank:
         if self.dropped:
             raise PeerGone
         self._until = until
-        generator = None if self._parallel else torch.get_rng_state()
+        restore = generators()
         self._back.release()
         self._go.acquire()
-        if generator is not None:
-            torch.set_rng_state(generator)
+        restore()
         if self.dropped:
             raise PeerGone
 
@@ -110,11 +121,9 @@ class ThreadRank:
             self.events.append(message)
 
     def receive(self, timeout_s: float) -> list[Any]:
-        """Take all orders; waits for the first, unless `timeout_s` is 0. Raises PeerGone."""
-        if timeout_s and not self.orders:
-            self.pause(lambda: bool(self.orders))
-        elif not timeout_s and not self._parallel:
-            self.pause(lambda: True)
+        """Let the others have their turn, then return all orders; wait for the first unless `timeout_s` is 0. Raises
+        PeerGone."""
+        self.pause(lambda: not timeout_s or bool(self.orders))
         orders, self.orders = self.orders, []
         return orders
 
@@ -129,16 +138,15 @@ class ThreadRank:
 class InProcessRanks:
     """All ranks of a run. On leaving the context every thread is gone, whatever happened."""
 
-    def __init__(self, job: Job, parallel: bool = False) -> None:
+    def __init__(self, job: Job) -> None:
         if any(fault.kind in KILLING for fault in job.faults):
             raise ValueError(f"ranks without processes cannot have faults of the kinds {', '.join(KILLING)}")
-        self._parallel = parallel
-        self._ranks = [ThreadRank(rank, parallel) for rank in range(job.world_size)]
+        self._ranks = [ThreadRank(rank) for rank in range(job.world_size)]
         self._job = replace(job, threads=ThreadGroup([rank.pause for rank in self._ranks]))
         self._reduced: SimpleQueue[Reduced | Exception] = SimpleQueue()
 
     def __enter__(self) -> InProcessRanks:
-        self._threads = torch.get_num_threads()
+        self._threads, self._restore = torch.get_num_threads(), generators()
         for rank in self._ranks:
             rank.start(self._job)
         return self
@@ -149,6 +157,7 @@ class InProcessRanks:
         for rank in self._ranks:
             rank.end()
         torch.set_num_threads(self._threads)
+        self._restore()
 
     def reduced(self, event: Reduced | Exception) -> None:
         """Take in what the reducer's thread has done."""
@@ -167,7 +176,8 @@ class InProcessRanks:
         """Resume every rank that can go on, once; return what they sent, by rank. Where none can, wait up to `timeout_s` for
         the reducer, then say that time has passed. Raises ReduceFailed."""
         ready = [rank for rank in self._ranks if rank.ready]
-        self._sweep(ready)
+        for rank in ready:
+            rank.resume()
         events = [event for rank in self._ranks for event in rank.events]
         for rank in self._ranks:
             rank.events.clear()
@@ -179,11 +189,3 @@ class InProcessRanks:
             problem = f"{type(reduced).__name__}: {reduced}"
             raise ReduceFailed(f"averaging the snapshots failed: {problem}") from reduced
         return [*events, reduced]
-
-    def _sweep(self, ranks: list[ThreadRank]) -> None:
-        for rank in ranks:
-            rank.resume()
-            if not self._parallel:
-                rank.wait()
-        for rank in ranks if self._parallel else ():
-            rank.wait()

@@ -98,8 +98,7 @@ class Counters:
         return differ[0] if len(differ) == 1 else torch.stack(differ).any()
 
     def forget(self) -> None:
-        """Forget the usual change: they were replaced from outside, maybe after a step that others have learned from.
-        """
+        """Forget the usual change: they were replaced from outside, maybe after a step that others have learned from."""
         self._usual = []
 
     def learn(self) -> None:

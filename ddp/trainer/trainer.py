@@ -291,7 +291,7 @@ def _folder(name: str, said: str | Path | None) -> Path | None:
 
 
 def _latest(folder: Path) -> Path:
-    """The checkpoint in `folder`, or the latest whole one of those in it."""
+    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
     if (folder / checkpoint.BOOKS).exists():
         return folder
     found, problems = checkpoint.find(folder)

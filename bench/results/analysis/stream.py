@@ -55,7 +55,7 @@ class Slices:
 
     @staticmethod
     def of(slices: Sequence[Slice]) -> Slices:
-        """The columns of `slices`."""
+        """Return the columns of `slices`."""
         start = np.array([s.at for s in slices], np.float64)
         return Slices(
             rank=np.array([s.rank for s in slices], np.int64),
@@ -74,7 +74,7 @@ class Slices:
         return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
 
     def places(self, rank: int) -> Places:
-        """Where the slices of `rank` are, by their begins."""
+        """Return where the slices of `rank` are, by their begins."""
         return self.by_rank.get(rank, np.zeros(0, np.int64))
 
     @cached_property
@@ -119,7 +119,7 @@ class RunRecords:
     reduced: list[Reduced] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
-    """Commands carry no time: that of the event before them."""
+    """With the time of the event before it."""
     verdicts: list[GuardVerdict] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
@@ -167,8 +167,8 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
     own = [record for record in records if isinstance(record, Slice) and record.at >= since]
     slices = [each for each in own if each.kind != HIDDEN]
     hidden = [replace(each, kind="exchange") for each in own if each.kind == HIDDEN]
-    figures, epochs = RunFigures(), list[EpochFigures]()
-    zero, now = _zero(records, launched), launched
+    figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
+    zero = _zero(records, launched)
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
         mine, behind = (slices, hidden) if last else ([], [])
@@ -191,11 +191,10 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             continue
         if isinstance(record, Resumed):
             stream = part(record.at == since, record, stream)
-        now = getattr(record, "at", now)
         epochs += figures.add(record)
         unheard = hasattr(record, "at") and getattr(record, "rank", None) in stream.drops
         if not unheard or isinstance(record, Merged):
-            _enter(stream, record, now)
+            _enter(stream, record, getattr(record, "at", figures.heard))
     epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
 

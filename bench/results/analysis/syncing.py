@@ -12,7 +12,7 @@ from ddp.core.events import RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:
-    """Rounds of averaging where there were any, else collectives inside the steps."""
+    """Return the rounds of averaging where there were any, else collectives inside the steps."""
     if stream.closed:
         cost = np.array([event.sync_s for event in stream.closed])
         if not stream.averaged and (payload := collectives(stream.slices)[1]):
@@ -26,7 +26,7 @@ def sync(stream: RunRecords) -> SyncTotals:
 
 
 def collectives(slices: Slices) -> tuple[Floats, int]:
-    """Seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
+    """Return the seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
     exchange = slices.kind == "exchange"
     if not exchange.any():
         return np.zeros(0), 0

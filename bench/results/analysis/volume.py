@@ -21,7 +21,7 @@ WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
-    """Of a run with its resolved configuration."""
+    """Return the volume of a run with its resolved configuration."""
     expected = formula(m, config)
     return Volume(
         bytes=m.sync.bytes,
@@ -32,7 +32,7 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
 
 
 def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
-    """Bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
+    """Return the bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
     meetings = _meetings(m)
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":

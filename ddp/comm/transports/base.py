@@ -118,7 +118,7 @@ class TransportType(Protocol):
 
 
 def choose(name: str, config: TransportConfig) -> Transport:
-    """Return the transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+    """Return the transport `name`, or with `auto` the first that applies. Raise ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
         transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
         if transport.applies(config):

@@ -6,9 +6,10 @@ earlier pauses. Owns what each rank has brought to the collective in progress; h
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -90,14 +91,16 @@ class Transport:
     name = "memory"
 
     def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
-        self._group, self._rank, self.config = group, config.rank, config
+        # Ranks that take turns have no core to spare, however many there are.
+        self.config = replace(config, host_ranks=sys.maxsize)
+        self._group, self._rank, self._device = group, config.rank, config.device
         self._generation = -1
         self._names: dict[int, str] = {}
         """First address -> name of what `empty` gave."""
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Return ordinary memory that the other ranks can reach."""
-        tensor = torch.zeros(elements, dtype=dtype, device=self.config.device)
+        tensor = torch.zeros(elements, dtype=dtype, device=self._device)
         self._group.regions[self._rank, name] = tensor
         self._names[tensor.data_ptr()] = name
         return tensor
