@@ -13,7 +13,7 @@ import msgspec
 
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
 from bench.runner.modes import engine_of
-from bench.runner.resume import configured_again
+from bench.runner.resume import config_of
 from ddp import regular
 from ddp.backends import world_of
 from ddp.core.commands import Publish
@@ -35,7 +35,7 @@ class Unfit(ValueError):
 
 
 def deviation(run: Run) -> tuple[int, str | None]:
-    """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
+    """Return how many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
     m = run.metrics
     if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
@@ -88,7 +88,8 @@ def _limited(value: Any, other: Any) -> Any:
 
 
 def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
-    """(time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
+    """Return (time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records
+    without one."""
     found = []
     try:
         lines = list(regular.whole_lines(path))
@@ -110,7 +111,7 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
 
 def _coordinator(run: Run, at: float) -> Coordinator:
     m = run.metrics
-    config = configured_again(read_object(run.path / CONFIG), run.path)
+    config = config_of(read_object(run.path / CONFIG), run.path)
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = world_of(
         config.backend.name,

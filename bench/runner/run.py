@@ -208,8 +208,7 @@ class Session:
     def conclude(self, baseline: Path) -> Exit:
         """Print what came out, write the report, compare with the baseline; return the exit code of the command.
 
-        Raise what came out of a cell as a defect, once the others are done.
-        """
+        Raise what came out of a cell as a defect, once the others are done."""
         if self.defect is not None:
             raise self.defect
         codes = [cell.code for cell in self.cells]

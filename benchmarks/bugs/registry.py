@@ -33,8 +33,8 @@ def _bug(breaks: str, cell: str, check: str, module: str, patch: Patch, times: i
 
 
 NCCL, CPU = "ddp.backends.allreduce", "ddp.backends.snapshot"
-REPLICA, INSTEP = "ddp.replica.replica", "ddp.gradients.instep"
-BUFFERS, GRADIENTS = "ddp.replica.buffers", "ddp.gradients.flat_gradients"
+REPLICA, INSTEP = "ddp.replica.replica", "ddp.gradients.average"
+BUFFERS, GRADIENTS = "ddp.replica.buffers", "ddp.gradients.step_gradients"
 VISITS, GATHER = "ddp.data.epoch_order", "ddp.data.gather"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 
@@ -56,7 +56,11 @@ BUGS: dict[str, Bug] = {
         "running statistics are not averaged", "lenet nccl_cadence", "average", NCCL, p.buffers_left_out
     ),
     "buffers_left_out_of_steps": _bug(
-        "nor inside steps", "lenet nccl_sync", "average", BUFFERS, p.buffers_left_out_of_steps
+        "running statistics are not averaged inside steps",
+        "lenet nccl_sync",
+        "average",
+        BUFFERS,
+        p.buffers_left_out_of_steps,
     ),
     "gradients_summed": _bug("gradients are added up, not averaged", SYNC, "average", GRADIENTS, p.gradients_summed),
     "gradients_not_averaged": _bug(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ddp.comm.heartbeat import Heartbeat
-    from ddp.gradients.instep import InStep
     from ddp.process.meter import Meter
+    from ddp.replica.in_step import InStep
     from ddp.replica.replica import Replica
 
 
@@ -52,6 +52,8 @@ class AverageResult:
     """Of the replica just before, just after, and of what was taken for the average."""
     after: Sums = ()
     average: Sums = ()
+    distance: float | None = 0.0
+    """||own - average||^2 over parameters; None: not finite."""
 
 
 class Backend(Protocol):
@@ -131,11 +133,11 @@ class Reducer(Protocol):
 
 
 def _transport(job: Job, rank: int, device: torch.device) -> Transport:
-    if job.threads is not None:
-        return threads.Transport(job.threads, rank, device)
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
     size, limit_s = job.world_size, job.deadline_s / 2
     config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
+    if job.threads is not None:
+        return threads.Transport(job.threads, config)
     return choose(job.transport, config)
 
 

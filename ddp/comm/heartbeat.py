@@ -26,7 +26,7 @@ class Heartbeat:
         """When the last one was left."""
 
     def limited(self, most: int) -> Heartbeat:
-        """Another one with the same beat, for what nobody can tell from standing still: it beats so often and no more."""
+        """Return another one with the same beat, for what nobody can tell from standing still: so many beats, no more."""
         return Heartbeat(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:

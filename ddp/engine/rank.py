@@ -1,7 +1,6 @@
-"""A rank's process: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+"""A rank: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look.
-"""
+Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.engine.fault_injector import LossyChannel, mishaps
+from ddp.engine.fault_injector import FaultInjector, LossyChannel
 from ddp.engine.loop import TrainingLoop
 from ddp.process import clock
 from ddp.process.channel import PeerGone
@@ -89,7 +88,7 @@ def _failure(rank: int, error: BaseException) -> Failed:
 
 
 def _clean(text: str, most: int) -> str:
-    """`text` in characters that a message can carry; of a long one, its beginning and its end."""
+    """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
@@ -105,10 +104,11 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
-        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
+        slow = self._loop.slowdown.slow_down
+        self._faults = FaultInjector(job.faults, rank, slow, channel.lose, self._loop.total_steps)
 
     def run(self) -> None:
-        """Obey until told to stop."""
+        """Obey until an order says stop."""
         try:
             self._obey_all()
         finally:
@@ -132,8 +132,7 @@ class RankLoop:
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
-                if self._mishaps is not None:
-                    self._mishaps.meet(loop.total_steps)
+                self._faults.meet(loop.total_steps)
                 loop.train(action)
             case Idle():
                 self._wait()
@@ -197,10 +196,10 @@ class RankLoop:
     def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
         seen = change.before, change.after, change.average
-        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
+        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s, change.distance))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
-        """A collective broke: undo the step that it was part of, say so and stand still."""
+        """Undo the step that a broken collective was part of, report the break and stand still."""
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()

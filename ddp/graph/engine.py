@@ -152,7 +152,10 @@ class _Engine:
         for merged, spans in zip(self._merged, work, strict=True):
             merged += spans
         busy = tuple(replica.busy_s for replica in self._replicas)
-        self._windows, records = self._windows.close(at, sizes, tuple(map(len, work)), busy, at - began)
+        lr, seen = max(replica.lr for replica in self._replicas), self._seen + total
+        self._windows, records = self._windows.close(
+            at, sizes, tuple(map(len, work)), busy, at - began, lr=lr, seen=seen
+        )
         for record in records:
             self._emit(record, at)
         return total

@@ -135,7 +135,7 @@ class GraphReplicas:
     def close_step(self) -> None:
         """Clear the gradients, and follow the speeds that the step has shown."""
         for gradients in self.exchange.gradients:
-            gradients.zero()
+            gradients.clear()
         step, busy_s = self.workers.step, self.workers.total_busy_s()
         if step.whole or not self.windows.windowed:
             self.windows, records = self.windows.close(now(), step.samples, step.steps, busy_s, self._sync_s)
@@ -150,7 +150,7 @@ class GraphReplicas:
     def forget(self) -> None:
         """Clear what gradients have come since the last step."""
         for gradients in self.exchange.gradients:
-            gradients.zero()
+            gradients.clear()
         self.workers.begin()
 
     def _record(self, record: Any) -> None:

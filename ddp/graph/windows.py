@@ -72,16 +72,24 @@ class Windows:
         return tuple(count / sum(self.plan.counts) for count in self.plan.counts)
 
     def close(
-        self, at: float, samples: tuple[int, ...], steps: tuple[int, ...], busy_s: tuple[float, ...], sync_s: float
+        self,
+        at: float,
+        samples: tuple[int, ...],
+        steps: tuple[int, ...],
+        busy_s: tuple[float, ...],
+        sync_s: float,
+        lr: float = 0.0,
+        seen: int = 0,
     ) -> tuple[Windows, tuple[Any, ...]]:
-        """Return the schedule after a window of this work by rank, and what is to be recorded of it."""
+        """Return the schedule after a window of this work by rank, at this learning rate and so many samples; and what is to
+        be recorded of it."""
         after = self.measure(samples, busy_s)
         if not self.windowed:
             return after, ()
         nothing = (0.0,) * self.world.size
         wait_s = tuple(max(busy_s) - busy for busy in busy_s)
         starved = (False,) * self.world.size
-        closed = RoundClosed(at, self.round, steps, busy_s, sync_s, wait_s, nothing, starved)
+        closed = RoundClosed(at, self.round, steps, busy_s, sync_s, wait_s, nothing, starved, lr=lr, samples=seen)
         state, records = self.policy.update(self.state, closed)
         plan = next((record for record in reversed(records) if isinstance(record, Plan)), self.plan)
         return replace(after, state=state, plan=plan, round=self.round + 1), (closed, *records)

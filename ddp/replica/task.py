@@ -159,7 +159,7 @@ class RankProcess(Protocol):
         """End it, whatever state it is in; does not wait."""
         ...
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """Return how it ended, once it has hung up."""
         ...
 

@@ -21,7 +21,8 @@ from ddp.core.policies import POLICIES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-MOST_WORDS = 20_500
+MOST_WORDS = 19_900
+"""Half of what there was before the documents were divided by kind."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -67,7 +68,7 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("page", "name"), CHOICES)
+@pytest.mark.parametrize(("page", "name"), sorted(CHOICES))
 def test_what_can_be_chosen_is_in_the_reference(page: str, name: str) -> None:
     text = (ROOT / "docs" / "reference" / f"{page}.md").read_text()
     assert f"`{name}`" in text or (page, name) == ("data", "data")  # the name of the data set heads its table

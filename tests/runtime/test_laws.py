@@ -17,7 +17,7 @@ from ddp.core.policies import POLICIES
 from ddp.data.order import order
 from ddp.engine import solo
 from ddp.engine.loop import TrainingLoop
-from ddp.gradients.flat_gradients import FlatGradients
+from ddp.gradients.step_gradients import StepGradients
 from ddp.replica.flat import FlatState
 from ddp.replica.task import Job
 from tests.runtime import toy
@@ -200,8 +200,8 @@ def test_a_parameter_that_is_replaced_is_an_error_that_names_it() -> None:
 
 def test_exchanged_gradients_of_several_types_keep_to_themselves() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
-    gradients = FlatGradients(FlatState(model))
-    gradients.zero()
+    gradients = StepGradients(FlatState(model))
+    gradients.clear()
     (model[0](torch.ones(1, 2)).sum() + model[1](torch.ones(1, 2).double()).sum()).backward()
     gradients.pack(0.5)
     gradients.unpack()

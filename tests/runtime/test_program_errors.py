@@ -20,6 +20,7 @@ from ddp.core.policies import POLICIES
 from ddp.process.origin import origin
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors
+from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
@@ -67,7 +68,7 @@ def apart() -> Task:
 
 
 def options(policy: str) -> dict[str, Any]:
-    return {} if policy == "sync" else WHOLE
+    return accepted(policy, **WHOLE)
 
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)

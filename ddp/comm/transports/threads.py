@@ -6,14 +6,15 @@ earlier pauses. Owns what each rank has brought to the collective in progress; h
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ddp.comm.transports.arithmetic import about, reduction, told
+from ddp.comm.transports.arithmetic import about, reduction, words
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 
 Pause = Callable[[Callable[[], bool]], None]
@@ -71,7 +72,7 @@ class ThreadGroup:
                 raise ExchangeBroken("there is no group")
             current = self._current
             if current.what not in (None, what):
-                self._fail(f"rank {rank} reduces {told(what)}, others {told(current.what or 0)}")
+                self._fail(f"rank {rank} reduces {words(what)}, others {words(current.what or 0)}")
             else:
                 current.what = what
                 current.tensors[rank] = tensor
@@ -89,16 +90,13 @@ class Transport:
 
     name = "memory"
 
-    def __init__(self, group: ThreadGroup, rank: int, device: torch.device) -> None:
-        self._group, self._rank, self._device = group, rank, device
+    def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
+        # Ranks that take turns have no core to spare, however many there are.
+        self.config = replace(config, host_ranks=sys.maxsize)
+        self._group, self._rank, self._device = group, config.rank, config.device
         self._generation = -1
         self._names: dict[int, str] = {}
         """First address -> name of what `empty` gave."""
-
-    @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """Return False: whoever makes the threads makes it, and nobody chooses it."""
-        return False
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Return ordinary memory that the other ranks can reach."""
