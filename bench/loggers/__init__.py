@@ -21,10 +21,10 @@ LOGGERS: dict[str, str] = {
 """Name, which is that of the package and of the extra -> module, imported on use."""
 
 
-def chosen(said: Any) -> tuple[str, ...]:
+def chosen(choice: Any) -> tuple[str, ...]:
     """Return the loggers that `logger=...` asks for: a name, or a list of names. ValueError, in one line, for one that
     is unknown or whose package is not there."""
-    words = said if isinstance(said, list | tuple) else [NONE if said is None else said]
+    words = choice if isinstance(choice, list | tuple) else [NONE if choice is None else choice]
     names = tuple(dict.fromkeys(str(word) for word in words if word != NONE))
     for name in names:
         if name not in LOGGERS:

@@ -113,10 +113,10 @@ def main(words: list[str]) -> str | None:
     """Follow the run until it ends. What went wrong, in one line."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
-    module, folder, output, said = words
+    module, folder, output, info = words
     try:
         logger: Logger = importlib.import_module(module)
-        following = RunFollower(logger, Path(folder), Path(output), RunInfo(**json.loads(said)))
+        following = RunFollower(logger, Path(folder), Path(output), RunInfo(**json.loads(info)))
         pause = LOOK_S
         while not select.select([sys.stdin], [], [], pause)[0]:
             began = time.monotonic()

@@ -39,16 +39,16 @@ def analyze(
     rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    found = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
-    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
-    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
+    lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
+    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream)]
+    outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
-        | said
+        | outcome
         | _measured(spec, stream, launched, ended)
         | {
             "restarts": restarts,
-            "faults": found,
+            "faults": lines,
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),

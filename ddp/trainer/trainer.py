@@ -229,11 +229,11 @@ def _own_gpus(size: int, device: str) -> bool:
     return device != "cpu" and torch.cuda.is_available() and torch.cuda.device_count() >= size
 
 
-def _world_size(asked: int | None, device: str) -> int:
+def _world_size(size: int | None, device: str) -> int:
     gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
-    return min(max(gpus, 1), MAX_WORLD) if asked is None else whole("world_size", asked, 1, MAX_WORLD)
+    return min(max(gpus, 1), MAX_WORLD) if size is None else whole("world_size", size, 1, MAX_WORLD)
 
 
 def _check_functions(parts: Parts) -> None:
@@ -254,8 +254,8 @@ def _check_settings(policy: str, settings: dict[str, Any]) -> None:
 def _checkpoints(
     folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
 ) -> Checkpointing | None:
-    said = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
-    for name, value in said.items():
+    arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
+    for name, value in arguments.items():
         if folder is None and value is not None:
             raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
     often = 1 if every is None else whole("checkpoint_every", every, 1, MOST)
@@ -268,36 +268,36 @@ def _checkpoints(
 def _check_data(job: Job, parts: Parts) -> None:
     """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
     look at: to read of it here might open what cannot be sent to them."""
-    held = checkpoint.resume(job)
+    last = checkpoint.resume(job)
     task = make_task(parts)
     source, evaluated = task.train_data(), task.eval_data()
     visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
     data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
-    if held is not None and data.lasting and held.books.epoch_samples == len(visits):
-        data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
+    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
+        data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
 
 
-def _loading(said: Loading) -> Loading:
-    if said.kind == "resident" and said.prefetch is not None:
+def _loading(loading: Loading) -> Loading:
+    if loading.kind == "resident" and loading.prefetch is not None:
         raise ValueError(
-            f"prefetch={said.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+            f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
         )
-    return said
+    return loading
 
 
-def _folder(name: str, said: str | Path | None) -> Path | None:
+def _folder(name: str, value: str | Path | None) -> Path | None:
     # Path("") would be the present folder.
-    return None if said is None else Path(path(name, said)).absolute()
+    return None if value is None else Path(path(name, value)).absolute()
 
 
 def _latest(folder: Path) -> Path:
     """Return the checkpoint in `folder`, or the latest whole one of those in it."""
     if (folder / checkpoint.BOOKS).exists():
         return folder
-    found, problems = checkpoint.find(folder)
-    if found is None:
+    latest, problems = checkpoint.find(folder)
+    if latest is None:
         raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
-    return found.path
+    return latest.path
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

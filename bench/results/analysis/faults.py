@@ -87,8 +87,8 @@ class _Faults:
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
-                if found := _OF_RANK.fullmatch(record.reason):
-                    self._settle(at, int(found[1]), found[2], "ended the run")
+                if match := _OF_RANK.fullmatch(record.reason):
+                    self._settle(at, int(match[1]), match[2], "ended the run")
             case Join():
                 self.end_break()
 
