@@ -14,6 +14,8 @@ from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
 from bench.runner.spec import RunSpec
+from ddp.core.commands import Publish
+from ddp.core.events import Evaluated, Saved
 from ddp.process.codec import Record
 
 
@@ -118,11 +120,12 @@ def _notes(stream: RunRecords) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
+    unsaved = [event for event in stream.of(Saved) if event.error]
     whole = [
-        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.published[-1:]
+        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.of(Publish)[-1:]
     ]
     kept = whole[0] if whole else "no other was"
-    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
+    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]
     return notes
 
 
@@ -165,7 +168,7 @@ def _time(
     stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float
 ) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
-    evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
+    evaluating = sum(event.seconds for event in stream.of(Evaluated)) / max(len(stream.ready), 1)
     return Time(
         total=ended - launched,
         startup=startup,

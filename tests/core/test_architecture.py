@@ -19,7 +19,6 @@ LONGER = {
     "ddp/core/events.py": 348,
     "ddp/core/rounds.py": 310,
     "ddp/parallel/group.py": 311,
-    "ddp/trainer/trainer.py": 311,
 }
 """Files that are still over it, and the most lines that each may have: it may shrink, and then this does."""
 BY_REGISTRY = {"Backend", "Reducer", "Transport"}
