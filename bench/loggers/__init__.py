@@ -8,6 +8,7 @@ Packages are imported there; each is an extra of the same name.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
 from ddp.suggest import unknown
@@ -19,6 +20,19 @@ LOGGERS: dict[str, str] = {
     "wandb": "bench.loggers.wandb_offline",
 }
 """Name, which is that of the package and of the extra -> module, imported on use."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What loggers know of a run at its start, before it has a folder."""
+
+    model: str
+    mode: str
+    run_id: str
+    config_hash: str
+    world_size: int
+    metric: str
+    """Name of what evaluation measures."""
 
 
 def chosen(choice: Any) -> tuple[str, ...]:

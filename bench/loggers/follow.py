@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from bench.loggers import RunInfo
 from bench.loggers.base import Live, Logger
-from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Scalar, begun, learning, recorded, schedule
 from bench.results.analysis.syncing import plan_row
 from bench.results.analysis.training import Finite, epoch_row

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.base.environment import inherited
-from bench.loggers import LOGGERS
-from bench.loggers.info import RunInfo
+from bench.loggers import LOGGERS, RunInfo
 
 ENDING_S = 120.0
 """How long they may take, all together, for what is left to be written when the run is over."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.loggers.info import RunInfo
+from bench.loggers import RunInfo
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail

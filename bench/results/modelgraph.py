@@ -110,9 +110,6 @@ def shape(value: Any) -> list[int]:
 def tensors(value: Any) -> list[Any]:
     """Return the tensors in nested lists, tuples and dictionaries."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in tensors(item)] if isinstance(value, list | tuple) else []
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -33,6 +33,8 @@ from ddp.process.codec import Record
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
+HIDDEN = "hidden"
+"""Kind of a slice that a thread beside the one that trains has measured."""
 T = TypeVar("T")
 
 
@@ -98,6 +100,8 @@ class RunRecords:
     """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
 
     slices: Slices
+    behind: Slices = field(default_factory=lambda: Slices.of(()))
+    """Collectives that ran beside what `slices` hold; their kind is `exchange`, too."""
     zero: float = 0.0
     """When the run was launched, or the first run that this one goes on from: what times are shown since."""
     ready: dict[int, Ready] = field(default_factory=dict)
@@ -151,14 +155,24 @@ class RunRecords:
 def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
-    slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    own = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    slices = [each for each in own if each.kind != HIDDEN]
+    hidden = [replace(each, kind="exchange") for each in own if each.kind == HIDDEN]
     figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
     zero = _zero(records, launched)
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
-        own = slices if last else []
-        stream = RunRecords(Slices.of(own), zero, resumed=resumed, earlier=earlier, figures=figures, epochs=epochs)
-        for each in own:
+        mine, behind = (slices, hidden) if last else ([], [])
+        stream = RunRecords(
+            Slices.of(mine),
+            Slices.of(behind),
+            zero,
+            resumed=resumed,
+            earlier=earlier,
+            figures=figures,
+            epochs=epochs,
+        )
+        for each in mine:
             _seen(stream, each.rank, each.at + each.seconds)
         return stream
 

@@ -21,8 +21,8 @@ def sync(stream: RunRecords) -> SyncTotals:
         apart = [value for event in stream.of(RoundClosed) for value in event.divergence]
         payload = sum(event.bytes for event in stream.of(Averaged))
         return _sync("parameters", cost, payload, float(np.median(apart)) if apart else None)
-    cost, payload = collectives(stream.slices)
-    return _sync("gradients" if cost.size else "none", cost, payload, None)
+    (cost, payload), (hidden, more) = collectives(stream.slices), collectives(stream.behind)
+    return _sync("gradients" if cost.size else "none", np.concatenate([cost, hidden]), payload + more, None)
 
 
 def collectives(slices: Slices) -> tuple[Floats, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from bench.results.analysis.breakdown import categories, wall_end, within
 from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.steps import steps, worked
-from bench.results.analysis.stream import RunRecords
+from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union
 from bench.results.analysis.volume import volume
 from bench.results.schema import Metrics
@@ -58,21 +58,20 @@ def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
 def overlap(stream: RunRecords, rank: int) -> Overlap:
     """Return the communication of a rank that became ready, and what of it lies behind its training."""
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
-    own = _of(stream, rank, ("comm",), begin, end)
-    meanwhile = (
+    own = _of(stream.slices, rank, ("comm",), begin, end)
+    beside = _of(stream.behind, rank, ("comm",), begin, end)
+    averaging = (
         np.array([event.at - event.seconds for event in stream.of(Reduced)], np.float64),
         np.array([event.at for event in stream.of(Reduced)], np.float64),
     )
-    both = (np.concatenate(pair) for pair in zip(own, clipped(*meanwhile, begin, end), strict=True))
-    comm = union(*both)
-    hidden = common(_of(stream, rank, WORK, begin, end), comm)
+    comm = union(*map(np.concatenate, zip(own, beside, clipped(*averaging, begin, end), strict=True)))
+    hidden = common(_of(stream.slices, rank, WORK, begin, end), comm)
     whole = seconds(comm)
     return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)
 
 
-def _of(stream: RunRecords, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
+def _of(s: Slices, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
     """Return when the rank did these; of an exchange, its time on the wire."""
-    s = stream.slices
     mine = s.places(rank)
     mine = mine[within(categories(s)[mine], names)]
     return clipped(s.wire_start[mine], s.stop[mine], begin, end)

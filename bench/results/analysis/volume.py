@@ -14,7 +14,8 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Volume
-from ddp.backends import STEP_POLICY, is_torch_native
+from ddp.backends import is_torch_native
+from ddp.core.policies import meets_every_step
 
 WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -49,7 +50,7 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
 
 
 def _meetings(m: Metrics) -> int:
-    every_step = m.policy == STEP_POLICY and not is_torch_native(m.backend)
+    every_step = meets_every_step(m.policy) and not is_torch_native(m.backend)
     if every_step and m.ledger is not None and m.ledger.samples:
         return m.epochs_planned * math.ceil(m.ledger.samples / (m.batch_size * m.world_size))
     return m.sync.count
