@@ -16,9 +16,7 @@ from ddp.core.policies import POLICIES
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
-LONGER = {
-    "ddp/trainer/trainer.py": 311,
-}
+LONGER: dict[str, int] = {}
 """Files that are still over it, and the most lines that each may have: it may shrink, and then this does."""
 BY_REGISTRY = {"Backend", "Reducer", "Transport"}
 """What modules of a registry all call their own: the name is how they are found."""
