@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from bench import models
 from bench.models.data.options import PLAIN, DataOptions
 from benchmarks.ranks import gather, lay_down
+from benchmarks.tensor_memory import STATE, Kinds, TensorWatch, kinds
 from ddp.backends.base import load
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
@@ -31,7 +32,6 @@ from ddp.engine.loop import TrainingLoop
 from ddp.process.scratch import scratch
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
-from ddp.sharding.memory import STATE, Kinds, TensorWatch, kinds
 from ddp.sharding.zero1 import ShardedStep
 from ddp.sharding.zero2 import largest
 

@@ -26,10 +26,11 @@ from ddp.comm.transports.base import TransportConfig, choose
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
 from ddp.core.spans import Batch
-from ddp.gradients.instep import GradientAverage, InStep
+from ddp.gradients.average import GradientAverage
 from ddp.parallel.group import Group, make
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
+from ddp.replica.in_step import InStep
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 

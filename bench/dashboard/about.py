@@ -28,14 +28,14 @@ class RunCard:
     """What of the folder cannot be read, a line each."""
 
     def asked(self, *path: str) -> Any:
-        """A value of the configuration; None where it has none."""
+        """Return a value of the configuration; None where it has none."""
         value: Any = self.config
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None
         return value
 
     def count(self, *path: str) -> int:
-        """A whole number of the configuration; 0 where there is none."""
+        """Return a whole number of the configuration; 0 where there is none."""
         value = self.asked(*path)
         return value if isinstance(value, int) and value > 0 else 0
 

@@ -58,7 +58,7 @@ class RunBoard:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def since(self, number: int, keys: Collection[str]) -> list[Piece]:
-        """What changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
+        """Return what changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
         with self._lock:
             new = [piece for piece in self._pieces.values() if piece.number > number]
         return sorted(piece for piece in new if piece.kind == ROW or piece.key in keys)
@@ -74,7 +74,7 @@ class RunBoard:
         return sum(self._look_at(entry, key in keys) for key, entry in found.items()) > 0
 
     def _look_at(self, found: tree.Found, wanted: bool) -> bool:
-        """As `_refresh`; whatever a folder does to that is shown in its own row, and harms no other."""
+        """Refresh; whatever a folder does to that is shown in its own row, and harms no other."""
         try:
             return self._refresh(found, wanted)
         except Exception as error:
@@ -117,7 +117,7 @@ class RunBoard:
 
 
 def _about(found: tree.Found) -> RunCard:
-    """What lies beside the records; of a folder that cannot be read at all, why."""
+    """Return what lies beside the records; of a folder that cannot be read at all, why."""
     try:
         return tree.read(found)
     except Exception as error:  # read again when the folder changes, not at every look
@@ -125,7 +125,7 @@ def _about(found: tree.Found) -> RunCard:
 
 
 def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
-    """With the files of records that cannot be read."""
+    """Return the card with the files of records that cannot be read."""
     new = tuple(text for text in unread if text not in about.problems)
     return replace(about, problems=(*about.problems, *new)) if new else about
 
@@ -136,7 +136,7 @@ def _broken(key: str, error: Exception) -> RunCard:
 
 
 def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:
-    """Everything that is shown of the runs below `root` (None: of all of them), as it is now."""
+    """Return everything that is shown of the runs below `root` (None: of all of them), as it is now."""
     board = RunBoard(root)
     chosen = set(tree.scan(root)) if keys is None else keys
     while board.refresh(chosen):

@@ -6,7 +6,7 @@ import socket
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that connections queue at from now on. Raises OSError, also for a host or port that cannot be."""
+    """Open a socket that connections queue at from now on. Raises OSError, also for a host or port that cannot be."""
     if not 0 <= port < 1 << 16:
         raise OSError("ports are 0 to 65535")
     try:
@@ -17,6 +17,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def address(listening: socket.socket, host: str) -> str:
-    """Where a browser on this machine finds it."""
+    """Return where a browser on this machine finds it."""
     port = listening.getsockname()[1]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -22,7 +22,7 @@ class DashboardProcess:
     """A dashboard over the runs below a folder. Ends with `close`, or with this process."""
 
     def __init__(self, output: Path) -> None:
-        """Raises OSError if there can be none."""
+        """Start it. Raises OSError if there can be none."""
         with listen("127.0.0.1", 0) as listening:
             self.address = address(listening, "127.0.0.1")
             words = ["dashboard", str(output), "--socket", str(listening.fileno())]

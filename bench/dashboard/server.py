@@ -57,8 +57,9 @@ T = TypeVar("T")
 
 
 def names_us(host: str, bound: str) -> bool:
-    """Whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has pointed at
-    it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one it was told."""
+    """Return whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has
+    pointed at it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one
+    it was told."""
     name = named(host)
     if name is None:
         return False
@@ -96,7 +97,7 @@ class OnlyUs:
         self._app, self._bound = app, bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -170,7 +171,7 @@ class BoardStream:
             print(text, file=sys.stderr, flush=True)
 
     async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
-        """What a page is sent."""
+        """Yield what a page is sent."""
         start, _, number = last_id.partition("-")
         known = start == self.start and number.isdecimal()
         sent = int(number[:18]) if known else 0
@@ -196,7 +197,7 @@ class BoardStream:
 
 
 def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlette:
-    """The application over the runs below `root`, for a server that is bound to `bound`."""
+    """Return the application over the runs below `root`, for a server that is bound to `bound`."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

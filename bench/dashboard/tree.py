@@ -33,8 +33,8 @@ class Found:
 
 
 def scan(root: Path) -> dict[str, Found]:
-    """The runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown as it is
-    now; what nobody goes on with is shown where there is nothing else of the run."""
+    """Return the runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown
+    as it is now; what nobody goes on with is shown where there is nothing else of the run."""
     found: dict[str, Found] = {}
     shut: list[OSError] = []
     for path, subfolders, files in regular.walk(root, shut):
@@ -78,7 +78,7 @@ def _mark(path: Path) -> tuple[int, int]:
 
 
 def read(found: Found) -> RunCard:
-    """What lies beside the records; what cannot be read is said, not raised."""
+    """Read what lies beside the records; what cannot be read is a problem of the card, not raised."""
     problems: list[str] = []
     parts = {}
     for name in (CONFIG, GRAPH):

@@ -49,7 +49,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
     last_epoch = epochs[-1] if epochs else None
     return known | {
         "progress": _part(run.samples, about.epochs * run.epoch_samples),
-        "epoch": run.evaluated + sum(epoch.evaluated for epoch in current),
+        "epoch": run.complete + sum(epoch.evaluated for epoch in current),
         "epochs": about.epochs or None,
         "seconds": short(seconds),
         "left_s": left_s(about, run) if about.status == RUNNING else None,

@@ -22,8 +22,8 @@ LOGGERS: dict[str, str] = {
 
 
 def chosen(said: Any) -> tuple[str, ...]:
-    """The loggers that `logger=...` asks for: a name, or a list of names. ValueError, in one line, for one that is unknown
-    or whose package is not there."""
+    """Return the loggers that `logger=...` asks for: a name, or a list of names. ValueError, in one line, for one that
+    is unknown or whose package is not there."""
     words = said if isinstance(said, list | tuple) else [NONE if said is None else said]
     names = tuple(dict.fromkeys(str(word) for word in words if word != NONE))
     for name in names:

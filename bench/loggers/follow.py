@@ -100,7 +100,7 @@ class RunFollower:
             self.given_up = True
 
     def end(self, folder: Path | None) -> None:
-        """The run is over, and lies in `folder`; None: it has no result. Raises whatever the logger raises."""
+        """Write the run, which is over and lies in `folder`; None: it has no result. Raises whatever the logger raises."""
         if folder is not None:
             self.logger.write(recorded(folder), self.output, self.live)
             return

@@ -46,7 +46,8 @@ class LoggerProcesses:
         return self
 
     def end(self, folder: Path) -> list[str]:
-        """The run is over and lies in `folder`: have it written as a whole. A line for each logger that could not."""
+        """Have the run, which is over and lies in `folder`, written as a whole. Return a line for each logger that could
+        not."""
         for process in self._processes.values():
             assert process.stdin is not None
             with suppress(OSError):  # it is gone
@@ -69,7 +70,7 @@ class LoggerProcesses:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Of those that were not ended: the run has no result."""
+        """End those that were not ended: the run has no result."""
         until = time.monotonic() + ENDING_S / 20
         for process in self._processes.values():
             assert process.stdin is not None
@@ -82,7 +83,7 @@ class LoggerProcesses:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """Whatever it does; its pipes are closed."""
+    """Kill it, whatever it does, and close its pipes."""
     process.kill()
     with process:
         process.wait()

@@ -57,14 +57,14 @@ class Recorded(Begun):
 
 
 def begun(folder: Path, said: RunInfo) -> Begun:
-    """The run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
+    """Read the run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
     params = dict(flat(read_object(folder / CONFIG)))
     began = (folder / CONFIG).stat().st_mtime
     return Begun(folder, said.model, said.mode, said.run_id, said.config_hash, params, began)
 
 
 def recorded(folder: Path) -> Recorded:
-    """The run in `folder`. Raises ValueError, OSError if it cannot be read."""
+    """Read the run in `folder`. Raises ValueError, OSError if it cannot be read."""
     runs, problems = find_runs(folder)
     if not runs:
         raise ValueError(problems[0] if problems else f"{folder}: no run")

@@ -30,7 +30,7 @@ def analyze(
     error: str | None = None,
     restarts: int = 0,
 ) -> Metrics:
-    """The result of a run of `spec`, from its records in the order of their times.
+    """Return the result of a run of `spec`, from its records in the order of their times.
 
     `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` on a loss that is not finite has
     diverged. Raises AssertionError if the slices of a rank overlap grossly.
@@ -60,7 +60,7 @@ def analyze(
 
 
 def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
-    """Where the time went, what it cost."""
+    """Return where the time went, what it cost."""
     wall, trained = walls(stream, spec.world_size), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
@@ -74,7 +74,7 @@ def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) 
 
 
 def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
-    """What was run, and how much of it."""
+    """Return what was run, and how much of it."""
     ready = [stream.ready[rank] for rank in sorted(stream.ready)]
     digests = {event.digest for event in stream.finished.values()}
     return {
@@ -127,7 +127,7 @@ def _notes(stream: RunRecords) -> list[str]:
 
 
 def _restarted(restarts: int, stream: RunRecords) -> list[str]:
-    """That torchrun's last start of the processes was not the first."""
+    """Return that torchrun's last start of the processes was not the first."""
     if not restarts:
         return []
     anew = "" if stream.resumed is not None else ", and the run began anew: no checkpoint of before was found"

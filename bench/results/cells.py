@@ -18,7 +18,7 @@ LARGEST = 1e100
 
 
 def measured(values: Iterable[float | None]) -> list[float]:
-    """The values that are there and can be reckoned with."""
+    """Return the values that are there and can be reckoned with."""
     return [value for value in values if value is not None and math.isfinite(value) and abs(value) <= LARGEST]
 
 
@@ -40,7 +40,7 @@ class Workload(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> Workload:
-        """The workload of a run."""
+        """Return the workload of a run."""
         m, limit = run.metrics, norm_limit(run.config)
         return Workload(
             m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, limit
@@ -66,7 +66,7 @@ class Workload(NamedTuple):
 
 
 def norm_limit(config: Mapping[str, Any]) -> float | None:
-    """`train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
+    """Return `train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
     train = config.get("train")
     said = train.get("max_grad_norm") if isinstance(train, dict) else None
     return float(said) if isinstance(said, int | float) and abs(said) <= LARGEST else None
@@ -82,7 +82,7 @@ class Sample:
 
     @staticmethod
     def of(values: Sequence[float | None]) -> Sample:
-        """Of the values that are there, and `measured`."""
+        """Return the sample of the values that are there, and `measured`."""
         known = measured(values)
         return Sample(len(known), fmean(known) if known else None, stdev(known) if len(known) > 1 else None)
 
@@ -147,7 +147,7 @@ class Cell:
         )
 
     def sample(self, value: Callable[[Metrics], float | None]) -> Sample:
-        """`value` over the seeds that finished."""
+        """Return `value` over the seeds that finished."""
         return Sample.of([value(metrics) for metrics in self.one_each])
 
     @property
@@ -162,7 +162,7 @@ class Cell:
 
 
 def cells(runs: Sequence[Run]) -> list[Cell]:
-    """The cells of `runs`: by workload, solo first, then by mode and world size."""
+    """Return the cells of `runs`: by workload, solo first, then by mode and world size."""
     groups: dict[tuple[Workload, str, int, str], list[Run]] = defaultdict(list)
     for run in runs:
         m = run.metrics
@@ -184,7 +184,7 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
 
 
 def _kind(run: Run) -> str:
-    """`ok`; `failed`, by the run's own doing; or `killed`."""
+    """Return `ok`; `failed`, by the run's own doing; or `killed`."""
     status = run.metrics.status
     return status if status in ("ok", "killed") else "failed"
 
@@ -205,7 +205,7 @@ def _order(run: Run) -> tuple[object, ...]:
 
 
 def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:
-    """Cells by workload, in the order given."""
+    """Return the cells by workload, in the order given."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
     for cell in found:
         groups[cell.workload].append(cell)
@@ -213,6 +213,7 @@ def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:
 
 
 def solo_of(found: Sequence[Cell]) -> Cell | None:
-    """The reference among the cells of one workload: solo, at full speed, with a finished run; None if there is none."""
+    """Return the reference among the cells of one workload: solo, at full speed, with a finished run; None if there is
+    none."""
     candidates = [cell for cell in found if cell.is_solo and cell.ok]
     return min(candidates, key=lambda cell: bool(cell.about.emulated_speeds), default=None)

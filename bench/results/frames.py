@@ -21,7 +21,7 @@ WHO = ("run_id", "model", "mode", "world_size", "seed", "config_hash")
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
-    """See `bench.load`."""
+    """Return what `bench.load` says."""
     if what not in FRAMES:
         raise ValueError(unknown("what", what, FRAMES))
     runs, problems = find_runs(Path(path))
@@ -31,7 +31,7 @@ def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
 
 
 def flat(body: dict[str, Any], prefix: str = "") -> Row:
-    """Nested objects as dotted names; lists are left out."""
+    """Return nested objects as dotted names; lists are left out."""
     row: Row = {}
     for key, value in body.items():
         if isinstance(value, dict):

@@ -18,7 +18,8 @@ Json = dict[str, Any]
 
 
 def described(plan: RunPlan) -> Json | None:
-    """The graph of the model that `plan` trains; None of one that cannot be followed: a picture is not worth a run."""
+    """Return the graph of the model that `plan` trains; None of one that cannot be followed: a picture is not worth a
+    run."""
     import torch
 
     try:
@@ -32,7 +33,8 @@ def described(plan: RunPlan) -> Json | None:
 
 
 def follow(model: nn.Module, *inputs: Any) -> Json:
-    """The layers of `model` (modules without modules in them, once for each call) on `inputs`, and the edges between them.
+    """Return the layers of `model` (modules without modules in them, once for each call) on `inputs`, and the edges
+    between them.
 
     `out`: shape without the first dimension. `parameters`: numbers that belong to a layer, at its first call alone.
     """
@@ -101,12 +103,12 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
 
 
 def shape(value: Any) -> list[int]:
-    """Of the first tensor in `value`, without its first dimension; empty where there is none."""
+    """Return the shape of the first tensor in `value`, without its first dimension; empty where there is none."""
     return [int(size) for tensor in tensors(value)[:1] for size in tensor.shape[1:]]
 
 
 def tensors(value: Any) -> list[Any]:
-    """The tensors in nested lists, tuples and dictionaries."""
+    """Return the tensors in nested lists, tuples and dictionaries."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -35,7 +35,7 @@ class Unfit(ValueError):
 
 
 def deviation(run: Run) -> tuple[int, str | None]:
-    """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
+    """Return how many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
     m = run.metrics
     if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
@@ -88,7 +88,8 @@ def _limited(value: Any, other: Any) -> Any:
 
 
 def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
-    """(time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
+    """Return (time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records
+    without one."""
     found = []
     try:
         lines = list(regular.whole_lines(path))

@@ -27,7 +27,8 @@ _MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 
 
 def command(runs: Sequence[Run]) -> str:
-    """A shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make them so."""
+    """Return a shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make
+    them so."""
     run = runs[0]
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
@@ -48,24 +49,24 @@ def command(runs: Sequence[Run]) -> str:
 
 
 def said(key: str, value: Any) -> str:
-    """`key=value` as a word for the shell, in which Hydra reads this very value."""
+    """Return `key=value` as a word for the shell, in which Hydra reads this very value."""
     return shlex.quote(f"{key}={_spelt(value)}")
 
 
 def _group(run: Run, name: str) -> dict[str, Any]:
-    """What the configuration says of a group; nothing where it has none."""
+    """Return what the configuration says of a group; nothing where it has none."""
     found = run.config.get(name)
     return found if isinstance(found, dict) else {}
 
 
 def _data(run: Run) -> list[str]:
-    """The data set and its settings; where it lies, if that is not the usual place."""
+    """Return the data set and its settings; where it lies, if that is not the usual place."""
     named = {"name": run.metrics.data} | _group(run, "data")
     return [said(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
 
 def _cluster(run: Run) -> list[str]:
-    """The devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
+    """Return the devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
     m, cluster = run.metrics, _group(run, "cluster")
     words = [said("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
     words += [
@@ -82,13 +83,13 @@ def _policy(name: Any) -> dict[str, Any]:
 
 
 def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
-    """The settings that are not as they are by themselves."""
+    """Return the settings that are not as they are by themselves."""
     plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
     return [said(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
 
 
 def _spelt(value: Any) -> str:
-    """A value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
+    """Return a value as Hydra reads it: text that means something else to it in quotes, numbers to their last digit."""
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _MEANT_OTHERWISE
         return value if plain else quoted(value)

@@ -118,8 +118,9 @@ class StepTime(Strict):
 class Overlap(Strict):
     """How much of the communication of one rank lies behind its training.
 
-    Communication is its own time on the wire and copying snapshots, and the averaging of snapshots in the coordinator's
-    process meanwhile. What PyTorch or `zero3` transfer behind the computing is not measured, so it is not in it."""
+    Communication is its own time on the wire and copying snapshots, that of buckets of gradients that go during a backward
+    pass, and the averaging of snapshots in the coordinator's process meanwhile. What PyTorch or `zero3` transfer behind the
+    computing is not measured, so it is not in it."""
 
     comm_s: float = Field(description="communication, seconds")
     hidden_s: float = Field(description="of it, while the rank made batches or computed, seconds")

@@ -12,8 +12,8 @@ from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.runner.modes import Mode, backend_of, engine_of
-from ddp.backends import STEP_POLICY
 from ddp.core.checkpointing import Checkpointing
+from ddp.core.policies import meets_every_step
 from ddp.replica.task import Job
 from ddp.settings import (
     HIGHEST_RATE,
@@ -168,7 +168,7 @@ def check_paths(config: Config) -> None:
 
 def check_faults(job: Job, mode: Mode, samples: int) -> None:
     """Raise ValueError where a step at which something is to go wrong never comes, in epochs of so many `samples`."""
-    alike = mode.policy in (None, STEP_POLICY)
+    alike = mode.policy is None or meets_every_step(mode.policy)
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.backends import BACKENDS, STEP_POLICY, BackendSpec
-from ddp.core.policies import POLICIES
+from ddp.backends import BACKENDS, BackendSpec
+from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import ENGINES, EngineSpec
 
 PAIRING = "elche"
@@ -58,7 +58,7 @@ def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
     if not spec.backends:
         return Mode(engine, policy if spec.policies else None)
     if backend in BACKENDS and not BACKENDS[backend].averages:
-        policy = STEP_POLICY
+        policy = EVERY_STEP
     return Mode(engine, policy, backend)
 
 

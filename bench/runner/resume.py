@@ -17,7 +17,7 @@ import msgspec
 
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
 from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.runner.modes import mode_name
+from bench.runner.modes import Mode, mode_of
 from bench.runner.plan import RunPlan
 from ddp import regular
 from ddp.backends import BACKENDS
@@ -28,6 +28,7 @@ from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loading import Loading
+from ddp.core.policies import DEFAULT
 from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -51,7 +52,7 @@ class ResumeSource:
     def output(self) -> str | None:
         """Return the tree that the run folder belongs to; None if it was moved out of one."""
         mode = self.folder.absolute().parent
-        known = (mode.parent.name, mode.name) == (self.config.get("model"), _mode(self.config))
+        known = (mode.parent.name, mode.name) == (self.config.get("model"), _mode(self.config).name)
         return str(mode.parent.parent) if known else None
 
 
@@ -109,6 +110,7 @@ def agree(settings: Mapping[str, Any], saved: dict[str, Any]) -> None:
     for key, value in settings.items():
         if key in FREE or key.startswith("checkpoint."):
             continue
+        # A backend with one policy was an engine once, and may be called so.
         was = _was(saved, "mode" if key == "engine" and value in BACKENDS else key)
         if value != was:
             raise ValueError(
@@ -145,19 +147,20 @@ def check(plan: RunPlan, source: ResumeSource) -> None:
 
 def _was(saved: dict[str, Any], key: str) -> Any:
     """Return what the run has for a key of the command line; None if nothing."""
-    if key == "mode":
-        return _mode(saved)
+    if key in ("mode", "engine", "policy", "backend"):
+        mode = _mode(saved)
+        return mode.name if key == "mode" else getattr(mode, key)
     if key == "model.depth":
         return saved.get("depth")
     value: Any = saved
-    for name in ("policy.name" if key == "policy" else key).split("."):
+    for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def _mode(saved: dict[str, Any]) -> str:
+def _mode(saved: dict[str, Any]) -> Mode:
     policy = saved.get("policy") or {}
-    return mode_name(str(saved.get("engine")), str(policy.get("name")), str(saved.get("backend")))
+    return mode_of(str(saved.get("engine")), policy.get("name"), saved.get("backend"))
 
 
 def config_of(saved: dict[str, Any], folder: Path) -> Config:
@@ -189,7 +192,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
 
 def _policy(saved: Any) -> dict[str, Any]:
     """Return the policy as in a configuration; a run on one rank has none."""
-    policy = {"name": "cadence"} if saved is None else msgspec.convert(saved, dict[str, Any])
+    policy = {"name": DEFAULT} if saved is None else msgspec.convert(saved, dict[str, Any])
     return policy | {"name": msgspec.convert(policy["name"], str)}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bench.runner.config import Config
 from bench.runner.modes import backend_of, engine_of
-from ddp.backends import STEP_POLICY
+from ddp.core.policies import meets_every_step
 
 
 class _Rule(NamedTuple):
@@ -39,7 +39,7 @@ def _with_backend(name: str) -> Callable[[Config], bool]:
 
 
 def _in_step(config: Config) -> bool:
-    return _with_backend("nccl")(config) and config.mode.policy == STEP_POLICY
+    return _with_backend("nccl")(config) and meets_every_step(config.mode.policy)
 
 
 def _one_process(config: Config) -> bool:

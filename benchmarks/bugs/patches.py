@@ -135,32 +135,32 @@ def buffers_left_out_of_steps(buffers: Module) -> None:
     buffers.BufferChanges.take = lambda self: self.rebase()
 
 
-def gradients_summed(flat_gradients: Module) -> None:
+def gradients_summed(step_gradients: Module) -> None:
     """Gradients of a step are added up, not averaged."""
-    wrap(flat_gradients.FlatGradients, "pack", lambda pack, self, weight, gradients=None: pack(weight, 1.0))
+    wrap(step_gradients.StepGradients, "pack", lambda pack, self, weight, gradients=None: pack(weight, 1.0))
 
 
-def gradients_not_averaged(instep: Module) -> None:
+def gradients_not_averaged(average: Module) -> None:
     """Ranks step with their own gradients."""
 
     def broken(exchange: Any, self: Any, batch: Any) -> None:
-        own = [flat.clone() for flat in self._gradients.gradients]
+        own = [p.grad.clone() for p in self._state.parameters]
         exchange(batch)
-        for flat, values in zip(self._gradients.gradients, own, strict=True):
-            flat.copy_(values)
+        for parameter, values in zip(self._state.parameters, own, strict=True):
+            parameter.grad.copy_(values)
 
-    wrap(instep.GradientAverage, "exchange", broken)
+    wrap(average.GradientAverage, "exchange", broken)
 
 
-def idle_in_steps(instep: Module) -> None:
+def idle_in_steps(average: Module) -> None:
     """Rank 1 takes part with gradients of zero."""
 
     def broken(exchange: Any, self: Any, batch: Any) -> None:
-        for flat in self._gradients.gradients if rank() == 1 else ():
-            flat.zero_()
+        for parameter in self._state.parameters if rank() == 1 else ():
+            parameter.grad.zero_()
         exchange(batch)
 
-    wrap(instep.GradientAverage, "exchange", broken)
+    wrap(average.GradientAverage, "exchange", broken)
 
 
 def idle_rank(replica: Module) -> None:

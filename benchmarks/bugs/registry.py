@@ -33,8 +33,8 @@ def _bug(breaks: str, cell: str, check: str, module: str, patch: Patch, times: i
 
 
 NCCL, CPU = "ddp.backends.allreduce", "ddp.backends.snapshot"
-REPLICA, INSTEP = "ddp.replica.replica", "ddp.gradients.instep"
-BUFFERS, GRADIENTS = "ddp.replica.buffers", "ddp.gradients.flat_gradients"
+REPLICA, INSTEP = "ddp.replica.replica", "ddp.gradients.average"
+BUFFERS, GRADIENTS = "ddp.replica.buffers", "ddp.gradients.step_gradients"
 VISITS, GATHER = "ddp.data.epoch_order", "ddp.data.gather"
 SOLO, SYNC, CADENCE, ASYNC = "mlp solo", "mlp nccl_sync", "mlp nccl_cadence", "mlp cpu_async"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from ddp.backends.base import GroupBackend, RankContext
-from ddp.gradients.instep import InStep
+from ddp.replica.in_step import InStep
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
 from ddp.sharding.zero1 import ShardContext, Zero, Zero1

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from torch import Tensor
 
+from ddp.comm.courier import Courier
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
 from ddp.core.commands import Join
@@ -24,11 +27,21 @@ class Collectives:
     def __init__(self, transport: Transport, meter: Meter, heart: Heartbeat) -> None:
         self.transport, self._meter, self._heart, self._seq = transport, meter, heart, 0
         self.members: tuple[int, ...] = ()
+        self._under_way: list[tuple[int, int, Future[tuple[float, float]]]] = []
+        self._courier: Courier | None = None
+
+    def _stop(self) -> None:
+        """What is still started belongs to a group that is left."""
+        self._under_way.clear()
+        if self._courier is not None:
+            self._courier.stop()
+            self._courier = None
 
     def join(self, order: Join) -> None:
         """Leave the group that there is, and meet the members of the new one."""
         began = now()
         self.members = order.members
+        self._stop()
         self._seq = order.generation * SEQ  # members may have left the older group at different collectives
         with self._heart:
             self.transport.join(order.members, order.generation)
@@ -37,6 +50,7 @@ class Collectives:
     def all_reduce(self, tensors: Sequence[Tensor], op: str = SUM) -> tuple[float, int]:
         """Reduce tensors in place; returns seconds and bytes. Raises ExchangeBroken, having left the group."""
         size = sum(tensor.nbytes for tensor in tensors)
+        self._drain()
         if not size:
             return 0.0, 0
 
@@ -45,6 +59,27 @@ class Collectives:
                 self.transport.all_reduce(tensor, op)
 
         return self._measured(act, size), size
+
+    def start(self, tensor: Tensor) -> None:
+        """Begin to sum a tensor in place beside what this thread does; the next `all_reduce` waits for it."""
+        self._seq += 1
+        self._courier = self._courier or Courier(tensor.device)
+        self._under_way.append((self._seq, tensor.nbytes, self._courier.submit(partial(self._sum, tensor))))
+
+    def _sum(self, tensor: Tensor) -> tuple[float, float]:
+        """Returns begin and end."""
+        began = now()
+        self.transport.all_reduce(tensor)
+        return began, now()
+
+    def _drain(self) -> None:
+        """Wait for what was started. Raises ExchangeBroken, having left the group."""
+        since, under_way, self._under_way = now(), self._under_way, []
+        for seq, size, future in under_way:
+            began, ended = self._guarded(future.result, since)
+            self._meter.add_hidden(began, ended, seq, size)
+        if under_way:
+            self._meter.add("wait", since)
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Sum, for each member, what it owns of a tensor. Raises ExchangeBroken, having left the group."""

@@ -148,9 +148,9 @@ class TorchTransport(gloo.Transport):
         dist.init_process_group(
             self.name,
             store=PrefixStore("torch", self._store),
-            rank=self._config.rank,
-            world_size=self._config.world_size,
-            timeout=timedelta(seconds=self._config.limit_s),
+            rank=self.config.rank,
+            world_size=self.config.world_size,
+            timeout=timedelta(seconds=self.config.limit_s),
         )
         del self._store
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ddp.core.commands import Plan
 from ddp.core.coordinator_state import CoordinatorState
+from ddp.core.phases import Phase
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
@@ -42,7 +43,7 @@ def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
         if cohort.world.blocking:
             # The order to average is ahead of what is granted now: the window ends with it.
             since = 0 if rank in current.waiting else since
-        elif not plan.overlap and current.stage != "apply":
+        elif not plan.overlap and current.phase is not Phase.APPLY:
             return 0
     return cohort.window[rank] + plan.ahead[rank] - since - queued
 
@@ -63,4 +64,4 @@ def _done(cohort: CoordinatorState, rank: int) -> int:
 
 def _lays_down(cohort: CoordinatorState, rank: int) -> bool:
     current = cohort.round
-    return current is not None and current.stage == "collect" and rank in current.waiting
+    return current is not None and current.gathers(rank)

@@ -36,6 +36,7 @@ from ddp.core.events import (
     Snapshot,
     Tick,
 )
+from ddp.core.phases import Phase
 from ddp.core.policies import Policy
 from ddp.core.recovery import distrust, lose, recover, settle
 from ddp.core.values import replace
@@ -69,7 +70,7 @@ class Coordinator:
         """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells.
 
         `books`: of the checkpoint that the ranks have been made from."""
-        ranks = tuple(RankState(last_seen=at) for _ in range(world.size))
+        ranks = tuple(RankState(rank, last_seen=at) for rank in range(world.size))
         cohort = CoordinatorState(world, ranks) if books is None else saving.reopen(world, ranks, books)
         return Coordinator(policy, cohort, books=books)
 
@@ -166,16 +167,8 @@ def _book(cohort: CoordinatorState, event: Event) -> tuple[CoordinatorState, tup
             return _on_ready(cohort, event)
         case Progress():
             return _on_progress(cohort, event)
-        case Snapshot():
-            return rounds.on_snapshot(cohort, event)
-        case Reduced():
-            return rounds.on_reduced(cohort, event)
-        case Averaged():
-            return rounds.on_averaged(cohort, event)
-        case AverageFailed():
-            return rounds.on_failed(cohort, event)
-        case Shared():
-            return rounds.on_shared(cohort, event)
+        case Snapshot() | Reduced() | Averaged() | AverageFailed() | Shared():
+            return rounds.react(cohort, event)
         case Evaluated():
             return evaluation.on_evaluated(cohort, event), ()
         case Saved():
@@ -237,7 +230,8 @@ def _on_progress(cohort: CoordinatorState, event: Progress) -> tuple[Coordinator
     if cohort.samples - before != event.samples:
         raise ProtocolError(f"rank {event.rank} was granted {cohort.samples - before} samples in these steps: {event}")
     state = cohort.ranks[event.rank]
-    cohort = cohort.with_rank(event.rank, replace(state, busy_s=state.busy_s + event.busy_s))
+    loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
+    cohort = cohort.with_rank(event.rank, replace(state, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr))
     if cohort.shares:  # those who are left have met in a step
         raised = tuple(one for one in cohort.raised if one.generation >= cohort.generation)
         cohort = replace(cohort, retries=0, raised=raised)
@@ -251,9 +245,11 @@ def _on_tick(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, t
     cohort = cohort.heard(event.at) if event.away_s else cohort
     outputs: tuple[Output, ...] = ()
     deadline, current = cohort.world.deadline_s, cohort.round
-    if current is not None and current.stage == "reduce" and event.at - current.since > deadline:
+    if current is not None and current.phase is Phase.REDUCE and event.at - current.since > deadline:
         return cohort, (Abort("failed", f"averaging the snapshots of round {current.index} takes over {deadline} s"),)
-    meeting = cohort.world.blocking and bool(cohort.shares or (current is not None and current.stage == "collect"))
+    meeting = cohort.world.blocking and bool(
+        cohort.shares or (current is not None and current.phase is Phase.COLLECTIVE)
+    )
     closes = current.closes if current is not None else ()
     evaluating = any(owed.epoch not in closes for owed in cohort.evaluating)  # what follows the round has not begun
     if meeting and not evaluating and event.at - cohort.moved > STUCK * deadline:

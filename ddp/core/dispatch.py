@@ -188,7 +188,7 @@ def _end_together(cohort: CoordinatorState, plan: Plan, wants: tuple[int, ...], 
 def _share_left(cohort: CoordinatorState, rank: int) -> int:
     """Steps of the window that `rank` has not been granted."""
     state, current = cohort.ranks[rank], cohort.round
-    contributes = current is not None and current.stage == "collect" and rank in current.waiting
+    contributes = current is not None and current.gathers(rank)
     return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
 
 

@@ -94,3 +94,8 @@ class Ledger:
     def merge(self, spans: Spans) -> Ledger:
         """Bring trained samples into the model. AssertionError if one is there already."""
         return replace(self, merged=union(self.merged, spans)) if spans else self
+
+
+def in_model(begun: int, ledgers: tuple[Ledger, ...], samples: int) -> int:
+    """Return how many samples are in the model: `begun` epochs of so many `samples` were, and `ledgers` are incomplete."""
+    return (begun - len(ledgers)) * samples + sum(measure(ledger.merged) for ledger in ledgers)

@@ -6,11 +6,12 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from ddp.core.commands import Abort, Command, Drop, Join, SendState, Train
-from ddp.core.coordinator_state import CoordinatorState, Raised, Round, book
+from ddp.core.commands import Abort, Command, Drop, Join, Train
+from ddp.core.coordinator_state import CoordinatorState, Raised, book
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
-from ddp.core.rounds import RETRIES, Output, merge, on_lost
+from ddp.core.round_actions import RETRIES, Output, merge
+from ddp.core.rounds import react, request_state
 from ddp.core.values import replace
 
 
@@ -43,7 +44,7 @@ def lose(
         reserve=0,
         window=(),  # cut anew for those who are left
     )
-    cohort, outputs = on_lost(cohort, rank, at)
+    cohort, outputs = react(cohort, Lost(at, rank, reason))
     return cohort, (Drop(rank, reason), *outputs)
 
 
@@ -81,9 +82,7 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
         cohort = replace(cohort, retries=cohort.retries + 1 if cohort.group == cohort.live else 0)
         return _resume(cohort, at)
     source = next(rank for rank in cohort.live if rank not in behind)
-    current = Round(cohort.rounds, cohort.live, "share", (source,), (), failed=behind)
-    cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
-    return cohort, (SendState(source, current.index, f"rank {behind[0]} is a step behind"),)
+    return request_state(cohort, source, behind)
 
 
 def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ddp.gradients.flat_gradients import FlatGradients
+from ddp.gradients.step_gradients import StepGradients
 from ddp.replica.flat import FlatState
 
 
@@ -19,9 +19,9 @@ class Exchange:
 
     def __init__(self, states: Sequence[FlatState]) -> None:
         self.states = states
-        self.gradients = [FlatGradients(state) for state in self.states]
+        self.gradients = [StepGradients(state) for state in self.states]
         for gradients in self.gradients:
-            gradients.zero()
+            gradients.clear()
 
     @property
     def bytes(self) -> int:
@@ -30,7 +30,7 @@ class Exchange:
 
     @torch.no_grad()
     def broadcast(self) -> None:
-        """All replicas become the first one."""
+        """Make all replicas the first one."""
         for state in self.states:
             state.gather()
         for state, gradients in zip(self.states[1:], self.gradients[1:], strict=True):

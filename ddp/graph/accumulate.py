@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ddp.core.spans import Batch
-from ddp.gradients.flat_gradients import FlatGradients
-from ddp.gradients.instep import moved
+from ddp.gradients.step_gradients import StepGradients
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now
+from ddp.replica.in_step import moved
 from ddp.replica.replica import Replica
 
 
@@ -24,7 +24,7 @@ class Accumulating(Replica):
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
-        self.gradients: FlatGradients | None = None
+        self.gradients: StepGradients | None = None
         self.turns = SerializedRng((self._device,))
         self.own = 0
         """Samples of this replica in the window."""
@@ -94,7 +94,7 @@ class Accumulating(Replica):
         if self._job.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
         self.optimizer.step()
-        self.gradients.zero()
+        self.gradients.clear()
         at = self._meter.add("optimizer", began)
         if counted:
             self._slowdown.pay(at - began, self._meter, "optimizer")

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ddp.core.policies import POLICIES, Policy
+from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES, Policy
 from ddp.graph.devices import heterogeneous
 from ddp.graph.timed_workers import Timeline
 from ddp.settings import emulated, norm_limit
@@ -52,8 +52,8 @@ class DdpConfig:
         """When the replicas meet."""
         unequal = heterogeneous(devices) or any(len(set(said)) > 1 for said in (self.speeds, self.speed_hint or ()))
         if self.max_anchor == 0 or not (unequal or self.max_anchor):
-            return POLICIES["sync"]()
+            return POLICIES[EVERY_STEP]()
         most = self.max_anchor or MAX_ANCHOR
         settings: dict[str, Any] = {"anchor": min(ANCHOR, most), "max_anchor": most, "no_divergence_guard": True}
         settings |= {"overhead_target": self.overhead_target, "speed_hint": tuple(self.speed_hint or ()) or None}
-        return POLICIES["cadence"](**settings)
+        return POLICIES[DEFAULT](**settings)

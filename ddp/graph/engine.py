@@ -167,7 +167,8 @@ class _Engine:
             mine += spans
         busy = tuple(replica.busy_s for replica in self._replicas)
         at = now()
-        self._windows, records = self._windows.met(at, sizes, tuple(map(len, work)), busy, at - began)
+        lr = max(replica.lr for replica in self._replicas)
+        self._windows, records = self._windows.met(at, sizes, tuple(map(len, work)), busy, at - began, lr, seen + total)
         for record in records:
             self._emit(record, at)
         return total

@@ -136,7 +136,7 @@ class GraphReplicas:
     def close_step(self) -> None:
         """Gradients are spent: clear them, and follow what the step has shown of the replicas' speeds."""
         for one in self.exchange.gradients:
-            one.zero()
+            one.clear()
         work = (tuple(self.crew.samples), tuple(self.crew.steps), tuple(self.crew.busy_s))
         if self.crew.whole or not self.windows.windowed:
             self.windows, said = self.windows.met(now(), *work, self._sync_s)
@@ -151,7 +151,7 @@ class GraphReplicas:
     def forget(self) -> None:
         """What has come of gradients since the last step is no part of the next."""
         for one in self.exchange.gradients:
-            one.zero()
+            one.clear()
         self.crew.begin()
 
     def _say(self, record: Any) -> None:

@@ -74,16 +74,24 @@ class Windows:
         return tuple(count / sum(self.plan.counts) for count in self.plan.counts)
 
     def met(
-        self, at: float, samples: tuple[int, ...], steps: tuple[int, ...], busy_s: tuple[float, ...], sync_s: float
+        self,
+        at: float,
+        samples: tuple[int, ...],
+        steps: tuple[int, ...],
+        busy_s: tuple[float, ...],
+        sync_s: float,
+        lr: float = 0.0,
+        seen: int = 0,
     ) -> tuple[Windows, tuple[Any, ...]]:
-        """The replicas have met, after so much work of each; with it, what is to be recorded."""
+        """The replicas have met, after so much work of each, at this learning rate and so many samples; with it, what is to
+        be recorded."""
         after = self.scattered(samples, busy_s)
         if not self.windowed:
             return after, ()
         nothing = (0.0,) * self.world.size
         wait_s = tuple(max(busy_s) - busy for busy in busy_s)
         starved = (False,) * self.world.size
-        closed = RoundClosed(at, self.round, steps, busy_s, sync_s, wait_s, nothing, starved)
+        closed = RoundClosed(at, self.round, steps, busy_s, sync_s, wait_s, nothing, starved, lr=lr, samples=seen)
         state, said = self.policy.update(self.state, closed)
         plan = next((order for order in reversed(said) if isinstance(order, Plan)), self.plan)
         return replace(after, state=state, plan=plan, round=self.round + 1), (closed, *said)

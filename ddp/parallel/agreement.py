@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ddp.gradients.storage import layout
 from ddp.parallel.group import Group
 from ddp.replica.flat import refuse_complex, refuse_formless
 
@@ -67,11 +68,6 @@ def describe(model: nn.Module) -> list[Part]:
     ]
     refuse_formless(((f"{kind} {name}", tensor) for kind, name, tensor in named), "on all ranks, then wrap it")
     return [(kind, name, str(t.dtype)[6:], list(t.shape), t.requires_grad, _strides(t)) for kind, name, t in named]
-
-
-def layout(parameter: Tensor) -> Tensor:
-    """How autograd lays out a gradient of `parameter`: a tensor without values of that shape and those strides."""
-    return torch.empty_like(parameter, device="meta", requires_grad=False)
 
 
 def _strides(tensor: Tensor) -> list[int]:

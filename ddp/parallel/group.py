@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from ddp.comm.courier import Courier
 from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_store, make_transport, open_store
 from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.comm.transports.gloo import OPS
@@ -33,65 +32,6 @@ REMEDY = (
 _current: Group | None = None
 
 
-class Pending:
-    """A collective under way."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self.error: Exception | None = None
-
-    def finish(self, error: Exception | None = None) -> None:
-        """It is over."""
-        self.error = error
-        self._done.set()
-
-    def wait(self) -> None:
-        """Until it is complete. Raises what broke it."""
-        self._done.wait()  # whoever completes it has a limit
-        if self.error is not None:
-            raise self.error
-
-
-class _Work(Pending):
-    """PyTorch's own; what it summed is divided at the end."""
-
-    def __init__(self, work: Any, tensor: Tensor, divisor: int) -> None:
-        self._work, self._tensor, self._divisor = work, tensor, divisor
-
-    def wait(self) -> None:
-        self._work.wait()
-        if self._divisor > 1:
-            self._tensor.div_(self._divisor)
-
-
-class _Courier:
-    """One thread that carries out collectives in the order in which they were handed in."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Pending] | None] = queue.SimpleQueue()
-        self._threads = torch.get_num_threads()
-        threading.Thread(target=self._work, name="collectives", daemon=True).start()
-
-    def submit(self, job: Callable[[], None]) -> Pending:
-        pending = Pending()
-        self._jobs.put((job, pending))
-        return pending
-
-    def stop(self) -> None:
-        self._jobs.put(None)
-
-    def _work(self) -> None:
-        torch.set_num_threads(self._threads)  # it is a thread's own
-        while (handed := self._jobs.get()) is not None:
-            job, pending = handed
-            try:
-                job()
-            except Exception as error:  # whoever waits for it gets it
-                pending.finish(error)
-            else:
-                pending.finish()
-
-
 class Group:
     """All ranks of this training, from one rank's side. Make it with `init`, in every rank."""
 
@@ -105,8 +45,8 @@ class Group:
         self.transport: str = self._transport.name
         """What collectives go through: `memory`, `gloo` or `nccl`."""
         self._regions = 0
-        self._courier: _Courier | None = None
-        self._under_way: list[Pending] = []
+        self._courier: Courier | None = None
+        self._under_way: list[Future[None]] = []
         self._closed = self._gone = False
         self._process = os.getpid()
 
@@ -138,29 +78,19 @@ class Group:
             raise ValueError(
                 f"whole numbers ({str(tensor.dtype)[6:]}) have no mean of their type: reduce tensor.double()"
             )
-        if self._under_way:
-            self.drain()
+        self.drain()
         self._carry_out(tensor.detach().view(-1), op)
 
-    def start(self, tensor: Tensor, op: str = SUM) -> Pending:
-        """The same in the background; `tensor` is not to be touched before the end of `wait`."""
-        pending: Pending
-        if isinstance(self._transport, TorchTransport):
-            work = dist.all_reduce(tensor, op=OPS[op], async_op=True)
-            pending = _Work(work, tensor, self.world_size if op == MEAN else 1)
-        else:
-            self._courier = self._courier or _Courier()
-            pending = self._courier.submit(partial(self._carry_out, tensor, op))
-        self._under_way.append(pending)
-        return pending
+    def start(self, tensor: Tensor, op: str = SUM) -> None:
+        """Do the same in the background; `tensor` is not to be touched before the end of `drain`."""
+        self._courier = self._courier or Courier(self.device)
+        self._under_way.append(self._courier.submit(partial(self._carry_out, tensor, op)))
 
     def drain(self) -> None:
         """Wait until nothing is under way: collectives keep their order. Raises RankLost."""
-        while self._under_way:
-            try:
-                self._under_way.pop(0).wait()
-            except RuntimeError as error:
-                raise self._broken(str(error)) from error
+        under_way, self._under_way = self._under_way, []
+        for each in under_way:
+            each.result()
 
     def _carry_out(self, tensor: Tensor, op: str) -> None:
         self._check_open()

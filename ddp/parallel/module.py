@@ -14,9 +14,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from ddp.gradients.buckets import BUCKET_BYTES, FIRST_BYTES
-from ddp.gradients.reducer import BucketReducer
 from ddp.parallel.agreement import ParameterGuard, agree, claim, release
 from ddp.parallel.group import Group, current
+from ddp.parallel.reducer import BucketReducer
 from ddp.parallel.sending import Sending
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}

@@ -1,4 +1,4 @@
-"""`wrap`: replicas of one model, on one device each, brought together when the user's loop says so (GANs, RL)."""
+"""Own `wrap`: replicas of one model, on one device each, averaged when the user's loop says so (GANs, RL)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from ddp.comm.transports.base import MAX, SUM
+from ddp.gradients.step_gradients import by_type
+from ddp.gradients.storage import BucketStorage
 from ddp.parallel.agreement import ParameterGuard, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
 from ddp.replica.sparse import dense
 
 
 class Replicas:
-    """What `wrap` gives. Replicas are numbered through all ranks: those of rank 0 first."""
+    """The replicas that `wrap` has wrapped, numbered through all ranks: those of rank 0 first."""
 
     def __init__(self, models: Sequence[nn.Module], devices: Sequence[torch.device], group: Group) -> None:
         self._models, self._group = list(models), group
@@ -33,15 +35,15 @@ class Replicas:
         except BaseException:
             release(models, self)
             raise
-        self._watched = [ParameterGuard(model) for model in models]
+        self._guards = [ParameterGuard(model) for model in models]
         trained = [[p for p in model.parameters() if p.requires_grad] for model in models]
         self._columns = list(zip(*trained, strict=True))
-        dtypes = sorted({column[0].dtype for column in self._columns}, key=str)
-        self._groups = [[c for c in self._columns if c[0].dtype == dtype] for dtype in dtypes]
         # In half precision a gradient times its samples may be too large.
-        kinds = [torch.float32 if dtype.itemsize == 2 else dtype for dtype in dtypes]
-        sizes = [sum(column[0].numel() for column in part) for part in self._groups]
-        self._flats = [group.empty(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
+        self._sums = BucketStorage(
+            trained[0],
+            by_type(trained[0]),
+            lambda _, size, dtype: group.empty(size, torch.float32 if dtype.itemsize == 2 else dtype),
+        )
 
     def sync_params(self) -> None:
         """Give all replicas the parameters of the first. Raises RankLost."""
@@ -59,11 +61,11 @@ class Replicas:
                     tensor.copy_(first)
 
     def all_reduce_gradients(self) -> None:
-        """Every `.grad` becomes the mean over all replicas; one without a gradient counts as zero. Raises RankLost."""
+        """Make every `.grad` the mean over all replicas; one without a gradient counts as zero. Raises RankLost."""
         self._reduce([1.0] * self.world_size)
 
     def weighted_all_reduce_gradients(self, counts: Sequence[float]) -> None:
-        """The mean weighted by `counts`, one for every replica of every rank. Raises ValueError, RankLost."""
+        """Do the same, weighted by `counts`, one for every replica of every rank. Raises ValueError, RankLost."""
         if len(counts) != self.world_size:
             raise ValueError(f"one count for each of {self.world_size} replicas is needed, not {len(counts)}")
         if not all(math.isfinite(count) and count >= 0 for count in counts) or not sum(counts):
@@ -72,50 +74,47 @@ class Replicas:
 
     @torch.no_grad()
     def _reduce(self, counts: list[float]) -> None:
-        for watched in self._watched:
-            watched.check()
+        for guard in self._guards:
+            guard.check()
         total, local = sum(counts), len(self._models)
         own = counts[self._group.rank * local : (self._group.rank + 1) * local]
         flags = [float(any(p.grad is not None for p in column)) for column in self._columns]
         bounds = [*counts, *(-count for count in counts), *flags]
-        told = torch.tensor(bounds, dtype=torch.float64, device=self._group.device)
-        self._group.all_reduce(told, MAX)
-        most, least, used = torch.split(told, [len(counts), len(counts), len(flags)])
+        extremes = torch.tensor(bounds, dtype=torch.float64, device=self._group.device)
+        self._group.all_reduce(extremes, MAX)
+        most, least, used = torch.split(extremes, [len(counts), len(counts), len(flags)])
         if not torch.equal(most, -least):
             raise ValueError(
                 f"ranks gave different counts, {counts} on rank {self._group.rank}: give all of them the same list, one for "
                 "each replica, those of rank 0 first"
             )
-        shared = dict(zip(map(id, self._columns), used.tolist(), strict=True))
-        for columns, flat in zip(self._groups, self._flats, strict=True):
-            views = torch.split(flat, [column[0].numel() for column in columns])
-            for column, view in zip(columns, views, strict=True):
-                _add_up(column, own, view)
+        for column, view in zip(self._columns, self._sums.views, strict=True):
+            _add_up(column, own, view)
+        for flat in self._sums.flats:
             self._group.all_reduce(flat, SUM)
             flat.div_(total)
-            for column, view in zip(columns, views, strict=True):
-                if shared[id(column)]:
-                    _hand_out(column, view)
+        for column, view, anywhere in zip(self._columns, self._sums.views, used.tolist(), strict=True):
+            if anywhere:
+                _hand_out(column, view)
 
     def close(self) -> None:
-        """The models may be wrapped anew."""
+        """Let the models be wrapped anew."""
         release(self._models, self)
 
 
 def _add_up(column: Sequence[nn.Parameter], counts: Sequence[float], view: Tensor) -> None:
-    """Weighted gradients of one parameter's replicas, into `view`."""
+    """Sum the weighted gradients of one parameter's replicas into `view`."""
     view.zero_()
     for parameter, count in zip(column, counts, strict=True):
         if parameter.grad is not None and count:
-            gradient = dense(parameter.grad)
-            view.add_(gradient.reshape(-1).to(view.device, view.dtype), alpha=count)
+            view.add_(dense(parameter.grad).to(view.device, view.dtype), alpha=count)
 
 
 def _hand_out(column: Sequence[nn.Parameter], view: Tensor) -> None:
     for parameter in column:
         if parameter.grad is None or parameter.grad.is_sparse:
             parameter.grad = torch.empty_like(parameter)
-        parameter.grad.copy_(view.view(parameter.shape))
+        parameter.grad.copy_(view)
 
 
 def wrap(

@@ -50,8 +50,11 @@ class BufferChanges:
             before.copy_(buffer)
 
     def lay(self, weight: float) -> None:
-        """Put what changed in its place, weighed."""
+        """Put what changed in its place, weighed; nothing of a rank that weighs nothing, whatever a buffer holds."""
         for buffer, view, before in self._buffers:
+            if not weight:
+                view.zero_()
+                continue
             torch.sub(buffer, before, out=view)
             view.masked_fill_(buffer == before, 0.0).mul_(weight)  # equal: also of infinities
 

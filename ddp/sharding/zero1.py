@@ -1,7 +1,7 @@
-"""Optimizer state in shards: gradients are summed where they are owned, the owner moves its parameters, all fetch them.
+"""Own what all kinds of sharding share, and the first: optimizer state in shards. Knows no loop and no checkpoint.
 
-Also what all three kinds of sharding share. After every step all ranks hold the same parameters, with the bits that a
-replay of all ranks' batches on one would give.
+Gradients are summed where they are owned, the owner moves its parameters, all fetch them. After every step all ranks hold
+the same parameters, with the bits that a replay of all ranks' batches on one would give.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX
 from ddp.core.errors import EngineError
 from ddp.core.spans import Batch
-from ddp.gradients.flat_gradients import FlatGradients
-from ddp.gradients.instep import InStep, meet_counters
+from ddp.gradients.average import meet_counters
+from ddp.gradients.step_gradients import StepGradients
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
+from ddp.replica.in_step import InStep
 from ddp.sharding.layout import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
 
 @dataclass(frozen=True)
 class ShardContext:
-    """What sharding needs of a rank. Ranks 0 to `world_size` - 1 all build the same model."""
+    """One rank, as sharding needs it. Ranks 0 to `world_size` - 1 all build the same model."""
 
     model: nn.Module
     state: FlatState
@@ -46,19 +47,22 @@ class Zero(InStep, Protocol):
     """A kind of sharding."""
 
     def whole(self) -> AbstractContextManager[None]:
-        """Within it the model's parameters are whole on every rank. All ranks enter together."""
+        """Make the model's parameters whole on every rank within it. All ranks enter together."""
         ...
 
     def settle(self) -> None:
-        """Training is over: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
+        """End the sharding: the model is whole, lies in memory of its own, and may be trained alone or sharded again. The
         optimizer has its parameters again, without state: make another, or have it load what `full_state_dict` gave
         before."""
         ...
 
 
 class ShardedStep:
-    """What all kinds share; an `InStep`. Raises ValueError for a model that is sharded already, for an optimizer that needs
+    """The base of all kinds; an `InStep`. Raises ValueError for a model that is sharded already, for an optimizer that needs
     whole tensors, and at the first step for ranks whose models differ."""
+
+    whole_gradients = True
+    """Whether a rank keeps the gradients of others' shards until the end of a step."""
 
     def __init__(self, site: ShardContext) -> None:
         self.site, self.module = site, site.model
@@ -77,6 +81,9 @@ class ShardedStep:
         }
         """Of the whole parameters."""
         self._met = self._torn = self._settled = False
+        empty, whole = site.collectives.transport.empty, self.whole_gradients
+        self.together = StepGradients(site.state, empty, gradients=whole, eager=whole)
+        """What goes to all ranks, and whole gradients."""
 
     def _place(self) -> None:
         """Make the shards: stretches of the whole parameters, which lie where other ranks can fetch them."""
@@ -86,7 +93,7 @@ class ShardedStep:
                 group.place(lambda parameter, start, stop, at: parameter.data.view(-1)[start:stop])
 
     def meet(self) -> None:
-        """Before the first step: ranks must have begun with the same model. Raises ValueError."""
+        """Raise ValueError at the first step if ranks have begun with different models, EngineError after a torn one."""
         if self._torn:
             raise EngineError("a step broke while its parameters were handed out: go on from a checkpoint")
         if self._met:
@@ -102,14 +109,18 @@ class ShardedStep:
         self._met = True
 
     def idle(self, batch: Batch) -> None:
-        """Gradients of zero weigh nothing."""
+        """Do nothing: gradients of zero weigh nothing."""
+
+    def undo(self) -> None:
+        """Put the buffers back."""
+        self.together.undo()
 
     def rebase(self) -> None:
-        """Each kind's own."""
-        raise NotImplementedError
+        """Count changes of buffers from here."""
+        self.together.rebase()
 
     def clip(self, limit: float) -> None:
-        """By the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
+        """Clip by the norm over all shards of all ranks that the optimizer moves, taken in double precision."""
         held = {id(p) for group in self.site.optimizer.param_groups for p in group["params"]}
         own = [shard.values for shard in self.shards if id(shard.values) in held]
         gradients = [values.grad for values in own if values.grad is not None]
@@ -135,7 +146,7 @@ class ShardedStep:
             wait()
 
     def _fetches(self) -> list[tuple[Tensor, int, int, list[Run]]]:
-        """(flat tensor, start, stop, who owns what of it), in stretches without a gap."""
+        """Return (flat tensor, start, stop, who owns what of it), in stretches without a gap."""
         if not hasattr(self, "_stretches"):
             self._stretches = [entry for flat in self.site.state.tensors for entry in self._owned(flat)]
         return self._stretches
@@ -155,11 +166,11 @@ class ShardedStep:
         return [(flat, each[0][1], each[-1][2], each) for each in stretches]
 
     def whole(self) -> AbstractContextManager[None]:
-        """Between steps it always is."""
+        """Do nothing: between steps the model always is."""
         return nullcontext()
 
     def reload(self) -> None:
-        """The model's whole parameters were replaced: take over what is owned. Between steps, within `whole`."""
+        """Take over what is owned of whole parameters that were replaced, between steps, within `whole`."""
 
     def settle(self) -> None:
         """See `Zero`."""
@@ -174,12 +185,12 @@ class ShardedStep:
         disclaim(self.module)
 
     def _let_go(self) -> None:
-        """Gradients stay where autograd puts them."""
-        raise NotImplementedError
+        """Leave gradients where autograd puts them."""
+        self.together.close()
 
 
 def _joined(runs: list[Run]) -> list[Run]:
-    """Neighbours of one owner as one."""
+    """Return `runs` with neighbours of one owner as one."""
     joined: list[Run] = []
     for owner, start, stop in runs:
         if joined and joined[-1][0] == owner and joined[-1][2] == start:
@@ -194,23 +205,22 @@ class Zero1(ShardedStep):
 
     def __init__(self, site: ShardContext) -> None:
         super().__init__(site)
-        self.gradients = FlatGradients(site.state, site.collectives.transport.empty)
-        self._sums = [(flat, self._runs(flat.dtype)) for flat in self.gradients.flats]
+        self._sums = [(flat, self._runs(flat.dtype)) for flat in self.together.flats]
 
     def _runs(self, dtype: torch.dtype) -> list[Run]:
-        """Who owns what of a flat tensor of gradients."""
+        """Return who owns what of a flat tensor of gradients."""
         mine = [group for group in self.groups if group.trained and group.dtype == dtype]
         return [run for group in mine for run in group.layout.runs(0, group.layout.starts[-1])]
 
     def begin(self, batch: Batch) -> float:
-        """The mean of a slice is weighted when it is exchanged."""
+        """Clear the gradients; the mean of a slice is weighted when it is exchanged."""
         self.meet()
-        self.gradients.zero()
+        self.together.clear()
         return 1.0
 
     def exchange(self, batch: Batch) -> None:
-        """Gradients to their owners; buffers, and which parameters were used, to all."""
-        gradients, site = self.gradients, self.site
+        """Send gradients to their owners; buffers, and which parameters were used, to all."""
+        gradients, site = self.together, self.site
         began = now()
         gradients.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
@@ -225,14 +235,3 @@ class Zero1(ShardedStep):
             whole = shard.parameter.grad
             shard.values.grad = None if whole is None else whole.view(-1)[shard.start : shard.stop]
         site.meter.add("copy", began)
-
-    def _let_go(self) -> None:
-        self.gradients.close()
-
-    def undo(self) -> None:
-        """Put the buffers back."""
-        self.gradients.undo()
-
-    def rebase(self) -> None:
-        """Changes of buffers count from here."""
-        self.gradients.rebase()

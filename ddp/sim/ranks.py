@@ -33,8 +33,9 @@ class SimulatedRanks(RankStates):
         lost: Callable[[int], None],
         faults: tuple[Fault, ...],
         torn: Callable[[int], bool],
+        rate: Callable[[float], float],
     ) -> None:
-        super().__init__(world, costs, timeline, tell)
+        super().__init__(world, costs, timeline, tell, rate)
         self.in_step = False
         """Gradients are averaged inside every step."""
         self.struck: list[tuple[float, Fault]] = []

@@ -15,8 +15,15 @@ from ddp.sim.timeline import EventQueue
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
 
-    def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
-        self.world, self.costs, self.timeline = world, costs, timeline
+    def __init__(
+        self,
+        world: World,
+        costs: Costs,
+        timeline: EventQueue,
+        send: Callable[[RankEvent], None],
+        rate: Callable[[float], float],
+    ) -> None:
+        self.world, self.costs, self.timeline, self._rate = world, costs, timeline, rate
         self.all = [SimulatedRank() for _ in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
@@ -55,7 +62,8 @@ class RankStates:
             entries = list(group)
             samples = sum(entry.batch.samples for entry in entries)
             busy = sum(entry.stop - entry.start for entry in entries)
-            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
+            lr = self._rate(entries[-1].seen / (self.world.epochs * self.world.samples))
+            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after))
         rank.pending, rank.reported = [], self.timeline.now
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:

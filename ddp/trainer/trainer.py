@@ -19,7 +19,7 @@ from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
 from ddp.core.checkpointing import MOST, UNITS, Checkpointing
 from ddp.core.loading import Loading
-from ddp.core.policies import POLICIES
+from ddp.core.policies import DEFAULT, POLICIES, meets_every_step
 from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source, collated
@@ -69,7 +69,7 @@ class Trainer:
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank.
         epochs: passes over the data, all ranks together.
-        policy: when replicas are brought together: `sync`, `cadence`, `async`.
+        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`.
         backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots).
         world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
         seed: of every random number.
@@ -120,7 +120,7 @@ class Trainer:
         *,
         batch_size: int,
         epochs: int,
-        policy: str = "cadence",
+        policy: str = DEFAULT,
         backend: str = "nccl",
         world_size: int | None = None,
         seed: int = 0,
@@ -205,7 +205,7 @@ class Trainer:
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=policy == "sync")
+        check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=meets_every_step(policy))
         if (earlier := _folder("resume", resume)) is not None:
             self._job = replace(self._job, resume=_latest(earlier))
             _check_data(self._job, self._parts)
@@ -291,7 +291,7 @@ def _folder(name: str, said: str | Path | None) -> Path | None:
 
 
 def _latest(folder: Path) -> Path:
-    """The checkpoint in `folder`, or the latest whole one of those in it."""
+    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
     if (folder / checkpoint.BOOKS).exists():
         return folder
     found, problems = checkpoint.find(folder)

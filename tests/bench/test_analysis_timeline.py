@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.results.analysis.breakdown import breakdown, walls
 from bench.results.analysis.stream import sort
 from bench.results.analysis.stretches import clipped, common, seconds, union
+from bench.results.analysis.syncing import sync
 from bench.results.analysis.timeline import arrivals, overlap, step_times, straggler_index
 from bench.results.runfolder import find_runs
 from ddp.core.events import Finished, Ready, Reduced, Slice, Snapshot
@@ -68,6 +70,28 @@ def test_who_waits_for_a_straggler_in_every_step_is_none() -> None:
     assert [round(row.p50_ms) for row in step_times(stream, 2) if row is not None] == [800, 800]
     assert straggler_index(stream) == pytest.approx(0.7 / 0.5)
     assert straggler_index(sort([], 99.0)) is None
+
+
+def test_a_bucket_that_goes_during_the_backward_pass_is_hidden_and_takes_none_of_its_time() -> None:
+    """On the wire it is from the last arrival on, as any collective; what outlasts the backward pass is waited for."""
+    slices = [
+        slice
+        for rank, began in ((0, 101.0), (1, 102.0))
+        for slice in (
+            Slice(100.0, rank, "backward", 6.0),
+            Slice(began, rank, "hidden", 107.0 - began, 1, 64),
+            Slice(106.0, rank, "wait", 1.0),
+            Slice(107.0, rank, "exchange", 1.0, 2, 8),
+        )
+    ]
+    stream = sort([ready(0), ready(1), *slices, *(Finished(110.0, rank, "d", 1, 0) for rank in (0, 1))], 99.0)
+    for rank in (0, 1):
+        found = overlap(stream, rank)
+        assert (found.comm_s, found.hidden_s) == (pytest.approx(6.0), pytest.approx(4.0))
+    rows = breakdown(stream, walls(stream, 2))
+    assert (rows[0].compute, rows[0].wait, rows[0].comm) == (pytest.approx(0.6), pytest.approx(0.1), pytest.approx(0.1))
+    totals = sync(stream)
+    assert (totals.count, totals.bytes) == (2, 2 * (64 + 8))
 
 
 def test_what_the_coordinator_averages_meanwhile_is_hidden() -> None:

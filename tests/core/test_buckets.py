@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.gradients.buckets import Item, Launches, assign
+from ddp.gradients.buckets import WORTHWHILE_BYTES, Item, Launches, assign, caps
 
 ITEMS = st.lists(st.builds(Item, st.integers(0, 40), st.sampled_from(["a", "a", "b"])), max_size=30)
 CAPS = st.lists(st.integers(1, 60), min_size=1, max_size=3)
@@ -71,3 +71,9 @@ def test_what_comes_again_after_it_was_sent_is_an_error() -> None:
 def test_caps_are_positive(caps: list[int]) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         assign([Item(1)], caps)
+
+
+@given(st.integers(0, 1 << 40))
+def test_gradients_go_early_where_there_are_enough_of_them_and_something_moves_them_meanwhile(total: int) -> None:
+    assert caps(total, spare=False) == ()
+    assert bool(caps(total, spare=True)) == (total >= WORTHWHILE_BYTES)

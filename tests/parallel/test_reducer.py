@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ddp.gradients.reducer import BucketReducer
 from ddp.parallel.group import Group
+from ddp.parallel.reducer import BucketReducer
 from tests.parallel.conftest import Together, run_together
 from tests.threads import sound
 
@@ -133,16 +133,17 @@ def test_gradients_live_in_the_buckets(together: Together) -> None:
         named = list(model.named_parameters())
         reducer = BucketReducer(group, named, [1 << 20])
         taken: list[int] = []
-        take_in = reducer._take_in
-        reducer._take_in = lambda index: (taken.append(index), take_in(index))[1]  # type: ignore[method-assign,func-returns-value]
+        storage = reducer._storage
+        take_in = storage.take_in
+        storage.take_in = lambda index: (taken.append(index), take_in(index))[1]  # type: ignore[method-assign,func-returns-value]
         for index, (_, parameter) in enumerate(named):
             parameter.register_post_accumulate_grad_hook(lambda p, index=index: reducer.touch(index))
         for turn in range(3):
             model(torch.randn(3, 4)).sum().backward()
             reducer.finish()
-            assert all(p.grad is view for (_, p), view in zip(named, reducer._views, strict=True))
-            # Cleared to None, one gradient of the model is copied, the first; zeroed in place, none.
-            assert len(taken) == (1 if turn < 2 else 2)
+            assert all(p.grad is view for (_, p), view in zip(named, storage.views, strict=True))
+            # Cleared to None, each gradient is copied once, in place of a sum with zeros; zeroed in place, none is.
+            assert len(taken) == len(named) * (1 if turn < 2 else 2)
             model.zero_grad(set_to_none=turn == 1)
 
     together(1, act)

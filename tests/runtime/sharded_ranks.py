@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.tensor_memory import TensorWatch, kinds
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import TransportConfig as Place
@@ -18,7 +19,6 @@ from ddp.core.commands import Join
 from ddp.core.spans import Batch
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
-from ddp.sharding.memory import TensorWatch, kinds
 from ddp.sharding.zero1 import ShardContext, Zero, Zero1
 from ddp.sharding.zero2 import Zero2
 from ddp.sharding.zero3 import Zero3

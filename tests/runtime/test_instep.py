@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports.base import ExchangeBroken, choose
 from ddp.comm.transports.base import TransportConfig as Place
-from ddp.comm.transports.base import choose
 from ddp.core.commands import Join
 from ddp.core.spans import Batch
-from ddp.gradients.instep import GradientAverage
+from ddp.gradients.average import GradientAverage
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.sharding.zero1 import ShardContext
@@ -53,7 +53,7 @@ class Rank:
 
     def __init__(self, folder: Path, rank: int, world: int, kind: str) -> None:
         self.rank, self.world = rank, world
-        meter = Meter(rank, folder, torch.device("cpu"))
+        meter = self.meter = Meter(rank, folder, torch.device("cpu"))
         place = Place(folder, rank, world, torch.device("cpu"), 20.0)
         self.collectives = Collectives(choose("memory", place), meter, Heartbeat(100.0, lambda: None))
         self.collectives.join(Join(rank, 0, tuple(range(world)), False, "test"))
@@ -76,14 +76,21 @@ class Rank:
             self.site = ShardContext(self.model, self.state, self.optimizer, self.collectives, meter, world, rank)
             self.team = KINDS[kind](self.site)
 
-    def step(self, number: int, before: Callable[[], None] = lambda: None) -> None:
+    def step(
+        self, number: int, before: Callable[[], None] = lambda: None, samples: int = 12, backwards: int = 1
+    ) -> None:
         """One step; `before` is what the user's function does before its forward pass."""
-        inputs = torch.randn(12, 6, generator=torch.Generator().manual_seed(number))
-        own = slices(self.world, 12)[self.rank]
-        batch = Batch(0, own.start, own.stop, 12)
+        inputs = torch.randn(samples, 6, generator=torch.Generator().manual_seed(number))
+        own = slices(self.world, samples)[self.rank]
+        batch = Batch(0, own.start, own.stop, samples, samples < self.world)
         self.team.begin(batch)
         before()
-        self.team.module(inputs[own]).square().mean().backward()
+        if batch.samples:
+            if samples < self.world:
+                self.model.norm.eval()  # a single sample has no statistics
+            loss = self.team.module(inputs[own]).square().mean()
+            for further in reversed(range(backwards)):
+                loss.backward(retain_graph=bool(further))
         self.team.exchange(batch)
         self.optimizer.step()
         self.team.end()
@@ -196,6 +203,76 @@ def test_counters_that_count_alike_cost_no_collective(ranks: Any) -> None:
 
     assert sound(ranks("nccl_sync", act(quiet=True))) == [3, 3]
     assert sound(ranks("nccl_sync", act(quiet=False)))[0] > 3
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets of 1 kB, which go during the backward pass."""
+    monkeypatch.setattr("ddp.gradients.average.caps", lambda total, spare: (1024,))
+
+
+def test_buckets_that_go_early_have_the_same_bits(ranks: Any, early: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is on its way during the backward pass from the second step on: the first shows what may go."""
+
+    def act(rank: Rank) -> tuple[str, list[int]]:
+        counts = []
+        for number in range(4):
+            rank.step(number)
+            slices = rank.meter._slices
+            counts.append(sum(each.kind == "hidden" for each in slices))
+            assert all(each.bytes and each.seconds > 0 for each in slices if each.kind == "hidden")
+            slices.clear()
+        return rank.digest(), counts
+
+    overlapped = sound(ranks("nccl_sync", act, world=3))
+    monkeypatch.undo()
+    together = sound(ranks("nccl_sync", act, world=3))
+    assert {digest for digest, _ in overlapped} == {digest for digest, _ in together}
+    assert {tuple(counts) for _, counts in overlapped} == {(0, 1, 1, 1)}
+    assert {tuple(counts) for _, counts in together} == {(0, 0, 0, 0)}
+
+
+def test_a_rank_without_samples_meets_buckets_that_others_send_early(ranks: Any, early: None) -> None:
+    def act(rank: Rank) -> list[int]:
+        rank.step(0)
+        rank.step(1, samples=1)  # of which all but the last rank have nothing
+        return [each.seq for each in rank.meter._slices if each.kind in ("hidden", "exchange")]
+
+    first, *others = sound(ranks("nccl_sync", act, world=3))
+    assert len(first) > 3
+    assert all(other == first for other in others)
+
+
+def test_a_gradient_that_comes_twice_goes_once_it_is_whole(ranks: Any, early: None) -> None:
+    """Where the first step shows it, all go at the end; where a later one does it anew, it is an error that names it."""
+
+    def act(twice: set[int]) -> Act:
+        def train(rank: Rank) -> str:
+            for number in range(4):
+                rank.step(number, backwards=1 + (number in twice))
+            return rank.digest()
+
+        return train
+
+    assert len(set(sound(ranks("nccl_sync", act({0, 1, 2, 3}))))) == 1
+    for error in ranks("nccl_sync", act({2})):
+        assert isinstance(error, ValueError)
+        assert "came again after it was sent: call backward once" in str(error)
+
+
+def test_a_collective_that_breaks_behind_the_backward_pass_leaves_the_step_undone(ranks: Any, early: None) -> None:
+    def act(rank: Rank) -> bool:
+        rank.step(0)
+        before = [buffer.clone() for buffer in rank.model.buffers()]
+        if rank.rank:
+            rank.collectives.transport.leave()
+            return True
+        with pytest.raises(ExchangeBroken):
+            rank.step(1)
+        rank.team.undo()
+        return all(torch.equal(a, b) for a, b in zip(before, rank.model.buffers(), strict=True))
+
+    assert sound(ranks("nccl_sync", act)) == [True, True]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.tensor_memory import TensorWatch, kinds, sizes
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.spans import Batch
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.sharding.layout import GRAIN, Layout
-from ddp.sharding.memory import TensorWatch, kinds, sizes
 from ddp.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
 from ddp.sharding.zero1 import Zero1
 from ddp.sharding.zero2 import Zero2
@@ -49,6 +49,7 @@ def task(name: str, norm: bool = True):
     return replace(made, optimizer=partial(getattr(torch.optim, kind), lr=0.05, **OPTIMIZERS[name]))
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("world_size", "optimizer", "norm"),
     [
@@ -356,6 +357,7 @@ def test_every_element_has_one_owner(shapes: list[int], world_size: int) -> None
         assert by_runs == layout.length(rank)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path, kind: str) -> None:
     fields = {"world_size": 3, "epochs": 3, "checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}

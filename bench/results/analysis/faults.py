@@ -40,7 +40,7 @@ def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int)
 
 
 def notes(rows: list[FaultRow]) -> list[str]:
-    """Warnings: what a reader of the figures of such a run must know."""
+    """Return warnings: what a reader of the figures of such a run must know."""
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
@@ -49,7 +49,8 @@ def notes(rows: list[FaultRow]) -> list[str]:
 
 
 def raised(rows: list[FaultRow]) -> list[str]:
-    """What a program did wrong, and was let off: one line for each rank that raised and that the run went on without."""
+    """Return what a program did wrong, and was let off: one line for each rank that raised and that the run went on
+    without."""
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
         for row in rows
@@ -103,7 +104,7 @@ class _Faults:
         self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:
-        """A new group is formed, or the run is over: a break that cost no rank is a row of its own."""
+        """End a break, as a new group is formed or the run is over: one that cost no rank is a row of its own."""
         broken, self._broken = self._broken, []
         cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
         if not broken or cost_a_rank:
@@ -123,7 +124,7 @@ def _text(event: Failed | Lost) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """`rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
+    """Return `rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 

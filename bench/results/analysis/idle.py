@@ -52,7 +52,7 @@ class Gap:
 
 
 def gaps(stream: RunRecords) -> list[Gap]:
-    """All gaps of all ranks that became ready, by rank and time."""
+    """Return all gaps of all ranks that became ready, by rank and time."""
     ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
     late = _last_arrivals(stream)
     troubles = sorted(
@@ -62,7 +62,7 @@ def gaps(stream: RunRecords) -> list[Gap]:
 
 
 def _last_arrivals(stream: RunRecords) -> dict[int, int]:
-    """Number of a collective -> the rank that came last."""
+    """Return the number of a collective -> the rank that came last."""
     s = stream.slices
     mine = np.flatnonzero(s.kind == "exchange")
     mine = mine[np.argsort(s.start[mine], kind="stable")]
@@ -85,7 +85,7 @@ class _RankSlices:
     def gaps(
         self, ranks: dict[int, _RankSlices], late: dict[int, int], troubles: list[tuple[float, int]]
     ) -> Iterator[Gap]:
-        """In the order of time."""
+        """Yield the gaps in the order of time."""
         busy = np.flatnonzero((self.kind != "wait") & (self.stop > self.begin) & (self.wire < self.end))
         begins = np.append(self.wire[busy], self.end).clip(self.begin, self.end)
         ends = np.maximum.accumulate(np.insert(self.stop[busy], 0, self.begin).clip(self.begin, self.end))
@@ -117,13 +117,13 @@ class _RankSlices:
         return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
 
     def doing(self, at: float) -> str:
-        """Category of the slice that holds this moment."""
+        """Return the category of the slice that holds this moment."""
         index = bisect_right(self._starts, at) - 1
         return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
 
 
 def by_cause(found: list[Gap]) -> list[dict[str, Any]]:
-    """Per rank and cause: how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
+    """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
     sums: dict[tuple[int, str, int | None], list[float]] = {}
     for gap in found:
         short = gap.seconds < LEAST_S

@@ -11,7 +11,7 @@ from ddp.core.spans import Span, measure
 
 
 def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
-    """The ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
+    """Return the ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
     samples = next((event.samples for event in stream.ready.values()), None)
     rows = _merged(stream, world_size) if world_size > 1 else _counted(stream, samples or 0)
     whole = [row.epoch for row in rows if row.samples == samples and not row.repeated]
@@ -38,7 +38,8 @@ def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
 
 
 def _covered(spans: list[Span]) -> int:
-    """Positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described, too."""
+    """Return the positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described,
+    too."""
     covered, end = 0, 0
     for start, stop in sorted(spans):
         covered += max(stop - max(start, end), 0)

@@ -41,7 +41,7 @@ class _RankStretch:
 
 
 def steady(stream: RunRecords, world_size: int) -> Steady | None:
-    """None where the run has no such stretch, or it is too short."""
+    """Return the speed at steady state; None where the run has no such stretch, or it is too short."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
     reported: Reports = defaultdict(list)
     for event in stream.progress:
@@ -69,7 +69,7 @@ def steady(stream: RunRecords, world_size: int) -> Steady | None:
 
 
 def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[float, float] | None:
-    """(begin, end) in seconds on the clock of the records."""
+    """Return (begin, end) in seconds on the clock of the records."""
     reports = [event for rank in live for event in reported[rank]]
     if not reports:
         return None
@@ -93,7 +93,7 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
 def _measure(
     reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
 ) -> _RankStretch | None:
-    """Between the rank's last reports before `begin` and `end`; None if that is too short."""
+    """Return between the rank's last reports before `begin` and `end`; None if that is too short."""
     reports = [event for event in reported if event.at <= end]
     first = max((event.at for event in reports if event.at <= begin), default=begin)
     inside = [event for event in reports if event.at > first]
@@ -109,7 +109,8 @@ def _measure(
 
 
 def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:
-    """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank does alone.
+    """Return the seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank
+    does alone.
 
     A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
     its own.

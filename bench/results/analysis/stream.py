@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -37,6 +37,8 @@ from ddp.process.codec import Record
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
+HIDDEN = "hidden"
+"""Kind of a slice that a thread beside the one that trains has measured."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Slices:
 
     @staticmethod
     def of(slices: Sequence[Slice]) -> Slices:
-        """The columns of `slices`."""
+        """Return the columns of `slices`."""
         start = np.array([s.at for s in slices], np.float64)
         return Slices(
             rank=np.array([s.rank for s in slices], np.int64),
@@ -72,7 +74,7 @@ class Slices:
         return dict(zip(ranks.tolist(), np.split(order, first[1:]), strict=True)) if len(ranks) else {}
 
     def places(self, rank: int) -> Places:
-        """Where the slices of `rank` are, by their begins."""
+        """Return where the slices of `rank` are, by their begins."""
         return self.by_rank.get(rank, np.zeros(0, np.int64))
 
     @cached_property
@@ -101,6 +103,8 @@ class RunRecords:
     """The records of a run, by kind, each in the order recorded. A rank's last words are by rank."""
 
     slices: Slices
+    behind: Slices = field(default_factory=lambda: Slices.of(()))
+    """Collectives that ran beside what `slices` hold; their kind is `exchange`, too."""
     zero: float = 0.0
     """When the run was launched, or the first run that this one goes on from: what times are shown since."""
     ready: dict[int, Ready] = field(default_factory=dict)
@@ -115,7 +119,7 @@ class RunRecords:
     reduced: list[Reduced] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
-    """Commands carry no time: that of the event before them."""
+    """With the time of the event before it."""
     verdicts: list[GuardVerdict] = field(default_factory=list)
     merged: list[Merged] = field(default_factory=list)
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
@@ -160,14 +164,24 @@ class RunRecords:
 def sort(records: Sequence[Record], launched: float) -> RunRecords:
     """Sort `records`, which are in the order of their times; `launched` is the time before the first one."""
     since = max((record.at for record in records if isinstance(record, Resumed)), default=-np.inf)
-    slices = [record for record in records if isinstance(record, Slice) and record.at >= since]
-    figures, epochs = RunFigures(), list[EpochFigures]()
-    zero, now = _zero(records, launched), launched
+    own = [record for record in records if isinstance(record, Slice) and record.at >= since]
+    slices = [each for each in own if each.kind != HIDDEN]
+    hidden = [replace(each, kind="exchange") for each in own if each.kind == HIDDEN]
+    figures, epochs = RunFigures(heard=launched), list[EpochFigures]()
+    zero = _zero(records, launched)
 
     def part(last: bool, resumed: Resumed | None = None, earlier: RunRecords | None = None) -> RunRecords:
-        own = slices if last else []
-        stream = RunRecords(Slices.of(own), zero, resumed=resumed, earlier=earlier, figures=figures, epochs=epochs)
-        for each in own:
+        mine, behind = (slices, hidden) if last else ([], [])
+        stream = RunRecords(
+            Slices.of(mine),
+            Slices.of(behind),
+            zero,
+            resumed=resumed,
+            earlier=earlier,
+            figures=figures,
+            epochs=epochs,
+        )
+        for each in mine:
             _seen(stream, each.rank, each.at + each.seconds)
         return stream
 
@@ -177,11 +191,10 @@ def sort(records: Sequence[Record], launched: float) -> RunRecords:
             continue
         if isinstance(record, Resumed):
             stream = part(record.at == since, record, stream)
-        now = getattr(record, "at", now)
         epochs += figures.add(record)
         unheard = hasattr(record, "at") and getattr(record, "rank", None) in stream.drops
         if not unheard or isinstance(record, Merged):
-            _enter(stream, record, now)
+            _enter(stream, record, getattr(record, "at", figures.heard))
     epochs += [*figures.epochs.end(), *figures.epochs.current()]
     return stream
 

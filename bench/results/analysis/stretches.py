@@ -11,7 +11,7 @@ Stretches = tuple[Floats, Floats]
 
 
 def union(starts: Floats, stops: Floats) -> Stretches:
-    """The same time without overlaps, ascending; empty stretches are left out."""
+    """Return the same time without overlaps, ascending; empty stretches are left out."""
     real = stops > starts
     starts, stops = starts[real], stops[real]
     order = np.argsort(starts, kind="stable")
@@ -21,12 +21,12 @@ def union(starts: Floats, stops: Floats) -> Stretches:
 
 
 def seconds(stretches: Stretches) -> float:
-    """How long they are together, if they do not overlap."""
+    """Return how long they are together, if they do not overlap."""
     return float((stretches[1] - stretches[0]).sum())
 
 
 def common(one: Stretches, other: Stretches) -> float:
-    """Seconds that lie in both; neither overlaps itself."""
+    """Return the seconds that lie in both; neither overlaps itself."""
     if not one[0].size or not other[0].size:
         return 0.0
     times = np.stack(one, axis=1).ravel()
@@ -35,5 +35,5 @@ def common(one: Stretches, other: Stretches) -> float:
 
 
 def clipped(starts: Floats, stops: Floats, begin: float, end: float) -> Stretches:
-    """What of them lies between `begin` and `end`, without overlaps."""
+    """Return what of them lies between `begin` and `end`, without overlaps."""
     return union(np.clip(starts, begin, end), np.clip(stops, begin, end))

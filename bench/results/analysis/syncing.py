@@ -12,7 +12,7 @@ from ddp.core.events import RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:
-    """Rounds of averaging where there were any, else collectives inside the steps."""
+    """Return the rounds of averaging where there were any, else collectives inside the steps."""
     if stream.closed:
         cost = np.array([event.sync_s for event in stream.closed])
         if not stream.averaged and (payload := collectives(stream.slices)[1]):
@@ -21,12 +21,12 @@ def sync(stream: RunRecords) -> SyncTotals:
         apart = [value for event in stream.closed for value in event.divergence]
         payload = sum(event.bytes for event in stream.averaged)
         return _sync("parameters", cost, payload, float(np.median(apart)) if apart else None)
-    cost, payload = collectives(stream.slices)
-    return _sync("gradients" if cost.size else "none", cost, payload, None)
+    (cost, payload), (hidden, more) = collectives(stream.slices), collectives(stream.behind)
+    return _sync("gradients" if cost.size else "none", np.concatenate([cost, hidden]), payload + more, None)
 
 
 def collectives(slices: Slices) -> tuple[Floats, int]:
-    """Seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
+    """Return the seconds on the wire of each collective, from the last arrival to the last end; bytes over all ranks."""
     exchange = slices.kind == "exchange"
     if not exchange.any():
         return np.zeros(0), 0

@@ -10,7 +10,7 @@ import numpy as np
 from bench.results.analysis.breakdown import categories, wall_end, within
 from bench.results.analysis.idle import by_cause, gaps
 from bench.results.analysis.steps import steps, worked
-from bench.results.analysis.stream import RunRecords
+from bench.results.analysis.stream import RunRecords, Slices
 from bench.results.analysis.stretches import Stretches, clipped, common, seconds, union
 from bench.results.analysis.volume import volume
 from bench.results.schema import Metrics
@@ -20,7 +20,7 @@ WORK = ("data", "compute")
 
 
 def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
-    """Of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
+    """Return the totals of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
     return TimelineTotals(
@@ -34,14 +34,15 @@ def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) ->
 
 
 def straggler_index(stream: RunRecords) -> float | None:
-    """How much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not seen."""
+    """Return how much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not
+    seen."""
     medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
     typical = float(np.median(medians)) if medians else 0.0
     return max(medians) / typical if typical > 0 else None
 
 
 def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
-    """By rank; None for one that trained nothing."""
+    """Return how long the steps of each rank took; None for one that trained nothing."""
     taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices).items()}
     rows: list[StepTime | None] = []
     for rank in range(world_size):
@@ -54,30 +55,29 @@ def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
 
 
 def overlap(stream: RunRecords, rank: int) -> Overlap:
-    """Communication of a rank that became ready, and what of it lies behind its training."""
+    """Return the communication of a rank that became ready, and what of it lies behind its training."""
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
-    own = _of(stream, rank, ("comm",), begin, end)
-    meanwhile = (
+    own = _of(stream.slices, rank, ("comm",), begin, end)
+    beside = _of(stream.behind, rank, ("comm",), begin, end)
+    averaging = (
         np.array([event.at - event.seconds for event in stream.reduced], np.float64),
         np.array([event.at for event in stream.reduced], np.float64),
     )
-    both = (np.concatenate(pair) for pair in zip(own, clipped(*meanwhile, begin, end), strict=True))
-    comm = union(*both)
-    hidden = common(_of(stream, rank, WORK, begin, end), comm)
+    comm = union(*map(np.concatenate, zip(own, beside, clipped(*averaging, begin, end), strict=True)))
+    hidden = common(_of(stream.slices, rank, WORK, begin, end), comm)
     whole = seconds(comm)
     return Overlap(comm_s=whole, hidden_s=hidden, hidden=hidden / whole if whole > 0 else None)
 
 
-def _of(stream: RunRecords, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
-    """When the rank did these; of an exchange, its time on the wire."""
-    s = stream.slices
+def _of(s: Slices, rank: int, names: tuple[str, ...], begin: float, end: float) -> Stretches:
+    """Return when the rank did these; of an exchange, its time on the wire."""
     mine = s.places(rank)
     mine = mine[within(categories(s)[mine], names)]
     return clipped(s.wire_start[mine], s.stop[mine], begin, end)
 
 
 def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
-    """By rank: at collectives; where there are none, at the rounds that snapshots were laid down for."""
+    """Return by rank when it came to collectives; where there are none, at the rounds that snapshots were laid down for."""
     s = stream.slices
     here = s.kind == "exchange"
     number, rank, at = s.seq[here], s.rank[here], s.start[here]

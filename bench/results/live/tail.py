@@ -84,7 +84,7 @@ class Tail(Generic[S]):
     _files: dict[str, Lines]
 
     def __init__(self, folder: Path, begin: Callable[[], S], measured: bool = True) -> None:
-        """`begin`: makes the state; `measured`: read what ranks measure themselves, too."""
+        """Begin. `begin` makes the state; `measured`: read what ranks measure themselves, too."""
         self.folder, self._begin, self._measured = folder, begin, measured
         self._restart(measured)
 

@@ -15,12 +15,13 @@ from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.verdict import Verdict, verdict
-from ddp.backends import STEP_POLICY, is_torch_native
+from ddp.backends import is_torch_native
+from ddp.core.policies import meets_every_step
 
 
 def promised(m: Metrics) -> bool:
     """Return whether a run's bits depend on nothing but its cell and seed."""
-    alike = m.engine == "solo" or (m.policy == STEP_POLICY and not is_torch_native(m.backend))
+    alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # the shares of a batch follow the speeds
     return alike and not m.faults and not m.scripted_faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,17 +57,18 @@ class TransportConfig:
     """Ranks on this host; 0: all."""
 
 
+def spare(config: TransportConfig) -> bool:
+    """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
+    has."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return config.device.type == "cuda" or bool(config.meet) or cores > (config.host_ranks or config.world_size)
+
+
 class Transport(Protocol):
     """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
 
     name: str
-
-    def __init__(self, config: TransportConfig) -> None: ...
-
-    @staticmethod
-    def applies(config: TransportConfig) -> bool:
-        """Return whether it works there."""
-        ...
+    config: TransportConfig
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
@@ -105,10 +107,20 @@ class Transport(Protocol):
         ...
 
 
+class TransportType(Protocol):
+    """The class of a transport that `choose` can make."""
+
+    def applies(self, config: TransportConfig) -> bool:
+        """Return whether it works there."""
+        ...
+
+    def __call__(self, config: TransportConfig) -> Transport: ...
+
+
 def choose(name: str, config: TransportConfig) -> Transport:
-    """Return the transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+    """Return the transport `name`, or with `auto` the first that applies. Raise ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
-        transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
+        transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
         if transport.applies(config):
             return transport(config)
     raise ValueError(f"cluster.transport={name} does not work here ({config.device}); use auto")

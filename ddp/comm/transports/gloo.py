@@ -40,7 +40,7 @@ class Transport:
     name = "gloo"
 
     def __init__(self, config: TransportConfig) -> None:
-        self._config = config
+        self.config = config
 
     @staticmethod
     def applies(config: TransportConfig) -> bool:
@@ -49,32 +49,32 @@ class Transport:
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
         """Allocate ordinary memory."""
-        return torch.empty(elements, dtype=dtype, device=self._config.device)
+        return torch.empty(elements, dtype=dtype, device=self.config.device)
 
     def join(self, members: Sequence[int], generation: int) -> None:
         """Meet the members at a file, or at the store of several hosts."""
         self.leave()
-        limit = timedelta(seconds=self._config.timeout_s)
+        limit = timedelta(seconds=self.config.timeout_s)
         with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
             dist.init_process_group(
                 self.name,
                 store=self._meeting(len(members), generation, limit),
-                rank=list(members).index(self._config.rank),
+                rank=list(members).index(self.config.rank),
                 world_size=len(members),
                 timeout=limit,
             )
             self._formed()
 
     def _meeting(self, size: int, generation: int, limit: timedelta) -> Store:
-        if not self._config.meet:
-            return FileStore(f"{self._config.folder.resolve()}/rendezvous-{generation}", size)
-        where, _, name = self._config.meet.partition("/")
+        if not self.config.meet:
+            return FileStore(f"{self.config.folder.resolve()}/rendezvous-{generation}", size)
+        where, _, name = self.config.meet.partition("/")
         host, _, port = where.rpartition(":")
         store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False)
         return PrefixStore(f"{name}/{generation}", store)
 
     def _formed(self) -> None:
-        if not self._config.meet:
+        if not self.config.meet:
             limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:

@@ -57,7 +57,7 @@ class Transport:
     name = "memory"
 
     def __init__(self, config: TransportConfig) -> None:
-        self._config, self._folder, self._rank = config, config.folder, config.rank
+        self.config, self._folder, self._rank = config, config.folder, config.rank
         self._spin_s = SPIN_S if config.world_size <= len(os.sched_getaffinity(0)) else 0.0
         self._life = ProcessLock(self._lock(config.rank))
         self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
@@ -280,9 +280,9 @@ class Transport:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
-        if waited_s > self._config.limit_s:
+        if waited_s > self.config.limit_s:
             late = ", ".join(str(self._members[k]) for k in waiting)
-            raise ExchangeBroken(f"rank {late} did not come within {self._config.limit_s:g} s")
+            raise ExchangeBroken(f"rank {late} did not come within {self.config.limit_s:g} s")
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:

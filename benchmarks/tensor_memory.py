@@ -38,9 +38,9 @@ def kinds(model: nn.Module, optimizer: torch.optim.Optimizer, sharded: ShardedSt
         parameters += [shard.values for shard in sharded.shards]
         gradients += [shard.values.grad for shard in sharded.shards if shard.values.grad is not None]
     if isinstance(sharded, Zero1):
-        gradients += sharded.gradients.flats
+        gradients += sharded.together.flats
     if isinstance(sharded, Zero2):
-        gradients += sharded.buckets.held()
+        gradients += sharded.gradients.alive()
     if isinstance(sharded, Zero3):
         parameters += sharded.gathered()
     state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor)]

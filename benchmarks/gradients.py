@@ -1,0 +1,175 @@
+"""Steps of this checkout against steps of another one, in turns: what a change of the gradient path costs or gains.
+
+    git worktree add ../before REVISION
+    python -m benchmarks.gradients ../before --model mlp --recipe published --data data --pairs 60
+
+Each checkout has two ranks in processes of its own, which build a replica and its backend as the engine does. Blocks of
+steps take turns, so that other programs on the machine slow both; `alone` is the same step without the other rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+WORLD = 2
+BLOCK_S = 0.15
+"""How long a block of steps lasts, about."""
+HERE = Path(__file__).resolve().parents[1]
+Row = dict[str, float]
+
+
+class Trees:
+    """The ranks of one checkout: processes that train a block of steps on command."""
+
+    def __init__(self, tree: Path, arguments: argparse.Namespace, folder: Path) -> None:
+        folder.mkdir()
+        environment = os.environ | {"PYTHONPATH": str(tree)}
+        settings = [arguments.model, arguments.recipe, str(Path(arguments.data).resolve()), arguments.backend]
+        self._ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", str(rank), "--folder", str(folder), "--worker", *settings],
+                cwd=tree,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(WORLD)
+        ]
+        self._answers()
+
+    def _answers(self) -> list[Row]:
+        lines = [rank.stdout.readline() for rank in self._ranks if rank.stdout is not None]
+        return [dict(zip(KEYS, map(float, line.split()), strict=False)) for line in lines]
+
+    def block(self, way: str, steps: int) -> Row:
+        """Train `steps` steps; returns the slower rank's seconds, and the mean over ranks of the other figures."""
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(f"{way} {steps}\n")
+            rank.stdin.flush()
+        rows = self._answers()
+        return {key: (max if key == "wall" else mean)([row[key] for row in rows]) / steps for key in KEYS}
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self._ranks:
+            rank.terminate()
+            rank.wait()
+
+
+KEYS = ("wall", "cpu", "exchange", "copy", "hidden")
+
+
+def mean(values: list[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
+
+
+def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backend_name: str) -> None:
+    """Be a rank: read `way steps` from standard input, write seconds of wall, processor, exchange and copying."""
+    import models
+    from ddp.backends.base import load
+    from ddp.core.commands import Join
+    from ddp.core.policies.sync import Sync
+    from ddp.core.spans import Batch
+    from ddp.engine.loop import TrainingLoop
+    from ddp.replica.task import Job
+
+    recipe = models.load(model).recipes[recipe_name]
+    size = recipe.batch_size
+    task = partial(models.make_task, model, recipe, data)
+    loop = TrainingLoop(Job(task, 1, size, 0, WORLD, Sync(), backend_name, folder), rank, lambda event: None)
+    backend = load(backend_name).Backend(loop.job, rank, loop)
+    print(flush=True)
+    replica, slices, done = loop.replica, loop.meter._slices, 0
+    teams: dict[str, Any] = {"alone": None}
+    per_epoch = max(replica.samples // (size * WORLD), 1)
+    for line in sys.stdin:
+        way, steps = line.split()
+        if "together" not in teams:
+            backend.join(Join(rank, 0, tuple(range(WORLD)), False, "benchmark"))
+            teams["together"] = backend.in_step(replica)
+        replica.in_step = teams[way]
+        wall, cpu = time.perf_counter(), time.process_time()
+        for step in range(done, done + int(steps)):
+            start = step % per_epoch * size * WORLD
+            replica.step(Batch(0, start + rank * size, start + (rank + 1) * size, WORLD * size), float(start))
+        wall, cpu, done = time.perf_counter() - wall, time.process_time() - cpu, done + int(steps)
+        kinds: Counter[str] = Counter()
+        for each in slices:
+            kinds[each.kind] += each.seconds
+        slices.clear()
+        replica.probes()
+        print(wall, cpu, kinds["exchange"] + kinds["wait"], kinds["copy"], kinds["hidden"], flush=True)
+
+
+def spread(values: list[float]) -> str:
+    """Return the median with the quartiles."""
+    low, _, high = quantiles(values, n=4)
+    return f"{median(values):.3f} ({low:.3f} to {high:.3f})"
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Train blocks in turns, and print ratios of each pair."""
+    with tempfile.TemporaryDirectory() as folder:
+        trees = {"before": Path(arguments.before).resolve(), "now": HERE}
+        ranks = {name: Trees(tree, arguments, Path(folder) / name) for name, tree in trees.items()}
+        for each in ranks.values():
+            each.block("together", 3)
+        steps = arguments.steps or max(2, round(BLOCK_S / ranks["now"].block("alone", 5)["cpu"]))
+        turns: dict[str, list[Row]] = {"before": [], "now": [], "alone": []}
+        for turn in range(arguments.pairs):
+            order = list(ranks)
+            for name in order if turn % 2 else reversed(order):
+                turns[name].append(ranks[name].block("together", steps))
+            turns["alone"].append(ranks["now"].block("alone", steps))
+        for each in ranks.values():
+            each.close()
+    pairs = list(zip(turns["before"], turns["now"], strict=True))
+    print(
+        f"{arguments.model}/{arguments.recipe}: {arguments.pairs} pairs of {steps} steps, load {os.getloadavg()[0]:.1f}"
+    )
+    for key in ("wall", "cpu"):
+        print(f"  {key}: now / before {spread([now[key] / before[key] for before, now in pairs])}")
+    for name, rows in turns.items():
+        best = sorted(row["wall"] for row in rows)[len(rows) // 10]
+        share = spread([(row["exchange"] + row["copy"]) / (row["wall"] or 1.0) for row in rows])
+        told = f"wall {1e3 * median([row['wall'] for row in rows]):.3f} ms, a tenth below {1e3 * best:.3f}"
+        cpu = 1e3 * median([row["cpu"] for row in rows])
+        print(f"  {name}: {told}, cpu {cpu:.3f} ms; waiting and communicating {share}")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", nargs="?", help="the other checkout")
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--recipe", default="quick")
+    parser.add_argument("--data", default="data")
+    parser.add_argument("--backend", default="nccl", help="nccl, zero1, zero2 or zero3")
+    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=0, help="of a block; 0: as many as take about 0.15 s")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        sys.path[0] = os.environ["PYTHONPATH"]  # the checkout, not the folder of this script
+        work(arguments.rank, arguments.folder, *arguments.worker)
+    else:
+        compare(arguments)
+
+
+if __name__ == "__main__":
+    main()

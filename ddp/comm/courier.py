@@ -1,0 +1,54 @@
+"""A thread that carries out collectives beside the one that computes. Knows nothing of what they reduce."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Courier:
+    """Carries out jobs in the order in which they are handed in; after the first that fails, all fail as it did.
+
+    Its thread dies with the process: whoever leaves in the middle of a collective does not wait for its end.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._device, self._threads = device, torch.get_num_threads()
+        threading.Thread(target=self._work, name="collectives", daemon=True).start()
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Queue a job; the future's `result` waits for it and raises its error."""
+        future: Future[T] = Future()
+        self._jobs.put((job, future))
+        return future
+
+    def stop(self) -> None:
+        """End the thread behind the jobs that it has."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        # A new thread begins with torch's defaults.
+        torch.set_num_threads(self._threads)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        broken: Exception | None = None
+        while (entry := self._jobs.get()) is not None:
+            job, future = entry
+            try:
+                if broken is not None:
+                    raise broken
+                result = job()
+            except Exception as error:
+                broken = error
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            del entry, job, future  # what they hold is not to live until the next one comes

@@ -1,0 +1,133 @@
+"""Own the step of ranks that hold the whole model: gradients and changes of buffers are averaged over all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch import Tensor, nn
+
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import MAX, spare
+from ddp.core.events import Probe, Sums
+from ddp.core.spans import Batch
+from ddp.gradients.buckets import Item, Launches, assign, caps
+from ddp.gradients.step_gradients import StepGradients
+from ddp.process.clock import now
+from ddp.process.meter import Meter
+from ddp.replica.flat import FlatState
+from ddp.replica.in_step import moved
+from ddp.replica.sums import sums_of
+
+
+def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:
+    """Give integer buffers the maximum over the ranks, where they may differ, after the exchange of `gradients`. Raises
+    ExchangeBroken."""
+    # A rank without a sample did not count this batch in its buffers.
+    if batch.idles or gradients.apart():
+        collectives.all_reduce(gradients.counters, MAX)
+        gradients.learn()
+
+
+class GradientAverage:
+    """An `InStep` that averages gradients, weighted by samples, between backward pass and optimizer.
+
+    Where there is enough of them (`caps`), complete buckets go during the backward pass. In a step that is probed they all
+    go at the end: it shows whether a gradient comes more than once, as in reentrant checkpointing. Then none is early.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        state: FlatState,
+        collectives: Collectives,
+        meter: Meter,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
+        self._optimizer = optimizer
+        sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.config))
+        plan = assign([Item(p.nbytes, str(p.dtype)) for p in state.parameters], sizes) if sizes else None
+        self._gradients = StepGradients(state, collectives.transport.empty, plan)
+        self._launches = Launches(self._gradients.early)
+        self._early = {index for bucket in self._gradients.early for index in bucket}
+        self._gradients.arrived = self._arrive if self._early else None
+        self._arrivals: Counter[int] = Counter()
+        """How often the gradient of each parameter came while nothing was sent."""
+        self._weight, self._sending = 0.0, False
+        self._probed = (-1, 0)
+        """Epoch and size of the global batch of the last probe."""
+        self.probes: list[Probe] = []
+        """Not reported yet."""
+
+    def begin(self, batch: Batch) -> float:
+        """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
+        self._gradients.clear()
+        self._launches.reset()
+        self._weight = batch.samples / batch.total
+        # Sums for a probe are of gradients as they are.
+        due = self._due(batch)
+        if due:
+            self._arrivals.clear()
+        self._sending = not due and max(self._arrivals.values(), default=2) == 1
+        return 1.0
+
+    def _due(self, batch: Batch) -> bool:
+        return self._probed != (batch.epoch, batch.total)
+
+    def _arrive(self, index: int) -> None:
+        """Send the buckets that are complete with this gradient. Raises ValueError if it has gone already."""
+        if not self._sending:
+            self._arrivals[index] += 1
+        elif index in self._early:
+            try:
+                for _ in self._launches.arrive(index):
+                    self._collectives.start(self._gradients.send(self._weight))
+            except ValueError as error:
+                raise ValueError(
+                    f"the gradient of {self._state.named[index][0]} {error}: call backward once, and checkpoint with "
+                    "use_reentrant=False, or take mode=zero1"
+                ) from None
+
+    def idle(self, batch: Batch) -> None:
+        """Do nothing: gradients of zero weigh nothing."""
+
+    def exchange(self, batch: Batch) -> None:
+        """Average what has not gone yet, in one reduction for each data type, and wait for the rest."""
+        gradients, meter = self._gradients, self._meter
+        began = now()
+        due = self._due(batch)
+        before = self._sums(gradients.own()) if due else ()
+        gradients.pack(self._weight)
+        meter.add("copy", began)
+        early = len(gradients.early)
+        for flat in gradients.flats[gradients.sent : early]:  # one by one, as they go on ranks that had them early
+            self._collectives.all_reduce([flat])
+        self._collectives.all_reduce(gradients.flats[early:])
+        meet_counters(batch, gradients, self._collectives)
+        began = now()
+        gradients.unpack()
+        if due:
+            self._probed = (batch.epoch, batch.total)
+            self.probes.append(Probe(batch.samples, batch.total, before, self._sums(gradients.values)))
+        meter.add("copy", began)
+
+    def _sums(self, gradients: list[Tensor]) -> Sums:
+        self._state.gather()
+        buffers = (section.values for section in self._state.sections if section.kind == "buffers")
+        return sums_of(gradients, buffers)
+
+    def clip(self, limit: float) -> None:
+        """Clip by the norm of all gradients, which every rank has."""
+        torch.nn.utils.clip_grad_norm_(moved(self._state, self._optimizer), limit)
+
+    def end(self) -> None:
+        """Do nothing: every rank has moved all parameters."""
+
+    def undo(self) -> None:
+        """Put the buffers back."""
+        self._gradients.undo()
+
+    def rebase(self) -> None:
+        """Count changes of buffers from here."""
+        self._gradients.rebase()

@@ -1,0 +1,145 @@
+"""Own gradients on their way to their owners, during the backward pass: a few at a time, in an order that all ranks share.
+
+A gradient that fills a bucket goes from where the backward pass left it; smaller ones are laid together. After a bucket has
+gone only what this rank owns is left of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp.comm.collectives import Collectives
+from ddp.comm.transports.base import Run
+from ddp.gradients.buckets import Item, Launches, assign
+from ddp.gradients.storage import weigh
+from ddp.replica.sparse import dense
+
+Own = tuple[int, int, Tensor]
+"""What this rank owns of a parameter: its elements [start, stop), and where their gradient is kept [stop - start]."""
+
+
+class OwnedGradients:
+    """The gradients of `parameters`, summed where they are owned once `flush` is through."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        runs: Callable[[int], list[Run]],
+        own: Mapping[int, Own],
+        collectives: Collectives,
+        most: int,
+    ) -> None:
+        """`runs`: who owns what of a parameter, by its index; `own`: what this rank does. `most`: elements of a bucket of
+        several parameters."""
+        self._parameters, self._runs, self._own = parameters, runs, own
+        self._collectives, self._most = collectives, max(most, 1)
+        self._weight = 0.0
+        self.touched: dict[int, None] = {}
+        """Parameters whose gradients came in this step, in the order in which they came."""
+        self._learned = False
+        # Backward passes begin at the end of a model; the first one tells exactly.
+        self._assign(list(range(len(parameters))))
+        self._hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(partial(self._arrive, index))  # type: ignore[no-untyped-call]
+            for index, parameter in enumerate(parameters)
+        ]
+
+    def close(self) -> None:
+        """Leave gradients where they come."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _assign(self, order: list[int]) -> None:
+        """Fill buckets from the end of `order`."""
+        items = [Item(self._parameters[index].numel(), str(self._parameters[index].dtype)) for index in order]
+        plan = assign(items, [self._most])
+        self._plan = [tuple(order[place] for place in bucket) for bucket in plan]
+        self._launches = Launches(self._plan)
+        self._places: dict[int, tuple[int, int, int]] = {}
+        """Parameter -> its bucket, and its elements [start, stop) there."""
+        for number, bucket in enumerate(self._plan):
+            ends = [0, *accumulate(self._parameters[index].numel() for index in bucket)]
+            self._places |= {index: (number, *span) for index, span in zip(bucket, pairwise(ends), strict=True)}
+        self._filling: dict[int, Tensor] = {}
+        """Weighted gradients of those that have come, by bucket."""
+
+    def begin(self, weight: float) -> None:
+        """Begin a step, whose gradients count `weight`."""
+        self._weight = weight
+        self.touched.clear()
+        self._launches.reset()
+        self._filling.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _arrive(self, index: int, parameter: Tensor) -> None:
+        if index in self.touched:
+            raise ValueError(
+                "a parameter got gradients twice in one step (two backward passes, or checkpointing with "
+                "use_reentrant=True): call backward once, use_reentrant=False, or mode=zero1"
+            )
+        self.touched[index] = None
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        self._take_in(index, dense(gradient).detach())
+        for bucket in self._launches.arrive(index):
+            self._send(bucket)
+
+    @torch.no_grad()
+    def _take_in(self, index: int, gradient: Tensor) -> None:
+        number, start, stop = self._places[index]
+        if len(self._plan[number]) == 1:
+            values = self._filling[number] = gradient.contiguous().view(-1)
+        else:
+            if number not in self._filling:
+                self._filling[number] = self._zeros(number)
+            values = self._filling[number][start:stop]
+        weigh(gradient.reshape(-1), self._weight, values)
+
+    def _zeros(self, number: int) -> Tensor:
+        bucket = self._plan[number]
+        like = self._parameters[bucket[0]]  # which may lie in shards itself: nothing is computed with it
+        return torch.zeros(self._places[bucket[-1]][2], dtype=like.dtype, device=like.device)
+
+    def _send(self, number: int) -> None:
+        values = self._filling.pop(number, None)
+        values = self._zeros(number) if values is None else values
+        runs = [
+            (owner, start + self._places[index][1], stop + self._places[index][1])
+            for index in self._plan[number]
+            for owner, start, stop in self._runs(index)
+        ]
+        self._collectives.reduce(values, runs)
+        for index in self._plan[number]:
+            if index in self._own:
+                start, stop, total = self._own[index]
+                total.copy_(values[self._places[index][1] + start : self._places[index][1] + stop])
+
+    def flush(self) -> None:
+        """Send what nobody waits for any longer: of parameters that were not used, or of a slice without samples."""
+        for bucket in self._launches.rest():
+            self._send(bucket)
+
+    def learn(self) -> None:
+        """Take over the order in which gradients arrived on the first rank. All ranks call it, once."""
+        if self._learned or not self._parameters:
+            return
+        self._learned = True
+        count = len(self._parameters)
+        first = self._collectives.transport.config.rank == self._collectives.members[0]
+        places = {index: place for place, index in enumerate(self.touched)}
+        mine = [places.get(index, count) if first else 0 for index in range(count)]
+        order = torch.tensor(mine, device=self._parameters[0].device)
+        self._collectives.all_reduce([order])
+        ranked = sorted(range(count - 1, -1, -1), key=order.tolist().__getitem__)
+        self._assign(ranked[::-1])
+
+    def alive(self) -> list[Tensor]:
+        """Return what lives of gradients."""
+        return [*(total for _, _, total in self._own.values()), *self._filling.values()]
