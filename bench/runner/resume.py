@@ -167,12 +167,10 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
     """Return the configuration in a run folder, typed. Raise ValueError for what is none."""
     try:
         return Config(
-            model=ModelConfig(
-                msgspec.convert(saved["model"], str), msgspec.convert(saved.get("depth"), int | None, strict=True)
-            ),
-            engine=Choice(msgspec.convert(saved["engine"], str)),
+            model=_typed({"name": saved["model"], "depth": saved.get("depth")}, ModelConfig),
+            engine=_typed({"name": saved["engine"]}, Choice),
             policy=_policy(saved["policy"]),
-            backend=Choice(msgspec.convert(saved["backend"] or "nccl", str)),
+            backend=_typed({"name": saved["backend"] or "nccl"}, Choice),
             averaging=_typed(saved["averaging"] or {}, Averaging),
             world_size=msgspec.convert(saved["world_size"], int),
             seed=msgspec.convert(saved["seed"], int),
@@ -185,9 +183,8 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
             profile=_typed(saved.get("profile", {}), ProfileConfig),
         )
     except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
-        raise ValueError(
-            f"{folder / CONFIG}: not the configuration of a run ({type(error).__name__}: {error})"
-        ) from error
+        why = f"not the configuration of a run ({type(error).__name__}: {error})"
+        raise ValueError(f"{folder / CONFIG}: {why}") from error
 
 
 def _policy(saved: Any) -> dict[str, Any]:

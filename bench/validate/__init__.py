@@ -23,7 +23,7 @@ from bench.validate.checks.speed import elsewhere
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
-from bench.validate.legible import legible
+from bench.validate.legible import legible, sound
 from bench.validate.library import Library, load
 from bench.validate.verdict import Verdict, remark
 from ddp.suggest import unknown
@@ -100,9 +100,11 @@ def judge_cells(
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
     for cell in grouped:
-        cell, broken = _legible(cell)
-        problems += broken
-        findings += _findings(cell, partial(_judged, library=library, checks=checks, terms=terms)) if cell.runs else []
+        kept, broken = sound(cell.runs, legible)
+        problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
+        if kept:
+            judged = partial(_judged, library=library, checks=checks, terms=terms)
+            findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
     footer = [*settled.footer, *_differing(terms, grouped, library)]
@@ -191,18 +193,6 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         line = f"compared with {name} though they differ, as was allowed: {_fields(every)}; proves nothing"
         return case, [remark("INCONCLUSIVE", "baseline", cell.name, line, every)]
     return case, []
-
-
-def _legible(cell: Cell) -> tuple[Cell, list[Verdict]]:
-    """Return the cell without runs that cannot be read, and what is wrong with these."""
-    kept, broken = [], []
-    for run in cell.runs:
-        try:
-            legible(run)
-            kept.append(run)
-        except ValueError as error:
-            broken.append(remark("REFUSED", "readable", run.path.name, str(error)))
-    return replace(cell, runs=tuple(kept)), broken
 
 
 def _fields(differing: Sequence[FieldDifference]) -> str:

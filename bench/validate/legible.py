@@ -6,7 +6,7 @@ that lacks lines, a `metrics.json` that was edited. Says what is wrong, and judg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -63,15 +63,15 @@ def legible(run: Run) -> None:
         raise ValueError(f"{run.path / EVENTS}: {wrong}")
 
 
-def sound(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Return the runs that are `consistent`, and a line for each that is not."""
+def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Return the runs that pass the test, and a line for each that does not."""
     kept, problems = [], []
     for run in runs:
         try:
-            consistent(run)
+            test(run)
             kept.append(run)
         except ValueError as error:
-            problems.append(str(error))
+            problems.append((run, str(error)))
     return kept, problems
 
 

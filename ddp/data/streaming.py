@@ -66,9 +66,7 @@ class _Shelf:
 
     def find(self, batch: Batch) -> _Slot:
         """Return the slot of what is asked for, the first on the shelf from now on."""
-        if self.slots and same(self.slots[0].batch, batch):
-            return self.slots[0]
-        if any(same(slot.batch, batch) for slot in self.slots):
+        if any(same(slot.batch, batch) for slot in self.slots):  # mostly the first
             while not same(self.slots[0].batch, batch):
                 self.slots.popleft()
             return self.slots[0]

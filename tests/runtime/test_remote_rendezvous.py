@@ -253,7 +253,7 @@ def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Rendezvou
 
     wire, clock = arrive(post(company), 5.0)
     there = NodeAgent(post(company), wire, clock)
-    folder = there._held.enter_context(scratch())
+    folder = there._scratch.enter_context(scratch())
     there._run = SimpleNamespace(end=again)
     with pytest.raises(KeyboardInterrupt), there:
         raise KeyboardInterrupt

@@ -48,7 +48,7 @@ AHEAD_BYTES = 1 << 18
 LEFT = 1
 ASLEEP = 3
 """Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
-MOST_LAID = 256
+MOST_VIEWS = 256
 
 
 class Transport:
@@ -69,7 +69,7 @@ class Transport:
         self._rests = 0
         """Meetings to come without spinning."""
         self._more_rests = 1
-        self._laid: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
+        self._views: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
         """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
@@ -96,7 +96,7 @@ class Transport:
         """Form the group without waiting: ranks meet in the first collective."""
         self.leave()
         self._members = tuple(members)
-        self._laid.clear()
+        self._views.clear()
         self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
         self._counters = self._table.numpy().data.cast("B").cast("q")
         self._me = self._members.index(self._rank)
@@ -122,17 +122,17 @@ class Transport:
         name, whole = self._own.get(flat.data_ptr(), ("", flat))
         self._begin(about(flat, op))
         if flat.nbytes <= SMALL_BYTES:
-            laid = self._staged(flat)
+            staged = self._staged(flat)
             self._meet()
             self._compare()
-            reduction(laid, op, flat)
+            reduction(staged, op, flat)
         elif name and whole.dtype == flat.dtype:
             self._large([self._reach(name, m, whole)[: flat.numel()] for m in self._members], op)
         else:
             for part in torch.split(flat, STAGE_BYTES // flat.element_size()):
-                laid = self._staged(part)
-                self._large(laid, op)
-                part.copy_(laid[self._me])
+                staged = self._staged(part)
+                self._large(staged, op)
+                part.copy_(staged[self._me])
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Reduce what is this rank's from everybody's tensor, or everybody's stage if the tensor lies elsewhere."""
@@ -154,13 +154,13 @@ class Transport:
         step = STAGE_BYTES // tensor.element_size()
         for begin in range(0, tensor.numel(), step):
             part = tensor[begin : begin + step]
-            laid = self._staged(part)
+            staged = self._staged(part)
             self._meet()
             self._compare()
             for first, last in own:
                 start, stop = max(first - begin, 0), min(last - begin, part.numel())
                 if start < stop:
-                    reduction([each[start:stop] for each in laid], SUM, part[start:stop])
+                    reduction([each[start:stop] for each in staged], SUM, part[start:stop])
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
         """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
@@ -206,14 +206,14 @@ class Transport:
         not overtaken by who writes."""
         half = self._turn = 1 - self._turn
         size = flat.nbytes
-        laid = self._laid.get((half, size, flat.dtype))
-        if laid is None:
+        staged = self._views.get((half, size, flat.dtype))
+        if staged is None:
             stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
-            laid = [stage[:size].view(flat.dtype) for stage in stages]
-            if len(self._laid) < MOST_LAID:
-                self._laid[half, size, flat.dtype] = laid
-        laid[self._me].copy_(flat)
-        return laid
+            staged = [stage[:size].view(flat.dtype) for stage in stages]
+            if len(self._views) < MOST_VIEWS:
+                self._views[half, size, flat.dtype] = staged
+        staged[self._me].copy_(flat)
+        return staged
 
     def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
         """Return the tensor of that name that `member` has."""
