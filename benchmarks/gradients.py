@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from ddp.process.forkserver import ENVIRONMENT
+
 WORLD = 2
 BLOCK_S = 0.15
 """How long a block of steps lasts, about."""
@@ -33,7 +35,7 @@ class Trees:
 
     def __init__(self, tree: Path, arguments: argparse.Namespace, folder: Path) -> None:
         folder.mkdir()
-        environment = os.environ | {"PYTHONPATH": str(tree)}
+        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(tree)}
         settings = [arguments.model, arguments.recipe, str(Path(arguments.data).resolve()), arguments.backend]
         self._ranks = [
             subprocess.Popen(
