@@ -12,7 +12,7 @@ __all__ = ["load"]
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:
-    """The runs in `path` (a run folder or a tree of them) as a tidy frame, in the order of their paths.
+    """Return the runs in `path` (a run folder or a tree of them) as a tidy frame, in the order of their paths.
 
     `what`:
 

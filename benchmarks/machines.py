@@ -173,20 +173,19 @@ def table(rows: dict[str, Row]) -> str:
         for policy, became in zip(("true", "false"), row.cuts, strict=True):
             eval_ = became.metrics.final.eval
             outcome = became.metrics.status + (f", accuracy {eval_:.4f}" if became.metrics.status == "ok" else "")
-            times = {"named after": became.named_s, "first host's command ended": became.ended_s}
-            times |= {"other host's command ended": became.other_s, "its torchrun ended": became.agent_s}
+            times = {"named": became.named_s, "first command ended": became.ended_s}
+            times |= {"other command ended": became.other_s, "its torchrun": became.agent_s}
             cuts.append(
                 {"mode": mode, "tolerate_loss": policy, "outcome": outcome}
-                | {name: f"{seconds:.1f} s" for name, seconds in times.items()}
+                | {name: f"{seconds:.1f}" for name, seconds in times.items()}
             )
     seeds = len(rows[MODES[0]].one)
     return (
         f"`mlp`, {EPOCHS} epochs of `digits` in batches of 16, two ranks, final accuracy of seeds 0 to {seeds - 1}:\n\n"
         f"{tabulate(trained, 'keys', 'pipe', disable_numparse=True)}\n\n"
         f"The link cut after epoch {CUT_AT} of {CUT_EPOCHS}, with `cluster.deadline_s={DEADLINE_S:g}`; seconds from the cut "
-        f"(where the run goes on, the first host trains the rest of the {CUT_EPOCHS} epochs alone):\n\n"
-        f"{tabulate(cuts, 'keys', 'pipe', disable_numparse=True)}\n\n"
-        f"Last words on the other host: `{rows[MODES[0]].cuts[0].other}`.\n"
+        "(where the run goes on, the first host trains on alone):\n\n"
+        f"{tabulate(cuts, 'keys', 'pipe', disable_numparse=True)}\n"
     )
 
 

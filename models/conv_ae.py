@@ -19,11 +19,13 @@ WIDTHS = (16, 32)
 
 
 class ConvAE(nn.Module):
-    """[n, c, h, w] -> [n, c, h, w], through `WIDTHS[1]` maps of a quarter of the height and width, rounded up."""
+    """[n, c, h, w] -> [n, c, h, w], through `WIDTHS[1]` maps of a quarter of the height and width, rounded up.
 
-    def __init__(self, channels: int) -> None:
+    13,265 parameters for one channel."""
+
+    def __init__(self, data: DataSet) -> None:
         super().__init__()
-        outer, inner = WIDTHS
+        channels, outer, inner = data.shape[0], *WIDTHS
         self.encode = nn.Sequential(
             nn.Conv2d(channels, outer, 3, 2, 1), nn.ReLU(), nn.Conv2d(outer, inner, 3, 2, 1), nn.ReLU()
         )
@@ -34,11 +36,6 @@ class ConvAE(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         out: Tensor = self.decode(self.encode(images))
         return out[:, :, : images.shape[2], : images.shape[3]]
-
-
-def build(data: DataSet) -> nn.Module:
-    """Build it: 13,265 parameters for one channel."""
-    return ConvAE(data.shape[0])
 
 
 def judged(data: DataSet) -> tuple[Loss, Evaluate]:
@@ -60,7 +57,7 @@ def judged(data: DataSet) -> tuple[Loss, Evaluate]:
 def task(recipe: Recipe, data_dir: str) -> Task:
     """Train with Adam, as published; both recipes."""
     data = images_of(recipe, data_dir)
-    return task_on(data, build, torch.optim.Adam, recipe, *judged(data))
+    return task_on(data, ConvAE, torch.optim.Adam, recipe, *judged(data))
 
 
 SETUP = Setup(

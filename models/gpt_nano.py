@@ -22,13 +22,15 @@ LAYERS, HEADS, WIDTH, HIDDEN, DROPOUT = 4, 4, 128, 512, 0.1
 
 
 class GPT(nn.Module):
-    """Tokens [n, t], t up to `length`, -> logits of the ones that follow, [n, t, classes]."""
+    """Tokens [n, t], t up to that of the data, -> logits of the ones that follow, [n, t, classes].
 
-    def __init__(self, classes: int, length: int) -> None:
+    834,304 parameters for 96 characters and pieces of 128."""
+
+    def __init__(self, data: DataSet) -> None:
         super().__init__()
-        self.tokens, self.places = nn.Embedding(classes, WIDTH), nn.Embedding(length, WIDTH)
+        self.tokens, self.places = nn.Embedding(data.classes, WIDTH), nn.Embedding(data.shape[0], WIDTH)
         self.layers = nn.Sequential(*(Layer(WIDTH, HEADS, HIDDEN, DROPOUT, causal=True) for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes, bias=False)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, data.classes, bias=False)
         initialise(self, LAYERS)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -36,11 +38,6 @@ class GPT(nn.Module):
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         out: Tensor = self.head(self.norm(self.layers(F.dropout(x, DROPOUT, self.training))))
         return out
-
-
-def build(data: DataSet) -> nn.Module:
-    """Build it: 834,304 parameters for 96 characters and pieces of 128."""
-    return GPT(data.classes, data.shape[0])
 
 
 SETUP = Setup(
@@ -53,5 +50,5 @@ SETUP = Setup(
         "quick": Recipe("pydoc", 3, 8, 2e-3, 2.85, "warm_up_20", data_options=DataOptions(seq_len=64, samples=768)),
         "published": Recipe("shakespeare", 50, 64, 3e-4, 1.8, "warm_up_20"),
     },
-    task=partial(language, build, torch.optim.Adam),
+    task=partial(language, GPT, torch.optim.Adam),
 )

@@ -24,7 +24,7 @@ from ddp.replica.task import Task
 
 WIDTHS = (16, 32, 64)
 DEPTH = 20
-"""Layers with weights, where nothing else is said."""
+"""Layers with weights by default."""
 
 
 def blocks(depth: int) -> int:
@@ -85,8 +85,7 @@ def build(data: DataSet, depth: int = DEPTH) -> nn.Module:
 def task_of(model: Callable[[DataSet, int], nn.Module], recipe: Recipe, data_dir: str) -> Task:
     """Return the task of training a ResNet written as `model`, (data, depth) -> module. Raise ValueError for a bad depth.
 
-    SGD with momentum .9 and weight decay 1e-4 on everything, as published; both recipes.
-    """
+    SGD with momentum .9 and weight decay 1e-4 on everything, as published; both recipes."""
     depth = recipe.depth or DEPTH
     blocks(depth)
     optimizer = partial(torch.optim.SGD, momentum=0.9, weight_decay=1e-4)
@@ -101,9 +100,7 @@ SETUP = Setup(
     higher_is_better=True,
     recipes={
         "quick": Recipe(data="shifted_digits", epochs=4, batch_size=32, lr=0.05, target=0.97, schedule="cosine"),
-        "published": Recipe(
-            data="cifar10", epochs=200, batch_size=128, lr=0.1, target=0.9125, schedule="steps", augment=True
-        ),
+        "published": Recipe("cifar10", 200, 128, lr=0.1, target=0.9125, schedule="steps", augment=True),
     },
     task=partial(task_of, build),
     depth=DEPTH,

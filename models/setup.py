@@ -52,7 +52,7 @@ class Setup:
     task: Callable[[Recipe, str], Task]
     """(recipe, data folder) -> task. Reads no data. ValueError, in one line, for a recipe that cannot be."""
     depth: int | None = None
-    """Layers with weights where nothing else is said; None: their number cannot be chosen by `model.depth`."""
+    """Layers with weights by default; None: their number cannot be chosen by `model.depth`."""
 
     def __post_init__(self) -> None:
         recipes = self.recipes.values() if isinstance(self.recipes, dict) else [None]

@@ -21,11 +21,13 @@ LAYERS, HEADS, WIDTH, HIDDEN, PATCH = 9, 12, 192, 384, 4
 
 
 class ViT(nn.Module):
-    """[n, c, h, w] -> logits [n, classes]; h and w are cut to whole patches."""
+    """[n, c, h, w] -> logits [n, classes]; h and w are cut to whole patches.
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+    2,697,610 parameters for 3x32x32 pixels and 10 classes. Raises ValueError for images that are smaller than a patch."""
+
+    def __init__(self, data: DataSet) -> None:
         super().__init__()
-        channels, height, width = shape
+        channels, height, width = data.shape
         patches = (height // PATCH) * (width // PATCH)
         if not patches:
             raise ValueError(f"images of {height}x{width} pixels are smaller than a patch of {PATCH}x{PATCH}")
@@ -33,7 +35,7 @@ class ViT(nn.Module):
         self.first = nn.Parameter(torch.randn(1, 1, WIDTH) * STD)
         self.places = nn.Parameter(torch.randn(1, patches + 1, WIDTH) * STD)
         self.layers = nn.Sequential(*(Layer(WIDTH, HEADS, HIDDEN, dropout=0.0, causal=False) for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, classes)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, data.classes)
         initialise(self, LAYERS)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -44,11 +46,6 @@ class ViT(nn.Module):
         return out
 
 
-def build(data: DataSet) -> nn.Module:
-    """Build it: 2,697,610 parameters for 3x32x32 pixels and 10 classes."""
-    return ViT(data.shape, data.classes)
-
-
 SETUP = Setup(
     summary="a small vision transformer: 9 layers of 192 on patches of 4x4 pixels",
     citation="Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021; sizes: Lee et al., arXiv:2112.13492, 2021",
@@ -57,9 +54,7 @@ SETUP = Setup(
     higher_is_better=True,
     recipes={
         "quick": Recipe(data="digits", epochs=5, batch_size=16, lr=1e-3, target=0.95, schedule="warm_up_10"),
-        "published": Recipe(
-            data="cifar10", epochs=100, batch_size=128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True
-        ),
+        "published": Recipe("cifar10", 100, 128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True),
     },
-    task=partial(classification, build, partial(torch.optim.AdamW, weight_decay=0.05)),  # on everything, as published
+    task=partial(classification, ViT, partial(torch.optim.AdamW, weight_decay=0.05)),  # on everything, as published
 )

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def short_collections() -> Iterator[None]:
-    """Keep the collector from what is there already. 300,000 objects of packages take it 0.2 s, and all ranks wait for this
-    process."""
+    """Keep the collector from what is there already: 300,000 objects take it 0.2 s, and all ranks wait for this process."""
     gc.freeze()
     try:
         yield
@@ -20,8 +19,8 @@ def short_collections() -> Iterator[None]:
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Keep the collector from its work, where 100,000s of records are made and none is thrown away: it would look at all of
-    them again and again, a fourth of the time."""
+    """Stop the collector where 100,000s of records are made and none is thrown away: it would look at all of them again and
+    again, a fourth of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:

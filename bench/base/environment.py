@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,17 +25,22 @@ GIT_S = 5.0
 
 
 def cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> dict[str, Any]:
-    """Machine and versions, for `metrics.json`."""
+    """Return machine and versions, for `metrics.json`."""
+    versions = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    processors = _values(Path("/proc/cpuinfo"), "model name")
     return {
         "python": platform.python_version(),
-        **{package: installed for package in PACKAGES if (installed := _version(package))},
+        **versions,
         "platform": f"{sys.platform} {platform.machine()} {platform.release()}",
-        "cpu": _cpu(),
+        "cpu": processors[0] if processors else platform.processor(),
         "cores": cores(),
         "load_1min": round(_load(), 2),
         "memory_bytes": psutil.virtual_memory().total,
@@ -43,7 +49,7 @@ def describe() -> dict[str, Any]:
 
 
 def source() -> dict[str, Any]:
-    """Commit of the source tree and whether it was changed; nulls where there is no git."""
+    """Return the commit of the source tree and whether it was changed; nulls where there is no git."""
     sha = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no")
     return {"sha": sha, "dirty": None if changed is None else bool(changed)}
@@ -60,7 +66,7 @@ class Usage(NamedTuple):
 
 
 def usage() -> Usage:
-    """CPU seconds until now."""
+    """Measure the CPU seconds until now."""
     everything = psutil.cpu_times()
     idle = everything.idle + getattr(everything, "iowait", 0.0)
     here = psutil.Process()
@@ -69,7 +75,7 @@ def usage() -> Usage:
 
 
 def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
-    """A warning where other programs needed cores that `ranks` processes could have used in between, else None."""
+    """Return a warning where other programs needed cores that `ranks` processes could have used in between, else None."""
     others = ((after.machine - before.machine) - (after.ours - before.ours)) / max(after.at - before.at, 1e-3)
     total = psutil.cpu_count() or 1
     if others + min(ranks, cores()) < total + 0.3:
@@ -78,30 +84,16 @@ def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
 
 
 def inherited() -> dict[str, str]:
-    """Variables for a process of ours beside a run: the package is found where we found it, nothing is said of torchrun."""
+    """Return variables for a process of ours beside a run: it finds the package where we did, and nothing of torchrun."""
     path = os.environ.get("PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that the driver shows."""
-    found: list[str] = []
-    for card in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        found += [line.partition(":")[2].strip() for line in _lines(card) if line.startswith("Model")]
-    return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str:
-    models = [line.partition(":")[2].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
-    return models[0] if models else platform.processor()
+    """Return the names of the NVIDIA GPUs that the driver shows."""
+    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return [name for card in cards for name in _values(card, "Model")]
 
 
 def _load() -> float:
@@ -111,24 +103,21 @@ def _load() -> float:
         return 0.0
 
 
-def _lines(path: Path) -> list[str]:
+def _values(path: Path, key: str) -> list[str]:
+    """Return what stands behind the colon in the lines of a file that begin with `key`; nothing of no file."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(key)]
 
 
 def _git(*arguments: str) -> str | None:
+    command = ["git", *arguments]
     try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=GIT_S,
-            check=True,
-            start_new_session=True,
+        output = subprocess.check_output(
+            command, cwd=ROOT, stderr=subprocess.DEVNULL, text=True, timeout=GIT_S, start_new_session=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return output.strip()

@@ -26,21 +26,14 @@ class Exit(IntEnum):
     """Ctrl-C or SIGTERM."""
 
 
-_GRAVITY = (
-    Exit.OK,
-    Exit.INCONCLUSIVE,
-    Exit.REFUSED,
-    Exit.USAGE,
-    Exit.REGRESSION,
-    Exit.FAILED,
-    Exit.INTERNAL,
-    Exit.KILLED,
-)
-
+_GRAVITY = [
+    *(Exit.OK, Exit.INCONCLUSIVE, Exit.REFUSED, Exit.USAGE),
+    *(Exit.REGRESSION, Exit.FAILED, Exit.INTERNAL, Exit.KILLED),
+]
 STATUS = {"ok": Exit.OK, "diverged": Exit.REGRESSION, "failed": Exit.FAILED, "killed": Exit.KILLED}
 """Status of a run -> exit code of the command that ran it."""
 
 
 def gravest(codes: Iterable[Exit]) -> Exit:
-    """The code of a command that did several things; OK where there was nothing to do."""
+    """Return the code of a command that did several things; OK where there was nothing to do."""
     return max(codes, key=_GRAVITY.index, default=Exit.OK)

@@ -1,5 +1,4 @@
-"""How figures are written: a metric with four decimals, or as many more as a small one needs to say anything; a count with
-its noun. Pure."""
+"""How numbers are written: a metric with four decimals, a small one with more; a count with its noun. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ SMALL = 0.05
 
 
 def decimals(level: float) -> int:
-    """Decimals for values about as large as `level`."""
+    """Return the decimals for values about as large as `level`."""
     if not math.isfinite(level) or level == 0 or abs(level) >= SMALL:
         return DECIMALS
     return min(DIGITS - 1 - math.floor(math.log10(abs(level))), MOST)
 
 
 def metric(value: float | None, beside: float | None = None) -> str:
-    """`value` as text, `-` where there is none; with the decimals that `beside` has, if it is to be held against that."""
+    """Write `value`, `-` where there is none; with the decimals of `beside`, if it is to be compared with that."""
     if value is None:
         return "-"
     text = _fixed(value, f".{decimals(value if beside is None else beside)}f")
@@ -28,15 +27,15 @@ def metric(value: float | None, beside: float | None = None) -> str:
 
 
 def grouped(value: float, places: int = 0) -> str:
-    """With so many decimals, thousands separated."""
+    """Write `value` with so many decimals, thousands separated."""
     return _fixed(value, f",.{places}f")
 
 
 def _fixed(value: float, form: str) -> str:
-    """In this form, unless it is immense."""
+    """Write `value` in this form, unless it is immense."""
     return format(value, form if abs(value) < LARGE else f".{DECIMALS}g")
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Write `1 run`, `2 runs`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

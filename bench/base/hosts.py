@@ -14,13 +14,13 @@ _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::\d{0,5}
 def named(header: str) -> str | None:
     """Return the name or address that a `Host` gives, in lower case, without port, brackets and the final dot; None for
     what is no host at all."""
-    found = _HOST.fullmatch(header)
-    if found is None:
+    match = _HOST.fullmatch(header)
+    if match is None:
         return None
-    if found["v6"] is None:
-        return found["name"].lower().removesuffix(".") or None
+    if match["v6"] is None:
+        return match["name"].lower().removesuffix(".") or None
     try:
-        return str(ipaddress.IPv6Address(found["v6"]))
+        return str(ipaddress.IPv6Address(match["v6"]))
     except ValueError:
         return None
 
@@ -28,10 +28,10 @@ def named(header: str) -> str | None:
 def on_loopback(place: str) -> bool:
     """Tell whether HOST:PORT is on loopback."""
     try:
-        found = socket.getaddrinfo(place.rpartition(":")[0].strip("[]"), None)
+        infos = socket.getaddrinfo(place.rpartition(":")[0].strip("[]"), None)
     except OSError:
         return False
-    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in found)
+    return all(ipaddress.ip_address(str(where[0])).is_loopback for *_, where in infos)
 
 
 def address_towards(address: tuple[str, int]) -> str:
@@ -45,10 +45,10 @@ def address_towards(address: tuple[str, int]) -> str:
 def interface_of(bind: str) -> tuple[str, str]:
     """Return (address, interface) of this host, by an address, an interface's name, or its network. Raise ValueError."""
     here = [
-        (name, ipaddress.ip_address(found.address))
+        (name, ipaddress.ip_address(entry.address))
         for name, addresses in psutil.net_if_addrs().items()
-        for found in addresses
-        if found.family in (socket.AF_INET, socket.AF_INET6) and "%" not in found.address
+        for entry in addresses
+        if entry.family in (socket.AF_INET, socket.AF_INET6) and "%" not in entry.address
     ]
     try:
         network = ipaddress.ip_network(bind, strict=False)

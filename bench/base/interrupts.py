@@ -35,7 +35,7 @@ def listening() -> Iterator[None]:
 
 
 def interrupted() -> bool:
-    """Whether there was one since `listening` began."""
+    """Tell whether there was one since `listening` began."""
     return bool(_seen)
 
 
@@ -47,7 +47,7 @@ def check() -> None:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """What is done inside is done whole: an interrupt takes effect at its end. For a second or two at most."""
+    """Defer an interrupt to the end, so that what is done inside is done whole. For a second or two at most."""
     before = len(_seen)
     with _handled_by(_remember):
         yield

@@ -1,4 +1,4 @@
-"""Where the files lie that come with the harness."""
+"""Where the files of the harness lie."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def styled() -> Iterator[None]:
 
 
 def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Mode -> (colour, marker); solo is black. The same set of modes always gets the same styles."""
+    """Return mode -> (colour, marker); solo is black. The same set of modes always gets the same styles."""
     others = [mode for mode in sorted(set(modes)) if mode != SOLO]
     styles = {SOLO: ("#000000", "o")}
     for index, mode in enumerate(others):
@@ -89,7 +89,7 @@ def mode_styles(modes: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def brief(text: str, longest: int = LABEL) -> str:
-    """With the middle of its lines left out where they are longer than that."""
+    """Leave out the middle of lines that are longer than `longest`."""
     tail = longest // 3
     lines = text.split("\n")
     return "\n".join(x if len(x) <= longest else f"{x[: longest - tail - 1]}…{x[-tail:]}" for x in lines)
@@ -106,8 +106,7 @@ def _leave_room(figure: Figure) -> None:
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG without date or version, so that equal figures are equal bytes.
 
-    With a palette: a quarter of the size, and figures have few colours.
-    """
+    With a palette: a quarter of the size, and figures have few colours."""
     _leave_room(figure)
     canvas = FigureCanvasAgg(figure)
     figure.set_dpi(SETTINGS["savefig.dpi"])

@@ -13,7 +13,7 @@ _ORDERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069
 
 
 def tame(text: str) -> str:
-    """The same with nothing in it that a terminal or a log would obey, on one line."""
+    """Return the text on one line, with nothing in it that a terminal or a log would obey."""
     return text if text.isprintable() else _ORDERS.sub("\N{REPLACEMENT CHARACTER}", _BREAKS.sub(" ", text))
 
 
@@ -26,7 +26,7 @@ class UsageError(Exception):
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """What is done inside is documented to raise ValueError for a user's mistake, and OSError for a path that cannot be."""
+    """Raise UsageError for what is raised inside: ValueError, a user's mistake, and OSError, a path that cannot be."""
     try:
         yield
     except BrokenPipeError:  # the reader of our output has left, which is nobody's mistake
@@ -38,27 +38,27 @@ def usage() -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong, and with which file, if that is known."""
+    """Return what went wrong, and with which file, if that is known."""
     what = str(error.strerror or error)
     return what if error.filename is None else f"{what}: {error.filename}"
 
 
 def path_of(text: str) -> Path:
-    """An argument that is a path: argparse names it in what this raises. An empty word would be the present folder."""
+    """Read an argument that is a path: argparse names it in what this raises. An empty word would be the present folder."""
     if not text:
         raise ArgumentTypeError("it is empty; give a path")
     return Path(text)
 
 
 def there(text: str) -> Path:
-    """The same of a file or folder that must be there. Defaults, which are paths already, need not be."""
+    """Read the path of a file or folder that must be there. Defaults, which are paths already, need not be."""
     if not path_of(text).exists():
         raise ArgumentTypeError(f"{text}: no such file or folder")
     return Path(text)
 
 
 def file_of(text: str) -> Path:
-    """The same of a file that is written."""
+    """Read the path of a file that is written."""
     if path_of(text).is_dir():
         raise ArgumentTypeError(f"{text} is a folder; give a file")
     return Path(text)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` (UTF-8) so that `path` is either as before or complete. Raises OSError."""
+    """Write `text` (UTF-8) so that `path` is either as before or complete. Raise OSError."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, body: bytes) -> None:
-    """Write `body` in the same way: nothing that lies there, be it a pipe or a link, is written to. Raises OSError."""
+    """Write `body` in the same way; nothing that lies there, be it a pipe or a link, is written to. Raise OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(body)

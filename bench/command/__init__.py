@@ -1,1 +1,1 @@
-"""The command line: verbs, overrides, Hydra, and what a person is told. Trains nothing itself."""
+"""The command line: verbs, overrides, Hydra, and what is printed. Trains nothing itself."""

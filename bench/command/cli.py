@@ -6,14 +6,13 @@ Imports a verb's code only when it is asked for, so that `list` and `--help` ans
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from bench.base.collector import no_collections
 from bench.base.exitcodes import Exit
 from bench.base.places import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
@@ -30,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def read(self, arguments: list[str]) -> argparse.Namespace:
-        """The parsed arguments. Raises UsageError."""
+        """Parse the arguments. Raise UsageError."""
         parsed, strange = self.parse_known_args(arguments)
         for word in strange:
             best = nearest(word, self._option_string_actions)
@@ -39,24 +38,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run the command that `arguments` ask for; its exit code."""
+    """Run the command that `arguments` ask for; return its exit code."""
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
         return VERBS[verb](rest)
     except UsageError as error:
         print(f"bench: {error}", file=sys.stderr)
         return Exit.USAGE
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """What is read over a tree of runs is kept to the end: to search all of it for garbage again and again takes a sixth of
-    the time of a report, and finds next to nothing."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _run(arguments: list[str]) -> int:
@@ -83,26 +71,24 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--out", type=path_of, help="folder to write into (default: reports/<name of path>)")
     parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts at its head compare with")
-    parser.add_argument(
-        "--previous", type=path_of, metavar="TREE", help="an earlier tree: what is new, gone and changed"
-    )
-    parser.add_argument(
-        "--experiment", metavar="NAME", help="what was planned (default: the experiment that writes there)"
-    )
-    asked = parser.read(arguments)
+    new = "an earlier tree: what is new, gone and changed"
+    parser.add_argument("--previous", type=path_of, metavar="TREE", help=new)
+    planned = "what was planned (default: the experiment that writes there)"
+    parser.add_argument("--experiment", metavar="NAME", help=planned)
+    options = parser.read(arguments)
     from bench.command.validate_command import some_runs
     from bench.report import write_report
 
-    with usage(), _uncollected():
-        found = some_runs(asked.path)
-        for problem in found[1]:
+    with usage(), no_collections():
+        runs, problems = tree = some_runs(options.path)
+        for problem in problems:
             print(f"bench: left out: {problem}", file=sys.stderr)
-        if not found[0]:
-            print(f"bench: no run in {asked.path} can be read: mend it, or train it again", file=sys.stderr)
+        if not runs:
+            print(f"bench: no run in {options.path} can be read: mend it, or train it again", file=sys.stderr)
             return Exit.REFUSED
-        out = asked.out or Path("reports") / asked.path.resolve().name
-        beside = {"baseline": asked.baseline, "previous": asked.previous, "experiment": asked.experiment}
-        print(write_report(asked.path, out, tree=found, **beside))
+        out = options.out or Path("reports") / options.path.resolve().name
+        compared = {name: getattr(options, name) for name in ("baseline", "previous", "experiment")}
+        print(write_report(options.path, out, tree=tree, **compared))
     return Exit.OK
 
 
@@ -112,9 +98,9 @@ def _validate(arguments: list[str]) -> int:
     codes = "0 pass, 1 regression, 3 inconclusive, 4 not comparable, 5 a run failed"
     parser = _parser("validate", f"Compare runs with the baselines. Exit code: {codes}.")
     validate_command.add_validate(parser, RUNS, BASELINES)
-    asked = parser.read(arguments)
-    with _uncollected():
-        return validate_command.validate(asked)
+    options = parser.read(arguments)
+    with no_collections():
+        return validate_command.validate(options)
 
 
 def _baseline(arguments: list[str]) -> int:
@@ -125,38 +111,31 @@ def _baseline(arguments: list[str]) -> int:
     return validate_command.baseline(parser.read(arguments))
 
 
-def _rerun(arguments: list[str]) -> int:
-    parser = _parser(
-        "rerun", "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
-    )
-    parser.add_argument("path", type=path_of, help="run folder")
-    asked = parser.read(arguments)
-    from bench.command.rerun import rerun
+def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
+    """Make a verb of `bench.command.rerun` that takes a run folder."""
 
-    return rerun(asked.path)
+    def command(arguments: list[str]) -> int:
+        parser = _parser(verb, description)
+        parser.add_argument("path", type=path_of, help="run folder")
+        path = parser.read(arguments).path
+        from bench.command import rerun
 
+        return int(getattr(rerun, verb)(path))
 
-def _replay(arguments: list[str]) -> int:
-    parser = _parser("replay", "Feed the recorded events of a run to the core and demand the recorded commands.")
-    parser.add_argument("path", type=path_of, help="run folder")
-    asked = parser.read(arguments)
-    from bench.command.rerun import replay
-
-    return replay(asked.path)
+    return command
 
 
 def _timeline(arguments: list[str]) -> int:
-    parser = _parser(
-        "timeline",
-        "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too; "
-        "or open one in Perfetto.",
+    written = (
+        "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
     )
+    parser = _parser("timeline", f"{written}; or open one in Perfetto.")
     opens = arguments[:1] == ["open"]
     parser.add_argument("path", type=path_of, metavar="[open] RUN", help="run folder")
     if opens:
         parser.prog += " open"
         parser.add_argument("--no-browser", action="store_true", help="print the address, start no browser")
-    asked = parser.read(arguments[opens:])
+    options = parser.read(arguments[opens:])
     from bench.timeline import FILES
     from bench.timeline.rewrite import locate, rewrite
 
@@ -164,10 +143,10 @@ def _timeline(arguments: list[str]) -> int:
         if opens:
             from bench.timeline.serve import serve
 
-            folder = locate(asked.path)
-            serve(folder if (folder / "timeline.html").is_file() else rewrite(folder), not asked.no_browser)
+            folder = locate(options.path)
+            serve(folder if (folder / "timeline.html").is_file() else rewrite(folder), not options.no_browser)
         else:
-            folder = rewrite(asked.path)
+            folder = rewrite(options.path)
             print(*(folder / name for name in FILES if (folder / name).is_file()), sep="\n")
     return Exit.OK
 
@@ -177,9 +156,9 @@ def _list(arguments: list[str]) -> int:
 
     parser = _parser("list", "What can be chosen: group=name on the command line.")
     parser.add_argument("group", nargs="?", help=f"one of {', '.join(GROUPS)} (default: all)")
-    asked = parser.read(arguments)
+    group = parser.read(arguments).group
     with usage():
-        show(asked.group)
+        show(group)
     return Exit.OK
 
 
@@ -193,44 +172,46 @@ def _doctor(arguments: list[str]) -> int:
 
 def _dashboard(arguments: list[str]) -> int:
     if arguments[:1] == ["export"]:
-        parser = _parser(
-            "dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file."
-        )
-        parser.add_argument("path", type=path_of, help="run folder or tree")
-        parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
-        asked = parser.read(arguments[1:])
-        from bench.dashboard.command import export
-
-        return export(asked.path, asked.out)
-    parser = _parser(
-        "dashboard", "Serve a page over runs, those in progress too (`dashboard export`: write it to a file)."
-    )
+        return _dashboard_export(arguments[1:])
+    served = "Serve a page over runs, those in progress too"
+    parser = _parser("dashboard", f"{served} (`dashboard export`: write it to a file).")
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
     parser.add_argument("--port", type=int, default=0, help="default: any that is free")
-    parser.add_argument(
-        "--socket", type=int, help=argparse.SUPPRESS
-    )  # beside a run: serve on this, as long as it lasts
-    asked = parser.read(arguments)
+    # Beside a run: serve on this, as long as it lasts.
+    parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    options = parser.read(arguments)
     from bench.dashboard import command
 
-    if asked.socket is not None:
-        return command.attend(asked.path, asked.socket)
-    return command.serve(asked.path, asked.host, asked.port)
+    if options.socket is not None:
+        return command.attend(options.path, options.socket)
+    return command.serve(options.path, options.host, options.port)
+
+
+def _dashboard_export(arguments: list[str]) -> int:
+    parser = _parser("dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file.")
+    parser.add_argument("path", type=path_of, help="run folder or tree")
+    parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
+    options = parser.read(arguments)
+    from bench.dashboard.command import export
+
+    return export(options.path, options.out)
 
 
 def _parser(verb: str, description: str) -> Parser:
     return Parser(prog=f"python -m bench {verb}", description=description, allow_abbrev=False)
 
 
+RERUN = "Train the cell and seed of a run once more and compare bit for bit: 0 equal, 1 different."
+REPLAY = "Feed the recorded events of a run to the core and demand the recorded commands."
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "run": _run,
     "plan": _plan,
     "report": _report,
     "validate": _validate,
     "baseline": _baseline,
-    "rerun": _rerun,
-    "replay": _replay,
+    "rerun": _on_one_run("rerun", RERUN),
+    "replay": _on_one_run("replay", REPLAY),
     "dashboard": _dashboard,
     "timeline": _timeline,
     "list": _list,

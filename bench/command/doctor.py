@@ -24,11 +24,8 @@ def examine() -> None:
     """Print the findings."""
     gloo, memory = _gloo(), _memory()
     checks = (*_basics(), gloo, memory, *_data())
-    print(
-        tabulate(
-            [(name, "no" if problem else "yes", problem or found) for name, problem, found in checks], tablefmt="plain"
-        )
-    )
+    findings = [(name, "no" if problem else "yes", problem or detail) for name, problem, detail in checks]
+    print(tabulate(findings, tablefmt="plain"))
     print("\nmodes by world size:")
     rows = _modes({"cpu": memory[1], "nccl": gloo[1]} | _step_backends(gloo[1]))
     print(tabulate(rows, headers=("", *map(str, WORLD_SIZES)), tablefmt="plain", disable_numparse=True))
@@ -36,12 +33,12 @@ def examine() -> None:
 
 def _basics() -> list[Check]:
     fits = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    found = environment.describe()
-    memory = f"{psutil.virtual_memory().available / 2**30:.1f} of {found['memory_bytes'] / 2**30:.1f} GiB free"
+    machine = environment.describe()
+    memory = f"{psutil.virtual_memory().available / 2**30:.1f} of {machine['memory_bytes'] / 2**30:.1f} GiB free"
     return [
         ("python", None if fits else "3.11 to 3.13 is needed", platform.python_version()),
         ("torch", None, version("torch")),
-        ("cores", None, f"{found['cores']} of {found['cpu']}, load {found['load_1min']:.1f} in the last minute"),
+        ("cores", None, f"{machine['cores']} of {machine['cpu']}, load {machine['load_1min']:.1f} in the last minute"),
         ("memory", None, memory),
         _gpus(),
     ]
@@ -52,13 +49,9 @@ def _gpus() -> Check:
 
     count = torch.cuda.device_count()
     if not count:
-        seen = environment.gpus()
-        why = (
-            f"the driver shows {', '.join(seen)}, but this torch cannot use them"
-            if seen
-            else "none; ranks train on the CPU"
-        )
-        return ("gpus, nccl", why, "")
+        seen = ", ".join(environment.gpus())
+        unusable = f"the driver shows {seen}, but this torch cannot use them"
+        return ("gpus, nccl", unusable if seen else "none; ranks train on the CPU", "")
     names = ", ".join(torch.cuda.get_device_name(index) for index in range(count))
     return ("gpus, nccl", None if torch.distributed.is_nccl_available() else "torch without NCCL", names)
 

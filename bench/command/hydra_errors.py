@@ -23,7 +23,7 @@ PRESETS = ("mode", "experiment")
 
 
 def known_keys() -> set[str]:
-    """Every key that some configuration has, and the groups."""
+    """Return every key that some configuration has, and the groups."""
     settings = {f"policy.{key}" for policy in POLICIES.values() for key in inspect.signature(policy).parameters}
     return {*_keys(Config), *settings, *PRESETS}
 
@@ -41,7 +41,7 @@ def _keys(cls: type[Any], prefix: str = "") -> Iterator[str]:
 
 
 def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
-    """One line for an exception of Hydra or omegaconf. `verbs` are words that may stand where `key=value` does."""
+    """Return one line for an exception of Hydra or omegaconf. `verbs` are words that may stand where `key=value` does."""
     match error:
         case OverrideParseException():
             return _unreadable(error, verbs)
@@ -56,37 +56,35 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
 
 
 def names_several(error: Exception) -> bool:
-    """Whether Hydra minds that a single run was given several values."""
+    """Tell whether Hydra minds that a single run was given several values."""
     return re.search(_SEVERAL, str(error)) is not None
 
 
-def beyond(word: str) -> str | None:
-    """What is wrong with an override of a key beneath one that has none beneath it; None if that is not so. Numbers may be
-    places in a list."""
-    key, _, value = word.partition("=")
-    keys = known_keys()
-    said = key.lstrip("+~")
-    above = [part for part in keys if said.startswith(f"{part}.")]
-    last = said.rpartition(".")[2]
-    if said in keys or not above or last.isdecimal() or any(other.startswith(f"{above[0]}.") for other in keys):
+def beyond(override: str) -> str | None:
+    """Return what is wrong with an override of a key beneath a key that has none. Numbers may be places in a list."""
+    key, _, value = override.partition("=")
+    key, keys = key.lstrip("+~"), known_keys()
+    above = [part for part in keys if key.startswith(f"{part}.")]
+    last = key.rpartition(".")[2]
+    if key in keys or not above or last.isdecimal() or any(other.startswith(f"{above[0]}.") for other in keys):
         return None
     name = above[0]
-    called = f"{'an' if name[0] in 'aeiou' else 'a'} {name}" if name in _BY_NAME else name
+    title = f"{'an' if name[0] in 'aeiou' else 'a'} {name}" if name in _BY_NAME else name
     meant = sorted(other for other in keys if other.rpartition(".")[2] == last)
     remedy = f"use {meant[0]}{value and f'={value}'}" if meant else f"{name}=... is all that can be said"
-    return f"{word}: {called} has no settings of its own; {remedy}"
+    return f"{override}: {title} has no settings of its own; {remedy}"
 
 
-def nameless(word: str) -> str | None:
-    """What is wrong with an override of a group that is no name of a member, nor a list of names; None if that is not so."""
-    key, _, _ = word.partition("=")
+def nameless(override: str) -> str | None:
+    """Return what is wrong with an override of a group that names no member, nor a list of members; None: nothing."""
+    key, _, _ = override.partition("=")
     if key not in GROUPS:
         return None
-    said = OverridesParser.create().parse_override(word).value()
-    names = said.list if isinstance(said, ChoiceSweep) else said if isinstance(said, list) else [said]
+    value = OverridesParser.create().parse_override(override).value()
+    names = value.list if isinstance(value, ChoiceSweep) else value if isinstance(value, list) else [value]
     if not any(name is None or isinstance(name, int | float) for name in names):
         return None
-    return f"{word}: what to choose has a name; leave {key} out, or see python -m bench list"
+    return f"{override}: what to choose has a name; leave {key} out, or see python -m bench list"
 
 
 GROUPS = ("model", "engine", "policy", "backend", *PRESETS)
@@ -102,22 +100,22 @@ _EXPLAINED = (
 
 def _composition(error: HydraException) -> str:
     text = str(error)
-    if found := re.search(_SEVERAL, text):
-        return f"{found[1] or found[2]} names several values: add -m to run one after the other{_or_one(found[1])}"
+    if hit := re.search(_SEVERAL, text):
+        return f"{hit[1] or hit[2]} names several values: add -m to run one after the other{_or_one(hit[1])}"
     for pattern, ours in _EXPLAINED:
-        if found := re.search(pattern, text):
-            return ours.format(found[1])
-    if found := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
-        return _unknown_key(found[1])
-    if found := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
-        return f"{found[1]}: {found[2]}"
-    if (found := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
-        return f"{found[1]}: {_first_line(error.__cause__)}"
+        if hit := re.search(pattern, text):
+            return ours.format(hit[1])
+    if hit := re.search(r"Could not (?:override|append|delete from config\.)[^']*'([^']+)'", text):
+        return _unknown_key(hit[1])
+    if hit := re.search(r"In '(.+)': \w+ raised while composing config:\n(.+)", text):
+        return f"{hit[1]}: {hit[2]}"
+    if (hit := re.search(r"Error merging override (.+)", text)) and error.__cause__ is not None:
+        return f"{hit[1]}: {_first_line(error.__cause__)}"
     return _first_line(error)
 
 
 def _or_one(word: str | None) -> str:
-    """What to write where a path has a comma in it."""
+    """Say what to write where a path has a comma in it."""
     key, _, value = (word or "").partition("=")
     return f", or write {in_shell(key, value)} for one path" if key in PATHS else ""
 
@@ -126,25 +124,22 @@ def _unknown_key(key: str) -> str:
     keys = known_keys()
     if key in keys:
         return f"{key} is no setting of the chosen {key.partition('.')[0]}; see --cfg job for those there are"
-    return (
-        f"unknown key {key!r}; did you mean {nearest(key, keys)!r}?"
-        if nearest(key, keys)
-        else (f"unknown key {key!r}; see --cfg job for those there are")
-    )
+    best = nearest(key, keys)
+    return f"unknown key {key!r}; " + (f"did you mean {best!r}?" if best else "see --cfg job for those there are")
 
 
 def _unreadable(error: OverrideParseException, verbs: tuple[str, ...]) -> str:
-    said = str(error.override)
-    if "=" in said:
-        key, _, value = said.partition("=")
+    override = str(error.override)
+    if "=" in override:
+        key, _, value = override.partition("=")
         if set(value) & set("[](){}'\" "):
             remedy = "close its brackets and quotes, and quote it for the shell"
         else:
             remedy = f"write {in_shell(key, value)}" if reads(key, value) else "see --cfg job for the keys there are"
-        return f"cannot read {said!r}: {remedy}"
-    best = nearest(said, [*verbs, *known_keys()])
+        return f"cannot read {override!r}: {remedy}"
+    best = nearest(override, [*verbs, *known_keys()])
     hint = f"did you mean {best if best in verbs else f'{best}=...'}?" if best else "see --help"
-    return f"{said!r} is neither a command nor key=value; {hint}"
+    return f"{override!r} is neither a command nor key=value; {hint}"
 
 
 def _first_line(error: BaseException) -> str:

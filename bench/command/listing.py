@@ -26,59 +26,50 @@ _ENDS = (".", "!", "?")
 
 
 def presets(group: str) -> dict[str, str]:
-    """Names and comments of the presets in `conf/<group>`."""
-    files = sorted((CONF / group).glob("*.yaml"))
-    return {file.stem: _comment(file.read_text(encoding="utf-8")) for file in files}
-
-
-def _comment(text: str) -> str:
-    lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#") and "@package" not in line]
-    return _sentences("\n".join(lines))
+    """Return names and comments of the presets in `conf/<group>`."""
+    comments: dict[str, str] = {}
+    for file in sorted((CONF / group).glob("*.yaml")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        comment = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
+        comments[file.stem] = _sentences("\n".join(comment))
+    return comments
 
 
 def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
-    """First line of each module's docstring, read without importing it; of one that is broken, what is wrong."""
-    found: dict[str, str] = {}
+    """Return the first line of each module's docstring, read without importing it; of a broken one, what is wrong."""
+    lines: dict[str, str] = {}
     for name, module in registry.items():
         try:
             with blamed(kind, name, module):
-                found[name] = _summary(_docstring(module), name)
+                file = origin(module)
+                if file is None:
+                    raise ModuleNotFoundError(name=module)
+                lines[name] = _summary(ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or "", name)
         except Unusable as error:
-            found[name] = _broken(error)
-    return found
-
-
-def _docstring(module: str) -> str:
-    file = origin(module)
-    if file is None:
-        raise ModuleNotFoundError(name=module)
-    return ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or ""
-
-
-def _broken(error: Unusable) -> str:
-    return f"cannot be used: {error}"
+            lines[name] = f"cannot be used: {error}"
+    return lines
 
 
 def _policies() -> dict[str, str]:
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for name, policy in POLICIES.items():
         settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
         about = _summary(inspect.getdoc(inspect.getmodule(policy)) or "", name)
-        found[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
-    return found
+        lines[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
+    return lines
 
 
 def _modes() -> dict[str, str]:
     """Return what each mode's parts say of themselves, in a sentence each; all pairs share an engine, which is left out."""
     policies = {name: inspect.getdoc(inspect.getmodule(policy)) or "" for name, policy in POLICIES.items()}
     backends, engines = GROUPS["backends"](), GROUPS["engines"]()
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for name, mode in modes().items():
         parts = [engines[mode.engine]] if mode.backend is None else []
         parts += [_summary(policies[mode.policy], mode.policy)] if mode.policy and mode.policy in name else []
         parts += [backends[mode.backend]] if mode.backend is not None else []
-        found[name] = " ".join(_first_sentence(part) for part in parts)
-    return found
+        lines[name] = " ".join(_first_sentence(part) for part in parts)
+    return lines
 
 
 def _first_sentence(text: str) -> str:
@@ -87,7 +78,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _summary(text: str, name: str) -> str:
-    """Without the name that many a docstring begins with."""
+    """Return the sentence without the name that many a docstring begins with."""
     return _sentences(text.strip().removeprefix(f"`{name}`: "))
 
 
@@ -101,19 +92,19 @@ def _sentences(text: str) -> str:
 
 
 def _recipes() -> dict[str, str]:
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for model in MODELS:
         try:
             setup = load(model)
         except Unusable as error:
-            found[model] = _broken(error)
+            lines[model] = f"cannot be used: {error}"
             continue
         for name, recipe in setup.recipes.items():
-            found[f"{model}: {name}"] = (
+            lines[f"{model}: {name}"] = (
                 f"{recipe.data}, {plural(recipe.epochs, 'epoch')} of batches of {recipe.batch_size}, lr {recipe.lr:g}; "
                 f"{setup.metric} {recipe.target:g} expected"
             )
-    return found
+    return lines
 
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
@@ -133,7 +124,7 @@ HEAVY = ("recipes",)
 
 
 def show(group: str | None) -> None:
-    """Print one group, or all that are at hand. Raises ValueError for an unknown one."""
+    """Print one group, or all that are at hand. Raise ValueError for an unknown one."""
     if group is not None and group not in GROUPS:
         raise ValueError(unknown("group", group, GROUPS))
     for name in [group] if group else [name for name in GROUPS if name not in HEAVY]:

@@ -1,6 +1,4 @@
-"""Words of the command line as Hydra is to read them: other names for our keys, `~`, and text that its grammar has no place
-for, which it reads in quotes. Knows no configuration.
-"""
+"""Overrides as Hydra can read them: our names for keys, the home folder for `~`, quotes for text. Knows no configuration."""
 
 from __future__ import annotations
 
@@ -20,54 +18,53 @@ PATHS = ("data.dir", "data.path", "output", "resume")
 
 
 def in_our_words(override: str) -> str:
-    """An override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
+    """Return an override of a key of `ALSO_SAID` as one of ours; any other word as it is."""
     key, equals, value = override.partition("=")
     return f"{ALSO_SAID.get(key, key)}{equals}{value}"
 
 
-def readable(word: str) -> str:
-    """An override whose value Hydra would refuse, and which can only be text, with that text in quotes; else as it is.
+def readable(override: str) -> str:
+    """Return an override with its value in quotes where Hydra would refuse it and it can only be text; else as it is.
 
-    Raises UsageError for a path that may as well be several."""
-    key, _, value = word.partition("=")
+    Raise UsageError for a path that may as well be several."""
+    key, _, value = override.partition("=")
     path = key.lstrip("+") in PATHS
     home = path and value.startswith("~")
-    if not value or value[0] in "'\"" or (_reads(word) and not home):
-        return word
+    if not value or value[0] in "'\"" or (_reads(override) and not home):
+        return override
     text = os.path.expanduser(value) if home else value
     if not reads(key, text) or (not path and set(value) & set(",[](){}")):
-        return word  # for Hydra to refuse
+        return override  # for Hydra to refuse
     if "," in value:
         several = f"{key}={','.join(map(quoted, map(os.path.expanduser, value.split(','))))}"
-        raise UsageError(
-            f"cannot read {word!r}: write {in_shell(key, text)} for one path, {_shelled(several)} for several"
-        )
+        remedy = f"write {in_shell(key, text)} for one path, {_shelled(several)} for several"
+        raise UsageError(f"cannot read {override!r}: {remedy}")
     return f"{key}={quoted(text)}"
 
 
 def quoted(text: str) -> str:
-    """Text as Hydra reads it whatever is in it."""
+    """Quote text, so that Hydra reads it whatever is in it."""
     return str(QuotedString(text, Quote.single).with_quotes())
 
 
 def in_shell(key: str, text: str) -> str:
-    """The override that means this one text, as it is typed."""
+    """Return the override that means this one text, as it is typed."""
     return _shelled(f"{key}={quoted(text)}")
 
 
-def _shelled(word: str) -> str:
-    key, _, value = word.partition("=")
-    return shlex.quote(word) if set(value) & set('"$`\\!') else f'{key}="{value}"'
+def _shelled(override: str) -> str:
+    key, _, value = override.partition("=")
+    return shlex.quote(override) if set(value) & set('"$`\\!') else f'{key}="{value}"'
 
 
 def reads(key: str, text: str) -> bool:
-    """Whether Hydra has a place for this text, in quotes, under such a key."""
+    """Tell whether Hydra has a place for this text, in quotes, under such a key."""
     return _reads(f"{key}={quoted(text)}")
 
 
-def _reads(word: str) -> bool:
+def _reads(override: str) -> bool:
     try:
-        OverridesParser.create().parse_override(word)
+        OverridesParser.create().parse_override(override)
     except HydraException:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The verb `plan`: which cells a command line means and what they will cost; nothing is trained. Said before experiments."""
+"""The verb `plan`: which cells a command line means and what they will cost. Trains nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -23,11 +24,29 @@ from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 from bench.runner.config import typed
 from bench.runner.config_checks import Machine
-from bench.runner.estimate import Estimate, estimate
 from bench.runner.plan import plan
 from bench.runner.spec import RunSpec
 
 RUNS = Path("runs")
+USUAL_S = {"quick": 20.0}
+"""Seconds of a run of a recipe of which nothing is known here."""
+OTHERWISE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of one run, and where they come from."""
+
+    seconds: float
+    source: str
+
+
+SOURCES = {
+    "this cell": ("config_hash",),
+    "this mode": ("model", "data", "mode", "world_size"),
+    "this model": ("model", "data"),
+}
+"""Runs that a run is estimated from, the best first -> what they have in common with it."""
 
 
 @dataclass
@@ -54,12 +73,11 @@ class PlannedRuns:
             if config.model.name not in MODELS:
                 raise ValueError(f"no model {config.model.name}")
             if config.resume is not None:
-                raise ValueError(
-                    f"resume={config.resume}: a run that is gone on with is as it was begun; leave out plan"
-                )
-            said = [word.partition("=")[0].lstrip("+~") for word in HydraConfig.get().overrides.task]
+                why = "a run that is gone on with is as it was begun; leave out plan"
+                raise ValueError(f"resume={config.resume}: {why}")
+            keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
             machine = Machine(environment.cores(), torch.cuda.device_count())
-            spec = plan(config, models.load(config.model.name), DATA, machine, said).spec
+            spec = plan(config, models.load(config.model.name), DATA, machine, keys).spec
             done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
@@ -72,7 +90,7 @@ class PlannedRuns:
 
 
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
-    """Print the plan of a command line. Raises UsageError."""
+    """Print the plan of a command line. Raise UsageError."""
     planned = PlannedRuns()
     compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
     for line in table(planned, _history(planned)):
@@ -81,7 +99,7 @@ def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
 
 
 def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
-    """One line on a sweep that is about to start, silent on one that cannot; whether every point of it composes."""
+    """Print one line on a sweep that is about to start, nothing on one that cannot; tell whether all of it composes."""
     planned = PlannedRuns()
     try:
         compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
@@ -99,18 +117,16 @@ def _history(planned: PlannedRuns) -> list[Metrics]:
 
 
 def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
-    """A row for each cell: its seeds, how many are there, what the others will take."""
+    """Write a row for each cell: its seeds, how many are there, what the others will take."""
     cells: dict[tuple[str, str, int, str], list[int]] = defaultdict(list)
     for index, spec in enumerate(planned.specs):
         cells[spec.model, spec.mode, spec.world_size, spec.config_hash].append(index)
     rows = []
     for (model, mode, ranks, key), indices in cells.items():
         each = estimate(planned.specs[indices[0]], history)
-        left = [index for index in indices if not planned.done[index]]
-        cost = f"{len(left)} x {each.seconds:.0f} s" if left else "-"
-        rows.append(
-            [model, mode, str(ranks), key[:8], str(len(indices)), str(len(indices) - len(left)), cost, each.source]
-        )
+        done = sum(planned.done[index] for index in indices)
+        cost = f"{len(indices) - done} x {each.seconds:.0f} s" if done < len(indices) else "-"
+        rows.append([model, mode, str(ranks), key[:8], str(len(indices)), str(done), cost, each.source])
     headers = ["model", "mode", "ranks", "cell", "seeds", "finished", "estimate", "from"]
     align = ("left", "left", "right", "left", "right", "right", "right", "left")
     lines = tabulate(rows, headers=headers, disable_numparse=True, colalign=align).splitlines() if rows else []
@@ -120,13 +136,10 @@ def table(planned: PlannedRuns, history: Sequence[Metrics]) -> list[str]:
 
 
 def total(planned: PlannedRuns, history: Sequence[Metrics]) -> str:
-    """How many runs of how many cells, and how long they will take."""
+    """Say how many runs of how many cells there are, and how long they will take."""
     left = [spec for spec, done in zip(planned.specs, planned.done, strict=True) if not done]
-    known: dict[str, Estimate] = {}
-    for spec in left:
-        if spec.config_hash not in known:
-            known[spec.config_hash] = estimate(spec, history)
-    seconds = sum(known[spec.config_hash].seconds for spec in left)
+    costs = {key: estimate(spec, history).seconds for key, spec in {spec.config_hash: spec for spec in left}.items()}
+    seconds = sum(costs[spec.config_hash] for spec in left)
     cells = plural(len({spec.config_hash for spec in planned.specs}), "cell")
     counts = f"{sum(planned.done)} finished, {len(left)} to train"
     return f"planned: {plural(len(planned.specs), 'run')} of {cells}, {counts}: about {_time(seconds)}"
@@ -136,3 +149,18 @@ def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def estimate(spec: RunSpec, history: Sequence[Metrics]) -> Estimate:
+    """Estimate one run: start-up and training of the runs most like it, the training scaled by the number of epochs."""
+    ok = [m for m in history if m.status == "ok" and m.epochs_planned and not m.resumed]
+    for source, fields in SOURCES.items():
+        known = [m for m in ok if all(getattr(m, name) == getattr(spec, name) for name in fields)]
+        if known:
+            return Estimate(fmean(_scaled(m, spec) for m in known), f"{source}, {plural(len(known), 'run')}")
+    return Estimate(USUAL_S.get(spec.recipe, OTHERWISE_S), "a usual run")
+
+
+def _scaled(m: Metrics, spec: RunSpec) -> float:
+    startup = m.time_s.startup + m.time_s.shutdown
+    return startup + (m.time_s.total - startup) * spec.epochs / m.epochs_planned

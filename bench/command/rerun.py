@@ -1,8 +1,4 @@
-"""The verbs `rerun` and `replay`: is a recorded run what its configuration makes, and what the core decides?
-
-`rerun` trains the same cell and seed once more, elsewhere, and compares bits. `replay` feeds the recorded events to the
-core's coordinator and demands the recorded commands. Neither writes into the run folder.
-"""
+"""The verbs `rerun` and `replay`: is a run what its configuration makes, and what the core decides? Write no run folder."""
 
 from __future__ import annotations
 
@@ -22,17 +18,19 @@ if TYPE_CHECKING:
 
 
 def rerun(folder: Path) -> Exit:
-    """Train it again; print what came out. Exit code 1 if bits differ that the mode promises, 3 if it promises none."""
+    """Train the same cell and seed again, elsewhere, and print what came out.
+
+    Return exit code 1 if bits differ that the mode promises, 3 if it promises none."""
     from rich.console import Console
 
     from bench.base import environment
     from bench.runner.launch import launch
-    from bench.runner.resume import configured_again
+    from bench.runner.resume import config_of
     from bench.runner.run import make_plan
 
     with usage():
-        run = one(folder)
-        config = configured_again(read_object(folder / CONFIG), folder)
+        run = run_in(folder)
+        config = config_of(read_object(folder / CONFIG), folder)
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
         plan = make_plan(replace(config, output=elsewhere))
         if plan.spec.run_id != run.metrics.run_id:
@@ -41,21 +39,21 @@ def rerun(folder: Path) -> Exit:
     if outcome.metrics.status != run.metrics.status:
         print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {outcome.metrics.status} now")
         return max(STATUS[outcome.metrics.status], Exit.REGRESSION)
-    code = told(folder, run.metrics, outcome.metrics)
+    code = compare(folder, run.metrics, outcome.metrics)
     if code is not Exit.OK:
         for line in _surroundings(run.metrics, environment.describe(), environment.source()):
             print(f"  {line}")
     return code
 
 
-def told(folder: Path, before: Metrics, after: Metrics) -> Exit:
-    """Print how two runs of one cell and seed compare; the exit code."""
-    found = unlike(before, after)
-    if not found:
+def compare(folder: Path, before: Metrics, after: Metrics) -> Exit:
+    """Print how two runs of one cell and seed compare; return the exit code."""
+    differences = unlike(before, after)
+    if not differences:
         digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
         print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
         return Exit.OK
-    print(f"DIFFERENT  {folder}: {len(found)} of the digest, losses and evaluations differ; {found[0]}")
+    print(f"DIFFERENT  {folder}: {len(differences)} of the digest, losses and evaluations differ; {differences[0]}")
     if promised(before):
         return Exit.REGRESSION
     print(f"  mode {before.mode} does not promise equal bits: its schedule follows the speeds of the ranks")
@@ -63,16 +61,14 @@ def told(folder: Path, before: Metrics, after: Metrics) -> Exit:
 
 
 def _surroundings(before: Metrics, env: dict[str, object], git: dict[str, object]) -> list[str]:
-    """What is not as it was, of machine, versions and source."""
+    """Return what is not as it was, of machine, versions and source."""
     was, now = {**before.env, **before.git}, {**env, **git}
-    volatile = ("load_1min", "memory_bytes")
-    return [
-        f"{key}: {was.get(key)} then, {now[key]} now" for key in now if key not in volatile and was.get(key) != now[key]
-    ]
+    changed = [key for key in now if key not in ("load_1min", "memory_bytes") and was.get(key) != now[key]]
+    return [f"{key}: {was.get(key)} then, {now[key]} now" for key in changed]
 
 
-def one(folder: Path) -> Run:
-    """The run in a folder that is one. Raises ValueError."""
+def run_in(folder: Path) -> Run:
+    """Return the run in a folder that is one. Raise ValueError."""
     runs, problems = find_runs(folder)
     if len(runs) != 1 or runs[0].path != folder:
         raise ValueError(problems[0] if problems else f"{folder} is not a run folder, runs/<model>/<mode>/<run_id>")
@@ -80,21 +76,23 @@ def one(folder: Path) -> Run:
 
 
 def replay(folder: Path) -> Exit:
-    """Replay the records of a run; print the first deviation. Exit code 1 if there is one, 4 if nothing can be replayed."""
+    """Feed the recorded events to the core's coordinator, and print where its commands first deviate from the recorded ones.
+
+    Return exit code 1 if they do, 4 if nothing can be replayed."""
     from bench.base import environment
     from bench.results.replay import Unfit, deviation
 
     with usage():
-        run = one(folder)
+        run = run_in(folder)
         try:
-            checked, found = deviation(run)
+            checked, first = deviation(run)
         except Unfit as error:
             print(f"REFUSED    {folder}: {error}")
             return Exit.REFUSED
-    if found is None:
+    if first is None:
         print(f"EQUAL      {folder}: the core gives the {checked} recorded commands for the recorded events")
         return Exit.OK
-    print(f"DIFFERENT  {folder}: {found}")
+    print(f"DIFFERENT  {folder}: {first}")
     for line in _surroundings(run.metrics, {}, environment.source()):
         print(f"  {line}: another core may decide otherwise")
     return Exit.REGRESSION

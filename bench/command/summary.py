@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +41,7 @@ class CellOutcome:
 
 
 def show_run(console: Console, cell: CellOutcome) -> None:
-    """The result of one run, a line for each question."""
+    """Print the result of one run, a line for each question."""
     m = cell.metrics
     assert m is not None
     console.print()
@@ -61,7 +61,7 @@ def show_run(console: Console, cell: CellOutcome) -> None:
         who = "" if fault.rank is None else f"rank {fault.rank}, "
         _line(console, "fault", f"{who}{fault.seconds:.1f} s after launch: {fault.text}; {fault.action}".rstrip("; "))
     for warning in m.warnings:
-        if warning not in notes(m.faults):  # told above
+        if warning not in notes(m.faults):  # shown above
             _line(console, "note", warning)
     _line(console, "results", str(cell.folder))
     if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
@@ -69,44 +69,39 @@ def show_run(console: Console, cell: CellOutcome) -> None:
 
 
 def show_sweep(console: Console, cells: list[CellOutcome]) -> None:
-    """A row for each cell."""
-    rows = []
-    for cell in cells:
-        m = cell.metrics
-        if m is None:
-            rows.append([cell.title, "-", "-", "not run"])
-            continue
-        rows.append(
-            [
-                f"{m.model} {m.mode}",
-                str(m.world_size),
-                str(m.seed),
-                cell.note or (f"{m.status}, a rank raised" if raised(m.faults) else m.status),
-                figures.metric(m.final.eval),
-                _number(m.throughput.samples_per_s, ",.0f"),
-                _number(m.throughput.efficiency, ".2f"),
-                _number(m.throughput.steady_efficiency, ".3f"),
-                f"{m.time_s.total:.1f}",
-            ]
-        )
+    """Print a row for each cell."""
     headers = ["cell", "ranks", "seed", "status", "eval", "samples/s", "efficiency", "steady", "seconds"]
-    table = tabulate(
-        rows, headers=headers, disable_numparse=True, colalign=("left", "right", "right", "left", *["right"] * 5)
-    )
+    align = ("left", "right", "right", "left", *["right"] * 5)
+    table = tabulate([_row(cell) for cell in cells], headers, disable_numparse=True, colalign=align)
     console.print()
     console.print(table, markup=False, soft_wrap=True)
     for warning in dict.fromkeys(note for cell in cells if cell.metrics for note in cell.metrics.warnings):
         _line(console, "note", warning)
 
 
-def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
-    """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`; the exit code as far as
-    it concerns who trained.
+def _row(cell: CellOutcome) -> list[str]:
+    m = cell.metrics
+    if m is None:
+        return [cell.title, "-", "-", "not run"]
+    return [
+        f"{m.model} {m.mode}",
+        str(m.world_size),
+        str(m.seed),
+        cell.note or (f"{m.status}, a rank raised" if raised(m.faults) else m.status),
+        figures.metric(m.final.eval),
+        _number(m.throughput.samples_per_s, ",.0f"),
+        _number(m.throughput.efficiency, ".2f"),
+        _number(m.throughput.steady_efficiency, ".3f"),
+        f"{m.time_s.total:.1f}",
+    ]
 
-    A regression that is proved, and a run that failed, do. To have too few seeds for a verdict, nothing to compare with, or
-    something to look at, does not: a run is no claim. `bench validate` has exit codes for these. Seeds of a cell that
-    finished earlier count with its own; whatever else lies there concerns nobody here.
-    """
+
+def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) -> Exit:
+    """Print the verdicts on the runs in the folders `own`, and one line on what else lies in `root`.
+
+    Return the exit code as far as it concerns who trained: a regression that is proved, and a run that failed, do. Too few
+    seeds for a verdict, nothing to compare with, or something to look at, do not: a run is no claim. `bench validate` has
+    exit codes for these. Seeds of a cell that finished earlier count with its own; nothing else does."""
     from bench.results.cells import cells
     from bench.results.runfolder import find_runs
     from bench.validate import judge_cells
@@ -120,26 +115,29 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
         _line(console, "verdict", f"none: {error}")
         return Exit.REFUSED
     verdicts = judgement.verdicts
-    counts = Counter(verdict.name for verdict in verdicts)
     errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
-    told_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
-    _line(console, "verdict", told_first + (", ".join(f"{count} {name}" for name, count in counts.items()) or "none"))
-    told = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
-    for verdict, cell in told.items():  # what is said of many cells is said once
+    raised_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
+    _line(console, "verdict", raised_first + (_counted(verdict.name for verdict in verdicts) or "none"))
+    shown = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
+    for verdict, cell in shown.items():  # what holds for many cells is printed once
         count = sum(replace(other, cell="") == verdict for other in verdicts)
         text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
         console.print(f"  {text}", markup=False, soft_wrap=True)
-    if line := _beside([one for one in beside.verdicts if one not in verdicts]):
+    if line := _others([verdict for verdict in beside.verdicts if verdict not in verdicts]):
         _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
 
 
-def _apart(found: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], list[Runs]]:
-    """The cells with runs in `own`, and with them what finished of them earlier; and all the rest."""
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
+
+
+def _apart(all_cells: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], list[Runs]]:
+    """Return the cells with runs in `own`, and with them what finished of them earlier; and all the rest."""
     folders = {folder.resolve() for folder in own}
     mine: list[Runs] = []
     others: list[Runs] = []
-    for cell in found:
+    for cell in all_cells:
         ours = {run.path for run in cell.runs if run.path.resolve() in folders}
         kept = {run.path for run in cell.runs if ours and (run.path in ours or run.metrics.status == "ok")}
         for place, wanted in ((mine, True), (others, False)):
@@ -148,17 +146,15 @@ def _apart(found: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], li
     return mine, others
 
 
-def _beside(verdicts: Sequence[Verdict]) -> str:
-    """What is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
-    wrong = [one for one in verdicts if one.exit_code and one.name not in ("INCONCLUSIVE", "NO_BASELINE")]
-    counts = Counter(one.name for one in wrong)
-    places = len({one.cell for one in wrong})
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{told} in {figures.plural(places, 'place')}" if wrong else ""
+def _others(verdicts: Sequence[Verdict]) -> str:
+    """Return what is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
+    wrong = [each for each in verdicts if each.exit_code and each.name not in ("INCONCLUSIVE", "NO_BASELINE")]
+    places = figures.plural(len({verdict.cell for verdict in wrong}), "place")
+    return f"{_counted(verdict.name for verdict in wrong)} in {places}" if wrong else ""
 
 
 def report(console: Console, root: Path, out: Path, baseline: Path | None) -> None:
-    """Write the report and say where it is."""
+    """Write the report and print where it is."""
     from bench.report import write_report
 
     try:
@@ -197,7 +193,7 @@ def _speed(m: Metrics) -> str:
 
 
 def _steady(steady: Steady) -> str:
-    """Speed without the beginning, the end and evaluation."""
+    """Return the speed without the beginning, the end and evaluation."""
     apart = " / ".join("-" if share is None else f"{share:.1%}" for share in steady.waiting_or_communicating)
     return (
         f"{steady.samples_per_s:,.0f} samples/s over {steady.seconds:.1f} s, {steady.efficiency:.1%} of what the ranks do "

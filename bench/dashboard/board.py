@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 class _Watched:
     """A run whose folder is followed."""
 
-    found: tree.Found
+    place: tree.RunPlace
     about: RunCard
     tail: Tail[RunHistory]
     complete: bool = False
@@ -58,7 +58,7 @@ class RunBoard:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def since(self, number: int, keys: Collection[str]) -> list[Piece]:
-        """What changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
+        """Return what changed after `number`, in the order of changes: the rows of all runs, the rest of those in `keys`."""
         with self._lock:
             new = [piece for piece in self._pieces.values() if piece.number > number]
         return sorted(piece for piece in new if piece.kind == ROW or piece.key in keys)
@@ -66,29 +66,29 @@ class RunBoard:
     def refresh(self, keys: Collection[str]) -> bool:
         """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
         more to read at once."""
-        found = tree.scan(self.root)
-        for key in self._runs.keys() - found.keys():
+        places = tree.scan(self.root)
+        for key in self._runs.keys() - places.keys():
             del self._runs[key]
             for kind in (ROW, ABOUT, LIVE):
                 self._show(kind, key, None)
-        return sum(self._look_at(entry, key in keys) for key, entry in found.items()) > 0
+        return sum(self._look_at(entry, key in keys) for key, entry in places.items()) > 0
 
-    def _look_at(self, found: tree.Found, wanted: bool) -> bool:
-        """As `_refresh`; whatever a folder does to that is shown in its own row, and harms no other."""
+    def _look_at(self, place: tree.RunPlace, wanted: bool) -> bool:
+        """Refresh; whatever a folder does to that is shown in its own row, and harms no other."""
         try:
-            return self._refresh(found, wanted)
+            return self._refresh(place, wanted)
         except Exception as error:
-            self._show_all(_broken(found.key, error), RunHistory(), wanted)
+            self._show_all(_broken(place.key, error), RunHistory(), wanted)
             return False
 
-    def _refresh(self, found: tree.Found, wanted: bool) -> bool:
-        run = self._runs.get(found.key)
+    def _refresh(self, place: tree.RunPlace, wanted: bool) -> bool:
+        run = self._runs.get(place.key)
         if run is None:
-            run = self._runs[found.key] = _Watched(found, _about(found), Tail(found.folder, RunHistory))
-        elif found != run.found:
-            if found.folder != run.found.folder:
-                run.tail.move(found.folder)
-            run.found, run.about, run.complete = found, _about(found), False
+            run = self._runs[place.key] = _Watched(place, _about(place), Tail(place.folder, RunHistory))
+        elif place != run.place:
+            if place.folder != run.place.folder:
+                run.tail.move(place.folder)
+            run.place, run.about, run.complete = place, _about(place), False
         more = False
         if not run.complete and (wanted or run.about.metrics is None):
             more = run.tail.read()
@@ -116,27 +116,27 @@ class RunBoard:
             self._pieces[kind, key] = Piece(self.number, kind, key, text)
 
 
-def _about(found: tree.Found) -> RunCard:
-    """What lies beside the records; of a folder that cannot be read at all, why."""
+def _about(place: tree.RunPlace) -> RunCard:
+    """Return what lies beside the records; of a folder that cannot be read at all, why."""
     try:
-        return tree.read(found)
+        return tree.read(place)
     except Exception as error:  # read again when the folder changes, not at every look
-        return _broken(found.key, error)
+        return _broken(place.key, error)
 
 
 def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
-    """With the files of records that cannot be read."""
+    """Return the card with the files of records that cannot be read."""
     new = tuple(text for text in unread if text not in about.problems)
     return replace(about, problems=(*about.problems, *new)) if new else about
 
 
 def _broken(key: str, error: Exception) -> RunCard:
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({said[:300]})",))
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({text[:300]})",))
 
 
 def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:
-    """Everything that is shown of the runs below `root` (None: of all of them), as it is now."""
+    """Return everything that is shown of the runs below `root` (None: of all of them), as it is now."""
     board = RunBoard(root)
     chosen = set(tree.scan(root)) if keys is None else keys
     while board.refresh(chosen):

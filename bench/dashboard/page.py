@@ -22,12 +22,12 @@ _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 @cache
 def live() -> str:
-    """The page that follows its server."""
+    """Return the page that follows its server."""
     return _render(data="", policy="")
 
 
 def exported(pieces: Sequence[Piece], root: Path) -> str:
-    """The page with `pieces` of the runs below `root` in it, readable from a file and without a network."""
+    """Return the page with `pieces` of the runs below `root` in it, readable from a file and without a network."""
     entries = ",".join(f'{{"kind":{_json(p.kind)},"key":{_json(p.key)},"body":{p.text}}}' for p in pieces)
     # In a script element nothing but its end tag and comments mean anything; `<` within JSON strings may be written so.
     data = f'{{"root":{_json(str(root))},"pieces":[{entries}]}}'.replace("<", "\\u003c")
@@ -35,7 +35,7 @@ def exported(pieces: Sequence[Piece], root: Path) -> str:
 
 
 def policy(text: str) -> str:
-    """What a browser may do with the page: run its own scripts, and talk to its own server."""
+    """Return what a browser may do with the page: run its own scripts, and talk to its own server."""
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in _SCRIPT.findall(text))
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "

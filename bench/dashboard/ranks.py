@@ -35,9 +35,9 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
     have reported."""
     if metrics is not None:
         cells = {number: _within(history, number, 0.0, math.inf) for number in range(size)}
-        told = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
-        over = f"over {metrics.time_s.train:.1f} s of training" if told else None
-        return PaceOver(over, _shown(told), cells)
+        speeds = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
+        over = f"over {metrics.time_s.train:.1f} s of training" if speeds else None
+        return PaceOver(over, _shown(speeds), cells)
     span = _span(history, size)
     if span is None:
         return PaceOver(None, {}, {number: _within(history, number, 0.0, math.inf) for number in _live(history, size)})
@@ -48,7 +48,7 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
 
 
 def _shown(rates: dict[int, float]) -> dict[int, float]:
-    """Rounded as they are read, so that the sum is that of what is read; without what is no number."""
+    """Round as they are read, so that the sum is that of what is read; without what is no number."""
     known = {number: rate for number, rate in rates.items() if math.isfinite(rate)}
     return {n: float(round(rate)) if rate >= 1000 else float(f"{rate:.{DIGITS}g}") for n, rate in known.items()}
 
@@ -58,7 +58,7 @@ def _live(history: RunHistory, size: int) -> list[int]:
 
 
 def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
-    """The last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
+    """Return the last stretches of which all have told that still train: 8 of them, or a sixth of the run."""
     ranks = [history.run.ranks[number] for number in _live(history, size)]
     if history.run.began is None or not ranks:
         return None
@@ -69,7 +69,7 @@ def _span(history: RunHistory, size: int) -> tuple[float, float] | None:
 
 
 def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin:
-    """What a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
+    """Return what a rank did from `begin` to `end`, seconds; of stretches that reach beyond, a part."""
     width, total = history.series.width, TimeBin()
     if history.run.began is None or begin <= history.run.since(history.run.began):
         begin = 0.0  # before that nothing was trained, so there is nothing to be left out
@@ -84,7 +84,7 @@ def _within(history: RunHistory, rank: int, begin: float, end: float) -> TimeBin
 
 
 def ranks(history: RunHistory, size: int, metrics: Metrics | None = None) -> list[Json]:
-    """Each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
+    """Return each rank, the fastest and the slowest of those that train marked by `mark`, where their speeds differ."""
     paced = pace(history, size, metrics)
     live = _live(history, size)
     speeds = {

@@ -57,8 +57,9 @@ T = TypeVar("T")
 
 
 def names_us(host: str, bound: str) -> bool:
-    """Whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has pointed at
-    it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one it was told."""
+    """Return whether a request's `Host` is this server, which is bound to `bound`, and not a name that somebody else has
+    pointed at it (DNS rebinding): an address always is, a name only where it is `localhost`, this machine's or the one
+    it was told."""
     name = named(host)
     if name is None:
         return False
@@ -66,7 +67,7 @@ def names_us(host: str, bound: str) -> bool:
         address = ipaddress.ip_address(name)
         return address.is_loopback or not _is_loopback(bound)
     ours = {"localhost", bound, *(() if _is_loopback(bound) else (socket.gethostname(),))}
-    return name in {one.lower().removesuffix(".") for one in ours}
+    return name in {each.lower().removesuffix(".") for each in ours}
 
 
 def _is_loopback(host: str) -> bool:
@@ -79,14 +80,14 @@ def _is_loopback(host: str) -> bool:
 def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
     """Return whether a request names this server, once, and no page of another one asks. A browser says who asks in
     `Sec-Fetch-Site`, an old one in `Origin`."""
-    said: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, value in headers:
-        said.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    hosts, sites, origins = (said.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    hosts, sites, origins = (values.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
     if len(hosts) != 1 or not names_us(hosts[0], bound):
         return False
     own = (f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower())
-    return all(site in ("none", "same-origin") for site in sites) and all(one.lower() in own for one in origins)
+    return all(site in ("none", "same-origin") for site in sites) and all(origin.lower() in own for origin in origins)
 
 
 class OnlyUs:
@@ -96,7 +97,7 @@ class OnlyUs:
         self._app, self._bound = app, bound
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -170,7 +171,7 @@ class BoardStream:
             print(text, file=sys.stderr, flush=True)
 
     async def changes(self, keys: tuple[str, ...], last_id: str) -> AsyncIterator[ServerSentEvent]:
-        """What a page is sent."""
+        """Yield what a page is sent."""
         start, _, number = last_id.partition("-")
         known = start == self.start and number.isdecimal()
         sent = int(number[:18]) if known else 0
@@ -196,7 +197,7 @@ class BoardStream:
 
 
 def app(root: Path, bound: str = "127.0.0.1", poll_s: float = POLL_S) -> Starlette:
-    """The application over the runs below `root`, for a server that is bound to `bound`."""
+    """Return the application over the runs below `root`, for a server that is bound to `bound`."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

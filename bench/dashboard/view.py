@@ -49,7 +49,7 @@ def row(about: RunCard, history: RunHistory) -> Json:
     last_epoch = epochs[-1] if epochs else None
     return known | {
         "progress": _part(run.samples, about.epochs * run.epoch_samples),
-        "epoch": run.evaluated + sum(epoch.evaluated for epoch in current),
+        "epoch": run.complete + sum(epoch.evaluated for epoch in current),
         "epochs": about.epochs or None,
         "seconds": short(seconds),
         "left_s": left_s(about, run) if about.status == RUNNING else None,
@@ -123,7 +123,7 @@ def notes(about: RunCard, run: RunFigures) -> list[str]:
     lines += [event.note for event in run.ready if event.note]
     if about.metrics is not None:
         lines += about.metrics.warnings
-    elif speeds := about.asked("cluster", "speeds"):
+    elif speeds := about.setting("cluster", "speeds"):
         lines.append(f"emulated devices: ranks are slowed down to {json.dumps(speeds)} of their speed")
     if run.aborted is not None:
         lines.append(f"the run was given up: {run.aborted.reason}")

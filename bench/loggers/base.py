@@ -17,7 +17,7 @@ class Live(Protocol):
         ...
 
     def end(self) -> None:
-        """The run is gone without a result: what was added is all there is."""
+        """End it, as the run is gone without a result: what was added is all there is."""
         ...
 
 

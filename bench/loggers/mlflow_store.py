@@ -53,11 +53,11 @@ class Stored:
             self.values |= {(s.name, s.step): s.value for s in part}
 
     def end(self) -> None:
-        """It was killed."""
+        """Say that the run was killed."""
         self.close("killed")
 
     def close(self, status: str, seconds: float | None = None) -> None:
-        """`status` as in `metrics.json`, `seconds` after its beginning; None: now."""
+        """Close the run with `status` as in `metrics.json`, `seconds` after its beginning; None: now."""
         self._client.set_tag(self._id, "bench.status", status)
         at = None if seconds is None else self._began + round(seconds * 1000)
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"), end_time=at)
@@ -70,7 +70,7 @@ class Stored:
 
 
 def begin(run: Begun, output: Path) -> Live:
-    """It is listed as running."""
+    """List the run as running."""
     return Stored(run, output)
 
 

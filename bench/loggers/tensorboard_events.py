@@ -40,7 +40,7 @@ class Events:
 
 
 def begin(run: Begun, output: Path) -> Live:
-    """In the folder in which the run is made; it comes into place with that."""
+    """Begin the file in the folder in which the run is made; it comes into place with that."""
     return Events(run)
 
 
@@ -56,7 +56,7 @@ def write(run: Recorded, output: Path, live: Live | None = None) -> Path:
 
 
 def _table(params: dict[str, str]) -> Summary:
-    """The configuration as a page of text."""
+    """Return the configuration as a page of text."""
     rows = "".join(f"| {key} | {value} |\n" for key, value in params.items())
     value = Summary.Value(tag="configuration", metadata=metadata.create_summary_metadata("configuration", ""))
     text = TensorProto(dtype="DT_STRING", string_val=[f"| key | value |\n|---|---|\n{rows}".encode()])

@@ -20,7 +20,7 @@ FOLDER = "wandb"
 
 
 def begin(run: Begun, output: Path) -> Live | None:
-    """None: wandb writes into the run's folder, which has another name when the run is over."""
+    """Return None: wandb writes into the run's folder, which has another name when the run is over."""
     return None
 
 

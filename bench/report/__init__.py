@@ -64,4 +64,4 @@ def _read(root: Path, tree: Tree | None = None) -> tuple[tuple[Cell, ...], list[
     """Return the cells of a tree, and a line for each folder that cannot be read."""
     runs, unreadable = tree or find_runs(root)
     kept, unsound = sound(runs)
-    return tuple(cells(kept)), [*unreadable, *unsound]
+    return tuple(cells(kept)), [*unreadable, *(text for _, text in unsound)]

@@ -14,6 +14,8 @@ from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
 from bench.runner.spec import RunSpec
+from ddp.core.commands import Publish
+from ddp.core.events import Evaluated, Saved
 from ddp.process.codec import Record
 
 
@@ -30,7 +32,7 @@ def analyze(
     error: str | None = None,
     restarts: int = 0,
 ) -> Metrics:
-    """The result of a run of `spec`, from its records in the order of their times.
+    """Return the result of a run of `spec`, from its records in the order of their times.
 
     `launched` and `ended` are seconds on the clock of the records. A run that ended `ok` on a loss that is not finite has
     diverged. Raises AssertionError if the slices of a rank overlap grossly.
@@ -39,16 +41,16 @@ def analyze(
     rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    found = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
-    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
-    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
+    lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
+    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream)]
+    outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
-        | said
+        | outcome
         | _measured(spec, stream, launched, ended)
         | {
             "restarts": restarts,
-            "faults": found,
+            "faults": lines,
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),
@@ -60,7 +62,7 @@ def analyze(
 
 
 def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
-    """Where the time went, what it cost."""
+    """Return where the time went, what it cost."""
     wall, trained = walls(stream, spec.world_size), train_seconds(stream)
     ranks = breakdown(stream, wall)
     return {
@@ -74,7 +76,7 @@ def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) 
 
 
 def _identity(spec: RunSpec, stream: RunRecords) -> dict[str, Any]:
-    """What was run, and how much of it."""
+    """Return what was run, and how much of it."""
     ready = [stream.ready[rank] for rank in sorted(stream.ready)]
     digests = {event.digest for event in stream.finished.values()}
     return {
@@ -118,16 +120,17 @@ def _notes(stream: RunRecords) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
+    unsaved = [event for event in stream.of(Saved) if event.error]
     whole = [
-        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.published[-1:]
+        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.of(Publish)[-1:]
     ]
     kept = whole[0] if whole else "no other was"
-    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
+    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]
     return notes
 
 
 def _restarted(restarts: int, stream: RunRecords) -> list[str]:
-    """That torchrun's last start of the processes was not the first."""
+    """Return that torchrun's last start of the processes was not the first."""
     if not restarts:
         return []
     anew = "" if stream.resumed is not None else ", and the run began anew: no checkpoint of before was found"
@@ -165,7 +168,7 @@ def _time(
     stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float
 ) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
-    evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
+    evaluating = sum(event.seconds for event in stream.of(Evaluated)) / max(len(stream.ready), 1)
     return Time(
         total=ended - launched,
         startup=startup,

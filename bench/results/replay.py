@@ -13,7 +13,7 @@ import msgspec
 
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
 from bench.runner.modes import engine_of
-from bench.runner.resume import configured_again
+from bench.runner.resume import config_of
 from ddp import regular
 from ddp.backends import world_of
 from ddp.core.commands import Publish
@@ -35,7 +35,7 @@ class Unfit(ValueError):
 
 
 def deviation(run: Run) -> tuple[int, str | None]:
-    """How many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
+    """Return how many records the coordinator gave as recorded, and the first that it did not, in a line. Raises Unfit."""
     m = run.metrics
     if m.world_size == 1 or engine_of(m.engine).one_process:
         raise Unfit(f"mode {m.mode} with {m.world_size} ranks has no coordinator, so nothing was decided")
@@ -73,9 +73,9 @@ def deviation(run: Run) -> tuple[int, str | None]:
 
 def _equal(given: Any, recorded: Any, fields: dict[str, Any]) -> bool:
     """Return whether the core gave what is recorded, in the `fields` that the record has: an earlier version knew fewer."""
-    told = _limited(msgspec.to_builtins(given), fields)
+    own = _limited(msgspec.to_builtins(given), fields)
     # As text: what is not a number equals nothing.
-    return type(given) is type(recorded) and msgspec.json.encode(told) == msgspec.json.encode(_limited(fields, told))
+    return type(given) is type(recorded) and msgspec.json.encode(own) == msgspec.json.encode(_limited(fields, own))
 
 
 def _limited(value: Any, other: Any) -> Any:
@@ -88,8 +88,9 @@ def _limited(value: Any, other: Any) -> Any:
 
 
 def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
-    """(time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records without one."""
-    found = []
+    """Return (time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records
+    without one."""
+    records = []
     try:
         lines = list(regular.whole_lines(path))
     except OSError as error:
@@ -98,19 +99,19 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
         try:
             record, fields = decode(line), body(line)
             if not isinstance(record, UNHEARD):
-                found.append((int(fields["n"]), float(fields["at"]), record, fields))
+                records.append((int(fields["n"]), float(fields["at"]), record, fields))
         except (KeyError, TypeError):
             raise Unfit("its records do not tell in which order they came: it was made by an earlier version") from None
         except (ProtocolError, msgspec.MsgspecError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
-    if not found:
+    if not records:
         raise Unfit("it has no records")
-    return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
+    return [entry[1:] for entry in sorted(records, key=lambda entry: entry[0])]
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:
     m = run.metrics
-    config = configured_again(read_object(run.path / CONFIG), run.path)
+    config = config_of(read_object(run.path / CONFIG), run.path)
     settings = {key: value for key, value in config.policy.items() if key != "name"}
     world = world_of(
         config.backend.name,

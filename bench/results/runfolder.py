@@ -33,12 +33,12 @@ FAILED = ".failed"
 
 
 def place(output: Path, model: str, mode: str, run_id: str) -> Path:
-    """Where the folder of a run lies."""
+    """Return where the folder of a run lies."""
     return output / model / mode / run_id
 
 
 def making(output: Path, model: str, mode: str, run_id: str) -> Path:
-    """Where it lies while this process makes it."""
+    """Return where it lies while this process makes it."""
     return output / model / mode / f".tmp-{run_id}-{os.getpid()}"
 
 
@@ -57,7 +57,7 @@ def finished(output: Path, model: str, mode: str, run_id: str) -> bool:
 
 
 def status(folder: Path) -> str | None:
-    """Status of the run in `folder`; None if there is no result to be read."""
+    """Return the status of the run in `folder`; None if there is no result to be read."""
     try:
         return _read_metrics(folder).status
     except ValueError:
@@ -65,7 +65,7 @@ def status(folder: Path) -> str | None:
 
 
 def may_be_ok(folder: Path) -> bool:
-    """Whether a finished run is there, as far as anybody may look."""
+    """Return whether a finished run is there, as far as anybody may look."""
     try:
         return _read_metrics(folder).status == "ok"
     except ValueError as error:
@@ -73,12 +73,12 @@ def may_be_ok(folder: Path) -> bool:
 
 
 def resumable(folder: Path) -> bool:
-    """Whether there is a checkpoint that somebody may want to go on from."""
+    """Return whether there is a checkpoint that somebody may want to go on from."""
     return any((folder / CHECKPOINTS).glob("[0-9]*"))
 
 
 def going_on(folder: Path) -> str:
-    """The command that goes on with the run in `folder`; empty if it has no checkpoint."""
+    """Return the command that goes on with the run in `folder`; empty if it has no checkpoint."""
     return resuming(folder) if resumable(folder) else ""
 
 
@@ -88,7 +88,7 @@ def resuming(folder: Path) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether another process of this number lives."""
+    """Return whether another process of this number lives."""
     try:
         return pid != os.getpid() and psutil.pid_exists(pid)
     except OverflowError:  # the name of a folder may have any number
@@ -96,7 +96,8 @@ def alive(pid: int) -> bool:
 
 
 def writer(folder: Path) -> int | None:
-    """The process that writes a hidden folder, if it lives. One that began after the last record only bears its number."""
+    """Return the process that writes a hidden folder, if it lives. One that began after the last record only bears its
+    number."""
     number = folder.name.rpartition("-")[2]
     if not folder.name.startswith(".tmp-") or not number.isdigit():
         return None
@@ -108,14 +109,14 @@ def writer(folder: Path) -> int | None:
 
 
 def unfinished(path: Path) -> list[tuple[Path, int | None]]:
-    """Runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that makes one;
-    None: it was killed, and can be gone on with."""
-    found = []
+    """Return the runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that
+    makes one; None: it was killed, and can be gone on with."""
+    runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
         process = writer(folder)
         if folder.is_dir() and (process is not None or resumable(folder)):
-            found.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
-    return found
+            runs.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
+    return runs
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Run:
 
 
 def find_runs(path: Path) -> tuple[list[Run], list[str]]:
-    """The runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
+    """Return the runs in `path` (a run folder or a tree), in the order of their paths; and one line for each that cannot
     be read, and for each folder that may not be looked into. Raises ValueError if `path` is no folder."""
     if not path.is_dir():
         raise ValueError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
@@ -153,12 +154,12 @@ def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
 
 
 def _read(folder: Path) -> Run:
-    """Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read it. Raises ValueError: one line that names the file and what is wrong with it."""
     return Run(folder, _read_metrics(folder), _read_config(folder))
 
 
 def _read_metrics(folder: Path) -> Metrics:
-    """Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read it. Raises ValueError: one line that names the file and what is wrong with it."""
     path = folder / METRICS
     body = read_object(path)
     version = body.get("schema_version")
@@ -176,7 +177,7 @@ def _read_metrics(folder: Path) -> Metrics:
 
 
 def _on_one_line(value: Any) -> Any:
-    """The same with its texts tame."""
+    """Return the same with its texts tame."""
     if isinstance(value, str):
         return tame(value)
     if isinstance(value, list):
@@ -187,8 +188,8 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
-    return found
+    config: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
+    return config
 
 
 def located(error: OSError) -> str:
@@ -207,7 +208,7 @@ def there(path: Path) -> bool:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
+    """Read the JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
     try:
         body = msgspec.json.decode(regular.content(path))
     except FileNotFoundError:
@@ -232,7 +233,7 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def read_records(folder: Path) -> Iterator[Record]:
-    """The events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
+    """Yield the events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
     path = folder / EVENTS
     for number, line in enumerate(regular.lines(path), 1):
         try:

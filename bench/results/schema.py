@@ -235,7 +235,7 @@ class Metrics(Strict):
 
 
 def json_schema() -> str:
-    """The JSON Schema of `metrics.json`, as committed in `METRICS_SCHEMA`."""
+    """Return the JSON Schema of `metrics.json`, as committed in `METRICS_SCHEMA`."""
     return json.dumps(Metrics.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 

@@ -65,7 +65,7 @@ class RunWriter:
         return destination
 
     def left(self) -> str:
-        """What is there of a run that ended here, and how to go on with it."""
+        """Return what is there of a run that ended here, and how to go on with it."""
         if not resumable(self.path):
             return "nothing is kept, as there is no checkpoint yet"
         last = max((self.path / CHECKPOINTS).glob("[0-9]*"))

@@ -63,16 +63,12 @@ class DataConfig:
     dir: str = "data"
     """Folder that downloads are kept in, as torchvision lays them out."""
     path: str | None = None
-    """A user's own file or folder. This and what follows: as the data set takes them; null: its own."""
+    """A user's own file or folder. This and what follows: `DataOptions`; null: the data set's own."""
     seq_len: int | None = None
-    """Characters of one sample of a text."""
     samples: int | None = None
-    """Samples to train on."""
     classes: int | None = None
     shape: list[int] | None = None
-    """Channels, height and width of an image."""
     seed: int | None = None
-    """Of what is drawn for the data set itself, whatever the seed of the run."""
 
 
 @dataclass
@@ -153,13 +149,13 @@ class Config:
 
     @property
     def mode(self) -> Mode:
-        """The way of training that engine, policy and backend make."""
+        """Return the way of training that engine, policy and backend make."""
         policy = self.policy["name"] if isinstance(self.policy, dict) else None
         return mode_of(self.engine.name, policy, self.backend.name)
 
 
 def policy_node(name: str, policy: type[Policy]) -> DictConfig:
-    """The settings of a policy as a typed node, with the policy's `name` beside them."""
+    """Make a typed node of the settings of a policy, with the policy's `name` beside them."""
     node: DictConfig = OmegaConf.structured(policy)
     OmegaConf.set_readonly(node, False)  # frozen dataclasses make nodes that refuse every override
     OmegaConf.set_struct(node, False)
@@ -192,20 +188,19 @@ def register() -> None:
 
 
 def _preset(mode: Mode) -> dict[str, Any]:
-    """What choosing a mode says: its parts, and settings of its policy."""
+    """Make the preset of a mode: its parts, and settings of its policy."""
     parts = {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
     defaults = [{f"override /{group}": name} for group, name in parts.items() if name is not None]
     return {"defaults": defaults} | ({"policy": dict(mode.settings)} if mode.settings else {})
 
 
 def typed(composed: DictConfig) -> Config:
-    """The composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
+    """Return the composed configuration as a `Config` whose `policy` is a plain dictionary of a name and settings.
 
-    Raises omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
-    groups and for interpolations that lead nowhere.
-    """
-    said = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    assert isinstance(said, dict)
-    config = OmegaConf.to_object(OmegaConf.merge(_schema(), said))
+    Raise omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
+    groups and for interpolations that lead nowhere."""
+    values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    assert isinstance(values, dict)
+    config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     assert isinstance(config, Config)
     return config

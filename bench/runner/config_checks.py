@@ -1,6 +1,6 @@
-"""What the user said, checked and completed: each a ValueError that names the remedy. Pure.
+"""Checks and completes a user's settings: what cannot be is a ValueError that names the remedy. Pure.
 
-Every check of user input that needs more than a type, or the registries, is here. Knows neither Hydra nor torch.
+Owns every check of user input that needs more than a type, or the registries. Knows neither Hydra nor torch.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.runner.modes import Mode, backend_of, engine_of
-from ddp.backends import STEP_POLICY
 from ddp.core.checkpointing import Checkpointing
+from ddp.core.policies import meets_every_step
 from ddp.replica.task import Job
 from ddp.settings import (
     HIGHEST_RATE,
@@ -48,12 +48,12 @@ class Machine:
     """As many machines as this one."""
 
     def ranks(self, world_size: int) -> int:
-        """Ranks on one of the hosts."""
+        """Return the ranks on one of the hosts."""
         return -(-world_size // self.hosts)
 
 
 def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_size: int) -> Recipe:
-    """The recipe with what was said in place of its own."""
+    """Return the recipe with the user's settings in place of its own. Raise ValueError."""
     if config.recipe not in setup.recipes:
         raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
     train = replace(config.train, batch_size=_batch_size(config, world_size))
@@ -73,24 +73,24 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     return recipe
 
 
-def _depth_of(said: ModelConfig, setup: Setup) -> int | None:
-    """The depth asked for, if it is another than the model's own: what the model cannot be, it says itself."""
-    if said.depth is not None and setup.depth is None:
-        raise ValueError(f"model.depth={said.depth}: model {said.name} is of one depth; leave it out")
-    return None if said.depth == setup.depth else said.depth
+def _depth_of(model: ModelConfig, setup: Setup) -> int | None:
+    """Return the depth, if it is another than the model's own. Which it can have, the model checks itself."""
+    if model.depth is not None and setup.depth is None:
+        raise ValueError(f"model.depth={model.depth}: model {model.name} is of one depth; leave it out")
+    return None if model.depth == setup.depth else model.depth
 
 
-def _data_of(said: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
-    """The recipe with the data set asked for. Of its own settings, those stay that this data set takes."""
-    name = known("data set", recipe.data if said.name is None else said.name, names)
-    own = {key: value for key, value in vars(said).items() if key not in ("name", "dir")}
-    options = DataOptions(**own | {"shape": None if said.shape is None else tuple(said.shape)})
+def _data_of(data: DataConfig, recipe: Recipe, names: Collection[str]) -> Recipe:
+    """Return the recipe with the user's data set. Of the recipe's own settings, those stay that this data set takes."""
+    name = known("data set", recipe.data if data.name is None else data.name, names)
+    own = {key: value for key, value in vars(data).items() if key not in ("name", "dir")}
+    options = DataOptions(**own | {"shape": None if data.shape is None else tuple(data.shape)})
     check(name, options)
     return replace(recipe, data=name, data_options=options.over(recipe.data_options.only(DATA[name].options)))
 
 
 def _batch_size(config: Config, world_size: int) -> int | None:
-    """Samples of one step of one rank, as far as they were said."""
+    """Return the samples of one step of one rank; None: the recipe's."""
     own, together = config.train.batch_size, config.train.global_batch_size
     if together is None:
         return own
@@ -99,10 +99,9 @@ def _batch_size(config: Config, world_size: int) -> int | None:
     if together > MOST_SAMPLES * world_size:
         raise ValueError(f"train.global_batch_size={together} must be {MOST_SAMPLES * world_size} or less")
     if together < 1 or together % world_size:
-        raise ValueError(
-            f"train.global_batch_size={together} cannot be cut into equal parts for {world_size} ranks: "
-            f"{max(round(together / world_size), 1) * world_size} can"
-        )
+        near = max(round(together / world_size), 1) * world_size
+        parts = f"equal parts for {world_size} ranks"
+        raise ValueError(f"train.global_batch_size={together} cannot be cut into {parts}: {near} can")
     return together // world_size
 
 
@@ -118,54 +117,49 @@ def check_engine(config: Config) -> None:
         )
 
 
-def world_size_of(asked: int | None, engine: str) -> int:
-    """Ranks asked for, or those that the engine has by itself."""
+def world_size_of(size: int | None, engine: str) -> int:
+    """Return the user's number of ranks, or that of the engine itself. Raise ValueError."""
     able = engine_of(engine)
-    if asked is None:
+    if size is None:
         return 1 if able.one_rank else 2
-    if not 1 <= asked <= MAX_WORLD:
-        raise ValueError(f"world_size={asked} is not between 1 and {MAX_WORLD}")
-    if not able.fits(asked):
-        raise ValueError(
-            f"world_size={asked} with mode={engine}, which has one rank: leave it out, or choose another mode"
-        )
-    return asked
+    if not 1 <= size <= MAX_WORLD:
+        raise ValueError(f"world_size={size} is not between 1 and {MAX_WORLD}")
+    if not able.fits(size):
+        remedy = "leave it out, or choose another mode"
+        raise ValueError(f"world_size={size} with mode={engine}, which has one rank: {remedy}")
+    return size
 
 
 def check_cluster(config: Config, world_size: int, machine: Machine) -> None:
-    """Devices, transport, deadline and emulated speeds."""
+    """Raise ValueError for devices, a transport, a deadline or emulated speeds that cannot be."""
     cluster = config.cluster
     if cluster.device not in DEVICES:
         raise ValueError(unknown("cluster.device", cluster.device, DEVICES))
     if cluster.device == "cuda" and not machine.gpus:
-        raise ValueError(
-            "cluster.device=cuda, but there is no GPU that torch can use; leave it out to train on the CPU"
-        )
+        raise ValueError("cluster.device=cuda, but torch can use no GPU here; leave it out to train on the CPU")
     own_gpus = cluster.device != "cpu" and machine.gpus >= machine.ranks(world_size)
     check_transport(cluster.transport, own_gpus, "cluster.transport")
     backend = backend_of(config.mode)
     if backend is not None and backend.torch_native and cluster.transport == "memory":
-        raise ValueError(
-            f"cluster.transport=memory with mode={config.mode.name}, which has PyTorch's own; leave it out"
-        )
+        mode = config.mode.name
+        raise ValueError(f"cluster.transport=memory with mode={mode}, which has PyTorch's own; leave it out")
     number("cluster.deadline_s", cluster.deadline_s, 0.1, DAY_S)
     emulated("cluster.speeds", cluster.speeds, world_size if world_size > 1 else None)
 
 
-def check_profile(said: ProfileConfig, mode: Mode, world_size: int, machine: Machine) -> None:
-    """Whether torch.profiler can be had in each rank."""
-    if not 0 <= said.steps <= MAX_PROFILED:
-        raise ValueError(f"profile.steps={said.steps} is not between 0 and {MAX_PROFILED}")
-    if said.steps and engine_of(mode.engine).one_process and world_size > 1:
-        raise ValueError(
-            f"profile.steps with engine={mode.engine}, whose ranks are threads of one process: profile mode=nccl_sync"
-        )
-    if said.steps and machine.hosts > 1:
+def check_profile(profile: ProfileConfig, mode: Mode, world_size: int, machine: Machine) -> None:
+    """Raise ValueError where torch.profiler cannot be had in each rank."""
+    if not 0 <= profile.steps <= MAX_PROFILED:
+        raise ValueError(f"profile.steps={profile.steps} is not between 0 and {MAX_PROFILED}")
+    if profile.steps and engine_of(mode.engine).one_process and world_size > 1:
+        threads = f"engine={mode.engine}, whose ranks are threads of one process"
+        raise ValueError(f"profile.steps with {threads}: profile mode=nccl_sync")
+    if profile.steps and machine.hosts > 1:
         raise ValueError(f"profile.steps on {machine.hosts} hosts: what ranks record stays on theirs; use one host")
 
 
 def check_paths(config: Config) -> None:
-    """Whether results, data and the run to go on with have a name."""
+    """Raise ValueError where results, data or the run to go on with have no name."""
     path("output", config.output)
     path("data.dir", config.data.dir)
     if config.resume is not None:
@@ -173,43 +167,44 @@ def check_paths(config: Config) -> None:
 
 
 def check_faults(job: Job, mode: Mode, samples: int) -> None:
-    """Whether the steps come at which something is to go wrong, in epochs of so many `samples`."""
-    alike = mode.policy in (None, STEP_POLICY)
+    """Raise ValueError where a step at which something is to go wrong never comes, in epochs of so many `samples`."""
+    alike = mode.policy is None or meets_every_step(mode.policy)
     check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
 
 
-def checkpoint_of(said: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:
-    """Return what is asked for. A mode that makes no checkpoints is silent about the default, and raises ValueError for what
-    differs from it, or has its key in `keys`: these were said."""
+def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:
+    """Return the settings; none for a mode that makes no checkpoints. That raises ValueError where they are not the default,
+    or where the user gave one: its key is in `keys`."""
     backend = backend_of(mode)
     if backend is None or backend.checkpoints:
-        return said
-    asked = said != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
-    if said.every and asked:
+        return settings
+    wanted = settings != Checkpointing() or any(key.startswith("checkpoint.") for key in keys)
+    if settings.every and wanted:
         raise ValueError(f"mode={mode.name} makes no checkpoints: leave out checkpoint.*, or choose another mode")
     return Checkpointing(every=0)
 
 
 def speeds_of(speeds: list[float], world_size: int) -> list[float]:
-    """One rank is the first of the devices described; devices that are all as fast as they can be are not emulated."""
+    """Return the speeds of the ranks that there are; nothing where all are as fast as they can be."""
     speeds = speeds[:world_size]
     return speeds if any(speed != 1 for speed in speeds) else []
 
 
 def warnings_of(config: Config, world_size: int, machine: Machine) -> tuple[str, ...]:
-    """What a reader of the results must know."""
-    said: list[str] = []
+    """Return what a reader of the results must know."""
+    warnings: list[str] = []
     here = machine.ranks(world_size)
     on_gpus = config.cluster.device != "cpu" and machine.gpus >= here
     if machine.hosts > 1:
-        said.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
+        warnings.append(f"on {machine.hosts} hosts: what is said of the machine is of that of rank 0")
     if here > machine.cores and not on_gpus:
-        said.append(f"oversubscribed: {here} ranks share {machine.cores} cores, so speeds say nothing about scaling")
+        share = f"{here} ranks share {machine.cores} cores"
+        warnings.append(f"oversubscribed: {share}, so speeds say nothing about scaling")
     if config.cluster.speeds:
         speeds = "/".join(f"{speed:g}" for speed in config.cluster.speeds)
-        said.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
+        warnings.append(f"emulated devices: ranks are slowed down to {speeds} of their speed")
     if config.profile.steps:
-        said.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
+        warnings.append(f"profiled: torch.profiler slows {config.profile.steps} steps of each rank")
     if config.cluster.faults:
-        said.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
-    return tuple(said)
+        warnings.append(f"faults on purpose: {', '.join(config.cluster.faults)} (rank@its step:kind)")
+    return tuple(warnings)

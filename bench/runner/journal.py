@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 
 from bench.base.writing import write_text
 from bench.results.runfolder import SLICES
@@ -29,16 +28,13 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
 
     def add(self, record: Record, at: float) -> None:
-        """Append `record`, which happened `at` seconds on the clock of all records.
+        """Append `record`, which happened `at` seconds on the clock of all records. Raise OSError that names the file.
 
-        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed. Raises OSError
-        that names the file."""
+        `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
         left = memoryview(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
         try:
             while left:  # a disk that is nearly full takes a part
@@ -49,14 +45,15 @@ class Journal:
         self._count += 1
 
     def keep_slices(self, scratch: Path, ranks: int) -> None:
-        """Have what ranks measure land beside the file, not in `scratch`, which may be memory."""
+        """Make what ranks measure land beside the file, not in `scratch`, which may be memory."""
         for rank in range(ranks):
             for name in (f"slices-{rank}.jsonl", file_of(scratch, rank).name):
                 (scratch / name).symlink_to(self._path.absolute().with_name(name))
 
     def merge(self, counted: Callable[[int], None] = lambda _: None) -> list[Record]:
-        """Weave the ranks' slices into the file, in the order of time, and remove them; all records. `counted` is told how
-        many, before the work begins."""
+        """Weave the ranks' slices into the file, in the order of time, and remove them; return all records.
+
+        `counted` gets their number before the work begins."""
         parts = sorted(self._path.parent.glob(SLICES))
         lines = woven(self._path, parts, counted)
         write_text(self._path, "".join(f"{line}\n" for line in lines))
@@ -66,13 +63,9 @@ class Journal:
 
 
 def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[str]:
-    """The whole lines of a file of records and of others, in the order of time. Raises OSError."""
-    lines = [line for each in (path, *parts) for line in _whole(each)]
+    """Return the lines of files of records, in the order of time, without last ones that a killed process left unfinished.
+
+    Raise OSError."""
+    lines = [line.decode("utf-8") for file in (path, *parts) for line in regular.whole_lines(file)]
     counted(len(lines))
-    lines.sort(key=stamp)
-    return lines
-
-
-def _whole(path: Path) -> list[str]:
-    """The lines of a file, without a last one that a killed process left unfinished."""
-    return [line.decode("utf-8") for line in regular.whole_lines(path)]
+    return sorted(lines, key=stamp)

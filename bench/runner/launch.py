@@ -1,4 +1,4 @@
-"""Runs one `RunPlan`: engine, records, analysis, run folder. What became of it is an `Outcome`, not an exception.
+"""Runs one `RunPlan`: engine, records, analysis, run folder. A run that fails is an `Outcome`, not an exception.
 
 Knows neither Hydra nor policies, and says everything through the monitor. Imports torch with the engine, not before.
 """
@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -65,52 +68,51 @@ class _End:
 def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, restarts: int = 0) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
 
-    Raises UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
-    NotInPlace if the folder is whole and stays where it was written.
-    """
+    Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
+    NotInPlace if the folder is whole and stays where it was written."""
     spec, launched = plan.spec, now()
-    env, git, load_before = environment.describe(), environment.source(), environment.usage()
+    about: dict[str, Any] = {"env": environment.describe(), "git": environment.source()}
+    load_before = environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
-    job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
-    try:
+    with _discarding(writer):
         _write_plan(writer.path, plan)
-        before: list[Record] = [Launched(launched)]
+        job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
+        past: list[Record] = [Launched(launched)]
         if source is not None:
-            place, before = _take_over(source, writer.path, launched)
-            job = replace(job, resume=place)
+            checkpoint, past = _take_over(source, writer.path, launched)
+            job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
             scratch() as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
-            Monitor(spec, console, log, before) as monitor,
+            Monitor(spec, console, log, past) as monitor,
         ):
             if source is None:
-                journal.add(before[0], launched)
+                journal.add(past[0], launched)
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
-            ended = now()
-            disturbance = None
+            about |= {"launched": launched, "ended": now(), "restarts": restarts}
+            about["warnings"] = list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
-            _say_end(end, monitor)
+                about["warnings"] += [disturbance] if disturbance else []
+            for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
+                if text:
+                    monitor.say(text.rstrip(), on=Console(stderr=True))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                metrics = analyze(
-                    spec,
-                    records,
-                    status=end.status,
-                    launched=launched,
-                    ended=ended,
-                    env=env,
-                    git=git,
-                    warnings=[*(source.notes if source else ()), *([disturbance] if disturbance else [])],
-                    error=end.error,
-                    restarts=restarts,
-                )
-                folder, metrics = _complete(writer, records, metrics, spec, launched)
+                metrics = analyze(spec, records, status=end.status, error=end.error, **about)
+                return _complete(writer, records, metrics, spec, launched)
+
+
+@contextmanager
+def _discarding(writer: RunWriter) -> Iterator[None]:
+    """Discard what is written if something is raised inside; what the disk refuses becomes Unwritten."""
+    try:
+        yield
     except NotInPlace:  # finished: what was trained is not thrown away
         raise
     except OSError as error:
@@ -122,18 +124,19 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     except BaseException as error:
         writer.discard(copied=isinstance(error, UsageError))
         raise
-    return Outcome(spec, folder, metrics)
 
 
 def _write_plan(folder: Path, plan: RunPlan) -> None:
-    write_text(folder / CONFIG, _config_text(plan.spec))
+    config = {"run_id": plan.spec.run_id, "config_hash": plan.spec.config_hash, **plan.spec.config}
+    write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
     if (graph := described(plan)) is not None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
 def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, list[Record]]:
-    """Bring what is gone on from into the new run's folder: whatever comes, it can be gone on from again. Return the
-    checkpoint there, and the records before it."""
+    """Copy what is gone on from into the new run's folder: whatever comes, it can be gone on from again.
+
+    Return the checkpoint there, and the records before it."""
     with usage():
         lines = earlier(source, at)
         write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
@@ -144,10 +147,8 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, lis
     return place, list(map(decode, lines))
 
 
-def _complete(
-    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float
-) -> tuple[Path, Metrics]:
-    """Write the rest of the folder, `metrics.json` last, and put it into place; and the result as written.
+def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Outcome:
+    """Write the rest of the folder, `metrics.json` last, and put it into place.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
     try:  # whoever interrupts does not wait for pictures
@@ -157,11 +158,11 @@ def _complete(
         note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
         metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    return writer.commit(metrics.status), metrics
+    return Outcome(spec, writer.commit(metrics.status), metrics)
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
-    """Run the engine to its end, whatever that is. Raises UsageError if it cannot go on from its checkpoint."""
+    """Run the engine to its end, whatever that is. Raise UsageError if it cannot go on from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
@@ -193,18 +194,7 @@ def _announce(spec: RunSpec, monitor: Monitor, source: ResumeSource | None) -> N
     )
     if source is not None:
         books = source.checkpoint.books
-        monitor.say(
-            f"goes on from {source.checkpoint.path}: {plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
-        )
+        trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
+        monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
         monitor.say(f"note: {warning}", style="yellow")
-
-
-def _say_end(end: _End, monitor: Monitor) -> None:
-    for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
-        if text:
-            monitor.say(text.rstrip(), on=Console(stderr=True))
-
-
-def _config_text(spec: RunSpec) -> str:
-    return json.dumps({"run_id": spec.run_id, "config_hash": spec.config_hash, **spec.config}, indent=1) + "\n"

@@ -98,7 +98,7 @@ class Machines:
 
     @property
     def rendezvous(self) -> RendezvousServer:
-        """Where the node agents come; `settle` has opened it."""
+        """Return where the node agents come; `settle` has opened it."""
         assert self._rendezvous is not None
         return self._rendezvous
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ddp.backends import BACKENDS, STEP_POLICY, BackendSpec
-from ddp.core.policies import POLICIES
+from ddp.backends import BACKENDS, BackendSpec
+from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import ENGINES, EngineSpec
 
 PAIRING = "elche"
@@ -29,7 +29,7 @@ class Mode:
 
     @property
     def name(self) -> str:
-        """What results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy, and of `solo`, its own name."""
+        """Return what results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy and `solo`, its name."""
         if self.backend in BACKENDS and not BACKENDS[self.backend].averages:
             return self.backend
         return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine
@@ -37,15 +37,15 @@ class Mode:
 
 def modes() -> dict[str, Mode]:
     """Return name -> mode, of all that the registries hold now."""
-    found: list[Mode] = []
+    ways: list[Mode] = []
     for engine, spec in ENGINES.items():
         if spec.backends:
-            found += [mode_of(engine, policy, backend) for backend in BACKENDS for policy in POLICIES]
+            ways += [mode_of(engine, policy, backend) for backend in BACKENDS for policy in POLICIES]
         elif spec.policies:
-            found += [Mode(engine, policy, settings=settings) for policy, settings in spec.policies.items()]
+            ways += [Mode(engine, policy, settings=settings) for policy, settings in spec.policies.items()]
         else:
-            found.append(Mode(engine))
-    return {mode.name: mode for mode in found}
+            ways.append(Mode(engine))
+    return {mode.name: mode for mode in ways}
 
 
 def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
@@ -58,7 +58,7 @@ def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
     if not spec.backends:
         return Mode(engine, policy if spec.policies else None)
     if backend in BACKENDS and not BACKENDS[backend].averages:
-        policy = STEP_POLICY
+        policy = EVERY_STEP
     return Mode(engine, policy, backend)
 
 

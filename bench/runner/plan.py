@@ -1,4 +1,4 @@
-"""From what the user said to what is run: `Config` -> `RunSpec` and `Job`. Pure.
+"""From a user's settings to what is run: `Config` -> `RunSpec` and `Job`. Pure.
 
 Knows neither Hydra nor torch, touches no file and no clock; relative paths are from the present folder.
 """
@@ -53,9 +53,9 @@ class RunPlan:
 
 
 def plan(
-    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, said: Collection[str] = ()
+    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, settings: Collection[str] = ()
 ) -> RunPlan:
-    """Resolve and check everything. `said`: the keys that the user named. Raises ValueError for what cannot be run."""
+    """Resolve and check everything. `settings`: the keys that the user set. Raise ValueError for what cannot be run."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)
@@ -69,7 +69,7 @@ def plan(
     check_profile(config.profile, mode, world_size, machine)
     speeds, faults = speeds_of(config.cluster.speeds, world_size), script(config.cluster.faults, world_size)
     config = replace(config, cluster=replace(config.cluster, speeds=speeds, faults=[str(fault) for fault in faults]))
-    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, said))
+    config = replace(config, checkpoint=checkpoint_of(config.checkpoint, mode, settings))
     if not 0 <= config.seed < 2**31:
         raise ValueError(f"seed={config.seed} must be 0 or more, and below 2**31")
     if world_size > 1:
@@ -108,10 +108,15 @@ def plan(
 
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
-    """The configuration as the user could have said it, with nothing left open; where a choice has no effect, null.
+    """Return the configuration as the user could have given it, with nothing left open; where a choice has no effect, null.
 
-    Beside it `training`: what the recipe alone says, by which baselines know the recipe."""
+    Beside it `training`: what the recipe alone has, by which baselines know the recipe."""
     mode, backend = config.mode, backend_of(config.mode)
+    # Settings that few give are left out where nobody did: hashes and old folders know nothing of them.
+    few = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
+    rare = {name: float(value) for name, value in few.items() if value is not None}
+    # A folder that the user chose is found whatever folder a later command is given in.
+    data_dir = config.data.dir if config.data.dir == DataConfig.dir else os.path.abspath(config.data.dir)
     return {
         "model": config.model.name,
         "engine": mode.engine,
@@ -121,9 +126,9 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "world_size": world_size,
         "seed": config.seed,
         "recipe": config.recipe,
-        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | _beyond(config),
+        "train": {"epochs": recipe.epochs, "batch_size": recipe.batch_size, "lr": recipe.lr} | rare,
         "training": {"schedule": recipe.schedule, "augment": recipe.augment},
-        "data": {"name": recipe.data, "dir": _from_anywhere(config.data.dir)} | recipe.data_options.given,
+        "data": {"name": recipe.data, "dir": data_dir} | recipe.data_options.given,
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
@@ -132,19 +137,8 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
     }
 
 
-def _from_anywhere(data_dir: str) -> str:
-    """Return the path of data that lies where the user said, whatever folder a later command is given in."""
-    return data_dir if data_dir == DataConfig.dir else os.path.abspath(data_dir)
-
-
-def _beyond(config: Config) -> dict[str, float]:
-    """What was said of the training that few say; left out where it was not."""
-    said = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
-    return {name: float(value) for name, value in said.items() if value is not None}
-
-
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
-    """sha256 over the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
+    """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
     cell = {
         key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
     }
@@ -166,8 +160,8 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     cell["cluster"] = {
         key: value
         for key, value in resolved["cluster"].items()
-        # What is said of faults counts where it is said; a rank that is never silent meets no deadline.
-        # Where rank 0 listens decides nothing.
+        # Faults count where there are some; a rank that is never silent meets no deadline; where rank 0 listens decides
+        # nothing.
         if key not in ("deadline_s", "bind")
         and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -68,7 +67,7 @@ class Monitor:
     """Shows a run on `console` and writes the same lines to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
-        """`before`: that the run was launched, and what it goes on from."""
+        """Show `spec`. `before`: that the run was launched, and what it goes on from."""
         self._run = RunFigures(spec.epochs)
         for record in before:
             self._run.add(record)
@@ -94,13 +93,11 @@ class Monitor:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bars.stop()
 
     def say(self, line: str, style: str | None = None, *, on: Console | None = None) -> None:
-        """One line for the eye and the log; the last ones go to another console, and the bar ends before them."""
+        """Print and log one line; the last ones go to another console, and the bar ends before them."""
         if on:
             self._bars.stop()
         (on or self._console).print(line, style=style, markup=False, highlight=False, soft_wrap=True)

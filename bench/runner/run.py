@@ -27,8 +27,7 @@ from bench.command import summary
 from bench.command.compose import compose
 from bench.command.hydra_errors import complain
 from bench.command.summary import CellOutcome
-from bench.loggers import chosen
-from bench.loggers.info import RunInfo
+from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
@@ -208,8 +207,7 @@ class Session:
     def conclude(self, baseline: Path) -> Exit:
         """Print what came out, write the report, compare with the baseline; return the exit code of the command.
 
-        Raise what came out of a cell as a defect, once the others are done.
-        """
+        Raise what came out of a cell as a defect, once the others are done."""
         if self.defect is not None:
             raise self.defect
         codes = [cell.code for cell in self.cells]

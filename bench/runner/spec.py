@@ -35,7 +35,6 @@ class RunSpec:
     speeds: tuple[float, ...]
     """Emulated relative speed of each rank; empty: none emulated."""
     metric: str
-    """Name of the evaluation metric."""
     higher_is_better: bool
     target: float
     """Value of the metric that a sound engine reaches."""

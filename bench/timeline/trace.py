@@ -201,9 +201,9 @@ def nest(spans: Sequence[Span]) -> list[Span]:
         begin, end = span[0], span[1]
         while open_ends and open_ends[-1] <= begin:
             open_ends.pop()
-        held = open_ends[-1] if open_ends and open_ends[-1] < end else end if end > begin else begin
-        open_ends.append(held)
-        nested.append(span if held == end else (begin, held, *span[2:]))
+        cut = open_ends[-1] if open_ends and open_ends[-1] < end else end if end > begin else begin
+        open_ends.append(cut)
+        nested.append(span if cut == end else (begin, cut, *span[2:]))
     return nested
 
 

@@ -9,7 +9,7 @@ from bench.results.schema import Metrics
 
 
 def samples_to(metrics: Metrics, target: float) -> float | None:
-    """Samples trained by all ranks when the evaluation metric reached `target`; None if it never did.
+    """Return the samples trained by all ranks when the evaluation metric reached `target`; None if it never did.
 
     The crossing is interpolated between the two evaluations around it, on a running median of three, so that neither the
     length of an epoch nor one lucky evaluation decides.
@@ -20,7 +20,7 @@ def samples_to(metrics: Metrics, target: float) -> float | None:
 
 
 def crossing(at: Sequence[float], values: Sequence[float], target: float) -> float | None:
-    """Where `values`, smoothed, first rise to `target`. Reached with the first one: there, for nothing is known before."""
+    """Return where `values`, smoothed, first rise to `target`. Reached with the first one: there."""
     smooth = [median(values[max(i - 1, 0) : i + 2]) for i in range(len(values))]
     if smooth:  # a median of two is a mean, which may be what neither was
         smooth[0], smooth[-1] = values[0], values[-1]

@@ -46,36 +46,33 @@ class Expected(Strict):
 
 
 def load(folder: Path) -> list[Expected]:
-    """The entries of a folder of baselines; none if it has no such file. Raises ValueError that names what is wrong."""
+    """Read the entries of a folder of baselines; none if it has no such file. Raises ValueError that names what is wrong."""
     path = folder / FILE
     if not there(path):
         return []
     try:
         body = OmegaConf.to_container(OmegaConf.load(StringIO(regular.content(path).decode("utf-8"))))
-        found = TypeAdapter(list[Expected]).validate_python(body or [])
+        entries = TypeAdapter(list[Expected]).validate_python(body or [])
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{path}: not a list of known failures: {_place(first['loc'])}: {first['msg']}") from None
+        place = " ".join(["entry", *map(str, first["loc"])]) if first["loc"] else "file"
+        raise ValueError(f"{path}: not a list of known failures: {place}: {first['msg']}") from None
     except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a list of known failures: {str(error).splitlines()[0]}") from None
-    for number, one in enumerate(found):
-        if one.check not in NAMES:
-            raise ValueError(f"{path}: entry {number}: {unknown('check', one.check, NAMES)}")
-    return found
+    for number, entry in enumerate(entries):
+        if entry.check not in NAMES:
+            raise ValueError(f"{path}: entry {number}: {unknown('check', entry.check, NAMES)}")
+    return entries
 
 
 NAMES = (*CHECKS, *OPTIONAL)
 """Of checks that may be known to fail."""
 
 
-def _place(where: tuple[int | str, ...]) -> str:
-    return " ".join(["entry", *map(str, where)]) if where else "file"
-
-
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:
-    """The verdicts with what is expected marked as such."""
+    """Mark what is expected of the verdicts as such."""
     known: dict[tuple[CellIdentity | None, str], Expected] = {
-        (one.identity, one.check): one for one in expected if today <= one.until
+        (entry.identity, entry.check): entry for entry in expected if today <= entry.until
     }
     return [_applied(verdict, known.get((verdict.identity, verdict.check))) for verdict in verdicts]
 
@@ -86,6 +83,5 @@ def _applied(verdict: Verdict, known: Expected | None) -> Verdict:
     why = f"expected until {known.until}: {known.reason}"
     if verdict.name == "FAIL":
         return replace(verdict, name="XFAIL", exit_code=EXITS["XFAIL"], line=f"{verdict.line}; {why}")
-    return replace(
-        verdict, name="XPASS", line=f"{verdict.line}; it passes, though a failure is {why}: remove the entry"
-    )
+    remedy = f"it passes, though a failure is {why}: remove the entry"
+    return replace(verdict, name="XPASS", line=f"{verdict.line}; {remedy}")

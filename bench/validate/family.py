@@ -44,28 +44,25 @@ class Settled:
 
 def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Settled:
     """Decide the claims."""
-    levels = [one for one in findings if isinstance(one, LevelClaim)]
-    spreads = [one for one in findings if isinstance(one, Spread)]
-    rates = [one for one in findings if isinstance(one, Rate)]
-    decided: dict[int, Verdict] = {}
-    for claim, said in zip(levels, _levels(levels, accept_improvement), strict=True):
-        decided[id(claim)] = said
-    for spread, p in zip(spreads, holm([one.p for one in spreads]), strict=True):
+    levels = [claim for claim in findings if isinstance(claim, LevelClaim)]
+    spreads = [claim for claim in findings if isinstance(claim, Spread)]
+    rates = [claim for claim in findings if isinstance(claim, Rate)]
+    decided = {id(claim): verdict for claim, verdict in zip(levels, _levels(levels, accept_improvement), strict=True)}
+    for spread, p in zip(spreads, holm([spread.p for spread in spreads]), strict=True):
         decided[id(spread)] = _spread(spread, float(p))
-    for rate, p in zip(rates, holm([one.p for one in rates]), strict=True):
+    for rate, p in zip(rates, holm([rate.p for rate in rates]), strict=True):
         decided[id(rate)] = _rate(rate, float(p))
-    verdicts = [one if isinstance(one, Verdict) else decided[id(one)] for one in findings]
+    verdicts = [finding if isinstance(finding, Verdict) else decided[id(finding)] for finding in findings]
     return Settled(verdicts, _footer(levels, spreads, rates))
 
 
 def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verdict]:
     if not claims:
         return []
-    found = Comparison(
-        *(np.array([getattr(one.comparison, name) for one in claims]) for name in Comparison.__dataclass_fields__)
-    )
-    calls = decide(found, [one.seeds for one in claims], [_base(one) for one in claims])
-    better = holm(found.p_better) <= PROOF
+    columns = zip(*(vars(claim.comparison).values() for claim in claims), strict=True)
+    family = Comparison(*map(np.array, columns))
+    calls = decide(family, [claim.seeds for claim in claims], [_base(claim) for claim in claims])
+    better = holm(family.p_better) <= PROOF
     return [
         _level(claim, Call(call), bool(good), accept_improvement)
         for claim, call, good in zip(claims, calls, better, strict=True)
@@ -97,15 +94,13 @@ NOISY = "too close to the margin, or too much noise; train the cell again on a q
 
 
 def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
-    """The verdict and the reason."""
+    """Return the verdict and the reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
         return "FAIL", f"inferiority proved{MACHINE if claim.only_proved else ''}"
     if claim.censored:
-        return (
-            "INCONCLUSIVE",
-            f"{claim.censored} seeds never came so far, so this says too little: see the check `target`",
-        )
+        why = f"{claim.censored} seeds never came so far, so this says too little: see the check `target`"
+        return "INCONCLUSIVE", why
     if call is Call.PASS:
         return "PASS", "not inferior"
     if call is Call.NOT_SHOWN and not claim.only_proved:
@@ -128,9 +123,8 @@ def _direction(claim: LevelClaim) -> str:
 def _spread(claim: Spread, p: float) -> Verdict:
     text = f"{claim.what}, adjusted p {p:.2g} (limit {VARIANCE:g})"
     if p <= VARIANCE:
-        return verdict(
-            "VARIANCE_SHIFT", claim.check, claim.case.cell, f"{text}: its seeds scatter more than the baseline's"
-        )
+        text += ": its seeds scatter more than the baseline's"
+        return verdict("VARIANCE_SHIFT", claim.check, claim.case.cell, text)
     return verdict("PASS", claim.check, claim.case.cell, text)
 
 
@@ -164,12 +158,8 @@ def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequ
         f"to {PROOF:.0%} a look; chance that any of these cells, if equal, ends as not shown: at most {risk:.2%}",
         f"power at equality, last look: {least:.4f} or more ({weakest.case.cell.name}, {weakest.check})",
     ]
-    provisional = sorted(
-        {one.case.match.reference.name for one in levels if one.case.match and _base(one) < GATING_SEEDS}
-    )
-    if provisional:
-        lines.append(
-            f"provisional baselines (fewer than {GATING_SEEDS} seeds, so nothing fails for not being shown): "
-            + "; ".join(provisional)
-        )
+    references = [claim.case.match.reference for claim in levels if claim.case.match]
+    if provisional := sorted({reference.name for reference in references if not reference.gating}):
+        why = f"fewer than {GATING_SEEDS} seeds, so nothing fails for not being shown"
+        lines.append(f"provisional baselines ({why}): {'; '.join(provisional)}")
     return lines

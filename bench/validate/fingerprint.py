@@ -31,7 +31,7 @@ class Fingerprint(Strict):
 
     @staticmethod
     def of(metrics: Metrics) -> Fingerprint:
-        """Of a run."""
+        """Return the fingerprint of a run."""
         env = metrics.env
         torch = str(env.get("torch"))
         return Fingerprint(
@@ -48,18 +48,17 @@ def _devices(metrics: Metrics) -> str:
 def differences(
     base: Mapping[str, JsonValue], run: Mapping[str, JsonValue], prefix: str = "env."
 ) -> list[FieldDifference]:
-    """Fields that are not equal, in the order of the baseline's."""
-    names = dict.fromkeys([*base, *run])
+    """Return the fields that are not equal, in the order of the baseline's."""
     return [
         FieldDifference(f"{prefix}{name}", _word(base.get(name)), _word(run.get(name)))
-        for name in names
+        for name in dict.fromkeys([*base, *run])
         if base.get(name) != run.get(name)
     ]
 
 
-def beyond(found: list[FieldDifference], allowed: Collection[str]) -> list[FieldDifference]:
-    """Those that nobody has allowed, by the name of the field with or without its prefix."""
-    return [one for one in found if one.field not in allowed and one.field.removeprefix("env.") not in allowed]
+def beyond(differing: list[FieldDifference], allowed: Collection[str]) -> list[FieldDifference]:
+    """Return those that nobody has allowed, by the name of the field with or without its prefix."""
+    return [each for each in differing if not {each.field, each.field.removeprefix("env.")} & set(allowed)]
 
 
 def _word(value: JsonValue) -> str:
@@ -71,7 +70,7 @@ FREE = ("run_id", "config_hash", "seed", "checkpoint")
 
 
 def cell_config(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """A resolved configuration without what does not make a cell: seed, folders, deadlines."""
+    """Return a resolved configuration without what does not make a cell: seed, folders, deadlines."""
     kept = {key: value for key, value in config.items() if key not in FREE}
     for group, free in (("data", "dir"), ("cluster", "deadline_s")):
         inner = kept.get(group)
@@ -81,11 +80,8 @@ def cell_config(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def flat(config: Mapping[str, JsonValue], prefix: str = "") -> dict[str, JsonValue]:
-    """`{"train": {"lr": 1}}` as `{"train.lr": 1}`."""
-    found: dict[str, JsonValue] = {}
+    """Return `{"train": {"lr": 1}}` as `{"train.lr": 1}`."""
+    values: dict[str, JsonValue] = {}
     for key, value in config.items():
-        if isinstance(value, dict) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return values

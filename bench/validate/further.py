@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.base.figures import plural
 from bench.results.cells import Cell
-from bench.results.rerun_command import command, said
+from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
@@ -20,38 +21,36 @@ USUAL = Path("runs")
 
 
 def seeds(cell: Cell, wanted: int) -> str:
-    """The command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+    """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
     have = {m.seed for m in cell.ok}
     fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
-    return (
-        f"{len(fresh)} more {'seeds' if len(fresh) > 1 else 'seed'} needed: {_line(cell.runs[0], fresh, _tree(cell))}"
-    )
+    return f"{plural(len(fresh), 'more seed')} needed: {_line(cell.runs[0], fresh, _tree(cell))}"
 
 
 def baseline(cell: Cell) -> str:
-    """The commands for the solo baseline of what a cell trains."""
+    """Return the commands for the solo baseline of what a cell trains."""
     line = _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
     return f"{line} && python -m bench baseline propose {BASELINES} --mode solo && python -m bench baseline accept"
 
 
-def again(cell: Cell) -> str:
+def rerun(cell: Cell) -> str:
     """Return the command that trains a cell once more, all its seeds, where it lies."""
     return f"{_line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))} force=true"
 
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
     runs = [replace(run, metrics=run.metrics.model_copy(update={"seed": seed})) for seed in seeds]
-    return command(runs) + ("" if output == USUAL else f" {said('output', str(output))}")
+    return command(runs) + ("" if output == USUAL else f" {setting('output', str(output))}")
 
 
 def _tree(cell: Cell) -> Path:
-    """That a cell's runs lie in; the usual one if they were moved out of one."""
+    """Return the tree that a cell's runs lie in; the usual one if they were moved out of one."""
     m, mode = cell.about, cell.runs[0].path.parent
     return mode.parent.parent if (mode.parent.name, mode.name) == (m.model, m.mode) else USUAL
 
 
 def _solo(run: Run) -> Run:
-    """A run of the same training by one process, on a device that is neither slowed down nor faulty."""
+    """Return a run of the same training by one process, on a device that is neither slowed down nor faulty."""
     plain: dict[str, Any] = {"mode": "solo", "engine": "solo", "policy": None, "backend": None, "world_size": 1}
     metrics = run.metrics.model_copy(update={**plain, "emulated_speeds": [], "scripted_faults": []})
     alone = run.metrics.engine == "solo"

@@ -19,24 +19,23 @@ ERRORS = ("FAIL", "REFUSED", "EXPIRED", "NO_BASELINE")
 
 
 def commands(judgement: Judgement) -> list[str]:
-    """`::error` and `::warning` lines, the tenth of a kind for all the rest."""
+    """Return `::error` and `::warning` lines, the tenth of a kind for all the rest."""
     bad = [verdict for verdict in judgement.verdicts if verdict.name not in ("PASS", "XFAIL")]
-    errors = [verdict for verdict in bad if verdict.name in ERRORS]
-    warnings = [verdict for verdict in bad if verdict.name not in ERRORS]
-    return [*_kind("error", errors), *_kind("warning", warnings)]
+    errors = _kind("error", [verdict for verdict in bad if verdict.name in ERRORS])
+    return errors + _kind("warning", [verdict for verdict in bad if verdict.name not in ERRORS])
 
 
 def _kind(kind: str, verdicts: Sequence[Verdict]) -> list[str]:
     if len(verdicts) <= SHOWN:
-        return [_annotation(kind, f"{v.name} {v.cell} {v.check}", v.told) for v in verdicts]
+        return [_annotation(kind, f"{v.name} {v.cell} {v.check}", v.text) for v in verdicts]
     shown, rest = verdicts[: SHOWN - 1], verdicts[SHOWN - 1 :]
     more = "; ".join(f"{v.name} {v.cell} {v.check}" for v in rest)
     return [*_kind(kind, shown), _annotation(kind, f"{len(rest)} more", f"see the summary: {more}")]
 
 
 def _annotation(kind: str, title: str, message: str) -> str:
-    told = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
-    return f"::{kind} title={_escape(title, (':', ','))}::{_escape(told)}"
+    shown = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
+    return f"::{kind} title={_escape(title, (':', ','))}::{_escape(shown)}"
 
 
 def _escape(text: str, beyond: Sequence[str] = ()) -> str:
@@ -46,7 +45,7 @@ def _escape(text: str, beyond: Sequence[str] = ()) -> str:
 
 
 def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
-    """The summary: what did not pass first, then all, at most `room` bytes."""
+    """Return the summary: what did not pass first, then all, at most `room` bytes."""
     head = ["## Verdicts", "", f"**{summary(judgement)}**", "", *(f"- {line}" for line in judgement.footer)]
     rows = sorted(judgement.verdicts, key=lambda verdict: verdict.name == "PASS")
     table = ["", "| verdict | cell | check | what |", "|:--|:--|:--|:--|", *(_row(verdict) for verdict in rows)]
@@ -57,7 +56,7 @@ def markdown(judgement: Judgement, room: int = SUMMARY_BYTES) -> str:
 
 
 def _row(verdict: Verdict) -> str:
-    cells = (verdict.name, verdict.cell, verdict.check, verdict.told)
+    cells = (verdict.name, verdict.cell, verdict.check, verdict.text)
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 

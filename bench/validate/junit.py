@@ -16,7 +16,7 @@ PASSED = ("PASS", "XPASS")
 
 
 def xml(judgement: Judgement) -> str:
-    """The document."""
+    """Return the document."""
     suites = ElementTree.Element("testsuites", name="bench validate")
     groups: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in judgement.verdicts:
@@ -39,14 +39,14 @@ def _suite(parent: ElementTree.Element, cell: str, verdicts: list[Verdict], abou
     for verdict in verdicts:
         case = ElementTree.SubElement(suite, "testcase", classname=_clean(cell), name=verdict.check)
         if verdict.name in SKIPPED:
-            ElementTree.SubElement(case, "skipped", message=_clean(f"{verdict.name}: {verdict.told}"))
+            ElementTree.SubElement(case, "skipped", message=_clean(f"{verdict.name}: {verdict.text}"))
         elif verdict.name not in PASSED:
             failure = ElementTree.SubElement(case, "failure", type=verdict.name, message=_clean(verdict.line))
-            failure.text = _clean(verdict.told)
+            failure.text = _clean(verdict.text)
         else:
-            ElementTree.SubElement(case, "system-out").text = _clean(f"{verdict.name}: {verdict.told}")
+            ElementTree.SubElement(case, "system-out").text = _clean(f"{verdict.name}: {verdict.text}")
 
 
 def _clean(text: str) -> str:
-    """Without characters that no XML may have."""
+    """Replace characters that no XML may have."""
     return _UNPRINTABLE.sub("?", text)

@@ -6,7 +6,7 @@ that lacks lines, a `metrics.json` that was edited. Says what is wrong, and judg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -16,7 +16,6 @@ from bench.results.cells import LARGEST
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run
 from bench.results.schema import Metrics
 from bench.validate.records import Records, records
-from ddp.core.events import Sums
 
 ROOM = 2
 """Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
@@ -44,7 +43,7 @@ class _Settings(TypedDict, total=False):
 
 
 def consistent(run: Run) -> None:
-    """Raises ValueError, one line that names the file, if configuration or result cannot be, or contradict each other."""
+    """Raise ValueError, one line that names the file, if configuration or result cannot be, or contradict each other."""
     try:
         msgspec.convert(run.config, _Settings)
     except msgspec.ValidationError as error:
@@ -54,7 +53,7 @@ def consistent(run: Run) -> None:
 
 
 def legible(run: Run) -> None:
-    """The same, if the checks cannot go by what lies in the folder: `consistent`, and the records with the result."""
+    """Raise ValueError if the checks cannot go by what lies in the folder: `consistent`, and the records."""
     consistent(run)
     try:
         known = records(run)
@@ -64,20 +63,20 @@ def legible(run: Run) -> None:
         raise ValueError(f"{run.path / EVENTS}: {wrong}")
 
 
-def sound(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Those that are `consistent`, and a line for each that is not."""
+def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tuple[list[Run], list[tuple[Run, str]]]:
+    """Return the runs that pass the test, and a line for each that does not."""
     kept, problems = [], []
     for run in runs:
         try:
-            consistent(run)
+            test(run)
             kept.append(run)
         except ValueError as error:
-            problems.append(str(error))
+            problems.append((run, str(error)))
     return kept, problems
 
 
 def _result(m: Metrics) -> str:
-    """What is wrong with a result alone."""
+    """Say what is wrong with a result alone."""
     for name, values in _by_rank(m):
         if len(values) != m.world_size:
             return f"{name}: {plural(len(values), 'rank')}, but world_size is {m.world_size}"
@@ -93,7 +92,7 @@ def _result(m: Metrics) -> str:
 
 
 def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
-    """What has a value for each rank, by name, where it is there at all."""
+    """List what has a value for each rank, by name, where it is there at all."""
     if m.ledger is not None:
         yield from ((f"ledger.epochs[{n}].by_rank", row.by_rank) for n, row in enumerate(m.ledger.epochs))
     if m.breakdown:
@@ -107,7 +106,7 @@ def _by_rank(m: Metrics) -> Iterator[tuple[str, Sequence[object]]]:
 
 
 def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
-    """All numbers in it, by name."""
+    """List all numbers in it, by name."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _numbers(inner, f"{name}.{key}" if name else key)
@@ -119,41 +118,34 @@ def _numbers(value: object, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _events(m: Metrics, known: Records) -> str:
-    """What is wrong with records, by themselves or against the result."""
+    """Say what is wrong with records, by themselves or against the result."""
     ranks = {event.rank for event in known.ready}
     if ranks != set(range(m.world_size)):
-        told = f"ranks {_listed(ranks)}" if ranks else "no rank"
-        return (
-            f"tells of {told} that became ready, but world_size is {m.world_size}: lines are missing, or were changed"
-        )
-    told_of = (known.progress, known.snapshots, known.averaged, known.evaluated)
-    strange = {event.rank for events in told_of for event in events} - ranks
+        who = f"ranks {_listed(ranks)}" if ranks else "no rank"
+        return f"tells of {who} that became ready, but world_size is {m.world_size}: lines are missing, or were changed"
+    by_rank = (known.progress, known.snapshots, known.averaged, known.evaluated)
+    strange = {event.rank for events in by_rank for event in events} - ranks
     if strange:
         return f"tells of ranks {_listed(strange)}, but world_size is {m.world_size}"
     samples, trained = known.ready[0].samples, sum(event.samples for event in known.progress)
     if known.progress and not 0 < samples * m.epochs_planned <= ROOM * trained:
-        return (
-            f"{trained} samples are reported as trained, of {m.epochs_planned} epochs of {samples}: lines are missing"
-        )
+        planned = f"{m.epochs_planned} epochs of {samples}"
+        return f"{trained} samples are reported as trained, of {planned}: lines are missing"
     return _sums(known)
 
 
 def _sums(known: Records) -> str:
-    """What is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
+    """Say what is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
     rounds = [sums for event in known.averaged for sums in (event.before, event.after, event.average) if sums]
     rounds += [event.before for event in known.snapshots if event.before]
     probes = [sums for event in known.progress for probe in event.probes for sums in (probe.before, probe.after)]
-    for name, found in (("averages", rounds), ("probes of steps", probes)):
-        lengths = {len(sums) for sums in found}
+    for name, kind in (("averages", rounds), ("probes of steps", probes)):
+        lengths = {len(sums) for sums in kind}
         if len(lengths) > 1 or any(not length or length % 2 for length in lengths):
             return f"sums of {name} have {_listed(lengths)} numbers; all have as many, two for each kind of values"
-        if any(map(_immense, found)):
+        if any(value is not None and not abs(value) <= LARGEST for sums in kind for value in sums):
             return f"sums of {name} hold numbers above {LARGEST:g}"
     return ""
-
-
-def _immense(sums: Sums) -> bool:
-    return any(value is not None and not abs(value) <= LARGEST for value in sums)
 
 
 def _listed(numbers: Collection[int]) -> str:

@@ -24,7 +24,7 @@ from bench.results.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
 from bench.validate.crossing import samples_to
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
-from bench.validate.further import again
+from bench.validate.further import rerun
 from bench.validate.legible import legible
 from bench.validate.records import records
 from bench.validate.reference import MIN_SEEDS, Reference, sealed
@@ -50,7 +50,7 @@ QUALITY_DAYS, TIME_DAYS = 180, 60
 def propose(
     cell: Cell, today: date, *, slower: float | None = None, dirty: bool = False, because: str | None = None
 ) -> Reference:
-    """The reference from a cell's runs; with their speeds, if it is said how much `slower` (per cent) a cell may be. Raises
+    """Make the reference from a cell's runs; with their speeds, given how much `slower` (per cent) a cell may be. Raises
     ValueError that names the cell and what is in the way."""
     runs = _sound(cell, dirty)
     metrics = [run.metrics for run in runs]
@@ -76,7 +76,7 @@ def propose(
         **_recorded(runs),
         "params_sha256": _digests(metrics),
         "environment": Fingerprint.of(about).model_dump(mode="json"),
-        "git": _unique(m.git for m in metrics),
+        "git": [m.git for k, m in enumerate(metrics) if m.git not in [other.git for other in metrics[:k]]],
         "created": today.isoformat(),
         "expires": (today + timedelta(days=days)).isoformat(),
         "supersedes": None,
@@ -86,10 +86,10 @@ def propose(
 
 
 def _sound(cell: Cell, dirty: bool) -> list[Run]:
-    """One finished run of every seed."""
+    """Return one finished run of every seed."""
     name = cell.name
     if len(cell.ok) < len(cell.runs):
-        raise ValueError(f"{name}: not every run finished ({cell.status}); train them again: {again(cell)}")
+        raise ValueError(f"{name}: not every run finished ({cell.status}); train them again: {rerun(cell)}")
     for run in cell.runs:
         legible(run)
         if not (run.path / CONFIG).is_file():
@@ -98,21 +98,19 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: a seed is there twice: {seeds}")
     if len(seeds) < MIN_SEEDS:
-        raise ValueError(
-            f"{name}: {len(seeds)} seeds, a baseline needs {MIN_SEEDS}, and 20 to be more than provisional"
-        )
+        few = f"{len(seeds)} seeds, a baseline needs {MIN_SEEDS}"
+        raise ValueError(f"{name}: {few}, and 20 to be more than provisional")
     if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed for m in cell.ok):
         raise ValueError(f"{name}: with slowed devices, faults or from a checkpoint: that is no baseline")
     if any(m.final.eval is None for m in cell.ok):
         raise ValueError(f"{name}: a run has no {cell.about.final.eval_metric}")
-    fingerprints = [Fingerprint.of(m) for m in cell.ok]
-    for other in fingerprints[1:]:
-        for one in differences(fingerprints[0].required, other.required):
-            raise ValueError(f"{name}: {one.field} differs between the seeds: {one.baseline} and {one.run}")
+    required = [Fingerprint.of(m).required for m in cell.ok]
+    for field, first, other in (field for run in required for field in differences(required[0], run)):
+        raise ValueError(f"{name}: {field} differs between the seeds: {first} and {other}")
     if not dirty and any(m.git.get("dirty") for m in cell.ok):
         raise ValueError(
             f"{name}: trained from a source tree with uncommitted changes, which a commit does not mend afterwards: say "
-            f"--dirty, or commit and train again: {again(cell)}"
+            f"--dirty, or commit and train again: {rerun(cell)}"
         )
     if not dirty and not all(m.git.get("sha") for m in cell.ok):
         raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
@@ -125,9 +123,9 @@ def _values(pairs: Iterable[tuple[Metrics, float | None]]) -> list[JsonValue]:
 
 def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
     final = metrics[0].final
-    values = [float(m.final.eval) for m in metrics if m.final.eval is not None]
+    values = _evals(metrics)
     resolution = _resolution(row.eval for m in metrics for row in m.epochs)
-    spread = max(float(Moments.of(values).sd), resolution / math.sqrt(12))
+    spread = _spread(values, resolution)
     floor = QUALITY_FLOOR.get(final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(values))))
     return {
         "unit": "fraction" if final.eval_metric in QUALITY_FLOOR else final.eval_metric,
@@ -139,6 +137,15 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
     }
 
 
+def _evals(metrics: Sequence[Metrics]) -> list[float]:
+    return [float(m.final.eval) for m in metrics if m.final.eval is not None]
+
+
+def _spread(values: Sequence[float], resolution: float) -> float:
+    """Return the standard deviation, at least that of rounding."""
+    return max(float(Moments.of(values).sd), resolution / math.sqrt(12))
+
+
 def _margin(floor: float, spread: float) -> dict[str, Any]:
     if floor >= DEVIATIONS * spread:
         return {"margin": floor, "margin_why": f"the floor, over {DEVIATIONS:g} sd = {DEVIATIONS * spread:.4g}"}
@@ -146,7 +153,7 @@ def _margin(floor: float, spread: float) -> dict[str, Any]:
 
 
 def _resolution(evaluations: Iterable[float | None]) -> float:
-    """The smallest step between evaluations: of an accuracy, one sample of the test set. 1e-6 of the value, if all agree."""
+    """Return the smallest step between evaluations: one sample, of an accuracy. 1e-6 of the value, if all agree."""
     known = sorted({value for value in evaluations if value is not None})
     least = 1e-6 * max(abs(known[-1]), 1.0) if known else 1e-6
     steps = [b - a for a, b in itertools.pairwise(known) if b - a > least]
@@ -154,9 +161,9 @@ def _resolution(evaluations: Iterable[float | None]) -> float:
 
 
 def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str, Any]:
-    """What 98 of 100 seeds reach: their median, less twice their deviation."""
-    values = [float(m.final.eval) for m in metrics if m.final.eval is not None]
-    spread = max(float(Moments.of(values).sd), quality["resolution"] / math.sqrt(12))
+    """Return what 98 of 100 seeds reach: their median, less twice their deviation."""
+    values = _evals(metrics)
+    spread = _spread(values, quality["resolution"])
     sign = 1.0 if quality["higher_is_better"] else -1.0
     return {
         "value": median(values) - sign * BELOW * spread,
@@ -165,18 +172,18 @@ def _target(metrics: Sequence[Metrics], quality: Mapping[str, Any]) -> dict[str,
 
 
 def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
-    """Samples to the recipe's target, which lies where curves are steep, if every seed reaches it; else to `target`. Left
-    out where fewer than two seeds have it."""
-    said = metrics[0].target.value
-    if all(samples_to(m, said) is not None for m in metrics):
-        target = said
+    """Return the samples to the recipe's target, which lies where curves are steep, if every seed reaches it; else to
+    `target`. Left out where fewer than two seeds have it."""
+    steep = metrics[0].target.value
+    if all(samples_to(m, steep) is not None for m in metrics):
+        target = steep
     reached = [(m, samples_to(m, target)) for m in metrics]
     known = [value for _, value in reached if value is not None and value > 0]
     if len(known) < 2:
         return {}
     epoch = max(m.samples / max(len(m.epochs), 1) for m in metrics)
     resolution = epoch / float(np.mean(known))
-    spread = max(float(Moments.of(np.log(known)).sd), resolution / math.sqrt(12))
+    spread = _spread(np.log(known).tolist(), resolution)
     metric = {
         "unit": "samples",
         "higher_is_better": False,
@@ -191,7 +198,7 @@ def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
 
 
 def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any]:
-    """The margin is what was said, whatever the noise: on a noisy machine verdicts are inconclusive, not generous."""
+    """Return speeds. Their margin is as given, whatever the noise: noise makes verdicts inconclusive, not generous."""
     known = [m.throughput.samples_per_s for m in metrics if m.throughput.samples_per_s]
     if not 0 < slower < math.inf:
         raise ValueError(f"{slower:g} % slower is no margin: say more than 0")
@@ -205,9 +212,8 @@ def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any
     machines = [Fingerprint.of(m).machine for m in metrics]
     if unknown := [field for field in ("cpu", "cores", "torch") if not machines[0].get(field)]:
         raise ValueError(f"{name}: its runs do not tell {', '.join(unknown)} of their machine: leave out --time")
-    for other in machines[1:]:
-        for one in differences(machines[0], other):
-            raise ValueError(f"{name}: speeds of two machines: {one.field} {one.baseline} and {one.run}")
+    for field, first, other in (field for machine in machines for field in differences(machines[0], machine)):
+        raise ValueError(f"{name}: speeds of two machines: {field} {first} and {other}")
     return {
         "unit": "samples per second",
         "higher_is_better": True,
@@ -220,7 +226,7 @@ def _time(name: str, metrics: Sequence[Metrics], slower: float) -> dict[str, Any
 
 
 def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
-    """Training loss and evaluation by epoch; as far as all seeds have them."""
+    """Return training loss and evaluation by epoch; as far as all seeds have them."""
     higher = metrics[0].final.higher_is_better
     curves = {}
     for name, better in (("train_loss", False), ("eval", higher)):
@@ -229,19 +235,16 @@ def _curves(metrics: Sequence[Metrics]) -> dict[str, Any]:
         if not length or any(value is None for row in rows for value in row[:length]):
             continue
         table = np.array([row[:length] for row in rows], np.float64)
-        q10, q50, q90 = np.quantile(table, [0.1, 0.5, 0.9], axis=0)
-        margin = np.maximum(CURVE_FLOOR * np.abs(q50), DEVIATIONS * table.std(axis=0, ddof=1))
+        quantiles = np.quantile(table, [0.1, 0.5, 0.9], axis=0)
+        margin = np.maximum(CURVE_FLOOR * np.abs(quantiles[1]), DEVIATIONS * table.std(axis=0, ddof=1))
         samples = np.median([[row.samples for row in m.epochs[:length]] for m in metrics], axis=0)
-        curves[name] = {
-            "higher_is_better": better,
-            "samples": [round(value) for value in samples],
-            **{key: column.tolist() for key, column in (("q10", q10), ("q50", q50), ("q90", q90), ("margin", margin))},
-        }
+        band = dict(zip(("q10", "q50", "q90", "margin"), [*quantiles.tolist(), margin.tolist()], strict=True))
+        curves[name] = {"higher_is_better": better, "samples": [round(value) for value in samples], **band}
     return curves
 
 
 def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
-    """From the records of the first seed: its rates, and what it was trained and evaluated on. Nothing where it has none."""
+    """Read from the records of the first seed its rates, and what it was trained and evaluated on. {} without any."""
     known = records(runs[0])
     if known is None or not known.ready or any(event.content is None for event in known.evaluated):
         return {}
@@ -252,25 +255,17 @@ def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
 
 
 def _digests(metrics: Sequence[Metrics]) -> dict[str, JsonValue]:
-    """Seed -> digest of the final parameters, of the seeds that were trained on the machine of the first: on another one the
-    bits may be others, and the reference names one machine."""
+    """Return seed -> digest of the final parameters, of the seeds that were trained on the machine of the first: on another
+    one the bits may be others, and the reference names one machine."""
     machine = Fingerprint.of(metrics[0]).machine
     here = [m for m in metrics if Fingerprint.of(m).machine == machine]
     return {str(m.seed): m.params_sha256 for m in here if m.params_sha256}
 
 
 def _far(quality: Mapping[str, Any]) -> list[int]:
-    """Seeds far from the median, in robust deviations of at least the resolution."""
+    """Return seeds far from the median, in robust deviations of at least the resolution."""
     values = [entry["value"] for entry in quality["values"]]
     middle = median(values)
     deviation = 1.4826 * median(abs(value - middle) for value in values)
     limit = FAR * max(deviation, quality["resolution"])
     return [entry["seed"] for entry in quality["values"] if abs(entry["value"] - middle) > limit]
-
-
-def _unique(states: Iterable[dict[str, JsonValue]]) -> list[JsonValue]:
-    found: list[JsonValue] = []
-    for state in states:
-        if state not in found:
-            found.append(state)
-    return found

@@ -94,11 +94,11 @@ ROUNDING = 2.0**-24
 """Of a number in single precision, at most."""
 
 
-def apart(found: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
+def apart(sums: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
     """Return how far sums are from what they should be, in roundings of all their values to one side: above `slack`, they
-    differ. `found` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
+    differ. `sums` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
     worst = 0.0
-    for value, wanted, size in zip(found[::2], expected, sizes, strict=True):
+    for value, wanted, size in zip(sums[::2], expected, sizes, strict=True):
         if value is None or wanted is None:
             continue  # not finite: the run has diverged, which others say
         difference = abs(value - wanted)

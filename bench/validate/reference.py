@@ -61,7 +61,7 @@ class Metric(Strict):
         return Moments.of([self.turned(value.value) for value in self.values])
 
     def turned(self, value: float) -> float:
-        """A value such that larger is worse, on the scale of comparison."""
+        """Return a value such that larger is worse, on the scale of comparison."""
         scaled = math.log(value) if self.scale == "log" else value
         return -scaled if self.higher_is_better else scaled
 
@@ -171,46 +171,46 @@ class Reference(Strict):
         return Path(f"{self.model}-{folder}-{self.recipe}") / file
 
     def expired(self, today: date) -> bool:
-        """Whether its last day is over."""
+        """Return whether its last day is over."""
         return date.fromisoformat(self.expires) < today
 
 
 def digest(body: dict[str, JsonValue]) -> str:
-    """Of the content of a file, whatever it says its digest is."""
+    """Return the digest of the content of a file, whatever digest it has."""
     content = {key: value for key, value in body.items() if key != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def sealed(body: dict[str, JsonValue]) -> Reference:
-    """The reference with its digest. Raises ValidationError for a body that is none."""
+    """Return the reference with its digest. Raises ValidationError for a body that is none."""
     whole = Reference.model_validate(body | {"digest": ""}).model_dump(mode="json")
     return Reference.model_validate(whole | {"digest": digest(whole)})
 
 
 def text(reference: Reference) -> str:
-    """The content of its file."""
+    """Return the content of its file."""
     return json.dumps(reference.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 
 def read(path: Path) -> Reference:
-    """The reference in a file. Raises Broken."""
+    """Read the reference in a file. Raises Broken."""
     try:
         body = json.loads(regular.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
         _version(body)
-        found = Reference.model_validate(body)
-        date.fromisoformat(found.expires), date.fromisoformat(found.created)
+        reference = Reference.model_validate(body)
+        date.fromisoformat(reference.expires), date.fromisoformat(reference.created)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "file"
-        raise Broken(f"{path}: {where}: {first['msg']}; {REMEDY}") from None
+        problem = f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
     except (OSError, ValueError, RecursionError) as error:
-        raise Broken(f"{path}: not a baseline file: {error}; {REMEDY}") from None
-    if digest(body) != found.digest:
-        raise Broken(
-            f"{path}: its content is not what was accepted (its digest does not fit): edited or damaged; {REMEDY}"
-        )
-    _consistent(path, found)
-    return found
+        problem = f"not a baseline file: {error}"
+    else:
+        problem = _inconsistency(reference)
+        if digest(body) != reference.digest:
+            problem = "its content is not what was accepted (its digest does not fit): edited or damaged"
+        if not problem:
+            return reference
+    raise Broken(f"{path}: {problem}; {REMEDY}")
 
 
 REMEDY = "restore it, or make it anew: python -m bench baseline propose RUNS"
@@ -221,7 +221,7 @@ def _no_number(word: str) -> float:
 
 
 def _once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    """An object whose every key is there once: of two, a reader sees one and the program the other."""
+    """Return an object whose every key is there once: of two, a reader sees one and the program the other."""
     body = dict(pairs)
     if len(body) < len(pairs):
         names = [name for name, _ in pairs]
@@ -235,14 +235,16 @@ def _version(body: JsonValue) -> None:
         raise ValueError(f"it is of schema version {version}, and {VERSION} is read here")
 
 
-def _consistent(path: Path, found: Reference) -> None:
-    if "quality" not in found.metrics:
-        raise Broken(f"{path}: it has no quality; {REMEDY}")
-    for name, curve in found.curves.items():
+def _inconsistency(reference: Reference) -> str:
+    """Say what does not fit together; empty: nothing."""
+    if "quality" not in reference.metrics:
+        return "it has no quality"
+    for name, curve in reference.curves.items():
         if len({len(part) for part in (curve.samples, curve.q10, curve.q50, curve.q90, curve.margin)}) != 1:
-            raise Broken(f"{path}: curves.{name}: columns of different length; {REMEDY}")
-    for name, metric in found.metrics.items():
+            return f"curves.{name}: columns of different length"
+    for name, metric in reference.metrics.items():
         if metric.scale == "log" and any(value.value <= 0 for value in metric.values):
-            raise Broken(f"{path}: metrics.{name}: a value that has no logarithm; {REMEDY}")
+            return f"metrics.{name}: a value that has no logarithm"
         if metric.resolution == 0 and len({value.value for value in metric.values}) == 1:
-            raise Broken(f"{path}: metrics.{name}: values without spread, and no resolution; {REMEDY}")
+            return f"metrics.{name}: values without spread, and no resolution"
+    return ""

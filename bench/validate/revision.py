@@ -22,7 +22,7 @@ from bench.results.runfolder import find_runs
 from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text
-from bench.validate.statistics import GATING_SEEDS, LOOKS, Moments, power
+from bench.validate.statistics import LOOKS, Moments, power
 from bench.validate.weaker import NOT_SHOWN, compared, weaker
 
 CONFIDENCE = 0.95
@@ -39,14 +39,14 @@ def write_proposals(
     dirty: bool = False,
     because: str | None = None,
 ) -> list[Reference]:
-    """Candidates for the cells in `runs` (of one `mode`, if said), as files in `out`.
+    """Write candidates for the cells in `runs` (of one `mode`, if given) as files into `out`; returns them.
 
     Raises ValueError if a run cannot be read, there is no such cell, or one makes no reference; then nothing is written.
     """
-    found, problems = find_runs(runs)
+    tree, problems = find_runs(runs)
     if problems:
         raise ValueError(f"{problems[0]}; no baseline is made from a tree with unreadable runs")
-    chosen = [cell for cell in cells(found) if mode in (None, cell.about.mode)]
+    chosen = [cell for cell in cells(tree) if mode in (None, cell.about.mode)]
     if not chosen:
         raise ValueError(f"no runs of mode {mode} in {runs}" if mode else f"no runs in {runs}")
     made = [propose(cell, today, slower=slower, dirty=dirty, because=because) for cell in chosen]
@@ -65,7 +65,7 @@ def _write(folder: Path, reference: Reference) -> None:
 
 
 def whole(path: Path) -> Library:
-    """The references in a file or folder. Raises ValueError if it is not there, or one of them cannot be trusted."""
+    """Read the references in a file or folder. Raises ValueError if it is not there, or one of them cannot be trusted."""
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
     library = load(path)
@@ -75,16 +75,15 @@ def whole(path: Path) -> Library:
 
 
 def some(library: Library, path: Path) -> Library:
-    """What was read from `path`. Raises ValueError if that is nothing, of which all would be well."""
+    """Return what was read from `path`. Raises ValueError if that is nothing, of which all would be well."""
     if not library.references and not library.broken:
-        raise ValueError(
-            f"{path}: no baselines; name their folder, or make some: python -m bench baseline propose RUNS"
-        )
+        remedy = "name their folder, or make some: python -m bench baseline propose RUNS"
+        raise ValueError(f"{path}: no baselines; {remedy}")
     return library
 
 
 def accept(proposals: Path, baselines: Path, because: str | None = None) -> list[str]:
-    """Put candidates into place, out of `proposals`; what they replace goes, whatever its file is called. The differences.
+    """Put candidates into place, out of `proposals`; what they replace goes, whatever its file is called. Returns lines.
 
     Raises ValueError, with nothing written, if one asks less than what it replaces and no reason is given, or is older, or a
     file cannot be trusted."""
@@ -101,28 +100,23 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
     written = [baselines / made.place for _, made, _ in accepted]
     replaced = [library.places[made.config_hash] for before, made, _ in accepted if before is not None]
     left = _clear(proposals, [*(file for file, _ in candidates), *replaced], written)
-    return left + [
-        told
-        for before, reference, less in accepted
-        for told in (_headline(reference), *(f"  asks less: {one}" for one in less), *_changes(before, reference))
-    ]
+    for before, reference, less in accepted:
+        left += [_headline(reference), *(f"  asks less: {reason}" for reason in less), *_changes(before, reference)]
+    return left
 
 
 def _accepted(
     new: Reference, old: Reference | None, because: str | None, both: str
 ) -> tuple[Reference | None, Reference, list[str]]:
-    """(what it replaces, what is written, in what it asks less). Raises ValueError if it must not be; `both`: the command
-    that shows old and new."""
+    """Return (what it replaces, what is written, in what it asks less). Raises ValueError if it must not be; `both`: the
+    command that shows old and new."""
     if old is not None and new.created < old.created:
-        raise ValueError(
-            f"{new.name}: proposed on {new.created}, before the baseline that it would replace ({old.created}); propose anew"
-        )
+        later = f"before the baseline that it would replace ({old.created})"
+        raise ValueError(f"{new.name}: proposed on {new.created}, {later}; propose anew")
     less = weaker(old, new) if old is not None else []
     if less and not because:
-        raise ValueError(
-            f"{new.name}: it asks less than the baseline that it replaces: {'; '.join(less)}; say why it is right with "
-            f"--because; both: {both}"
-        )
+        reasons = f"it asks less than the baseline that it replaces: {'; '.join(less)}"
+        raise ValueError(f"{new.name}: {reasons}; say why it is right with --because; both: {both}")
     body = new.model_dump(mode="json")
     body["supersedes"] = old.digest if old else None
     body["because"] = "; ".join(reason for reason in (new.because, because) if reason) or None
@@ -147,7 +141,7 @@ def _clear(proposals: Path, done: Sequence[Path], written: Sequence[Path]) -> li
 
 
 def diff(old: Library, new: Library) -> list[str]:
-    """Lines on what changes from `old` to `new`, by cell: means with intervals, and whether it is as good."""
+    """Return lines on what changes from `old` to `new`, by cell: means with intervals, and whether it is as good."""
     before = {r.config_hash: r for r in old.references}
     after = {r.config_hash: r for r in new.references}
     lines = []
@@ -167,47 +161,46 @@ def _changes(old: Reference | None, new: Reference) -> list[str]:
     rows = []
     for name, metric in new.metrics.items():
         before = old.metrics.get(name) if old else None
-        rows.append(
-            [
-                f"  {name}",
-                "-" if before is None else interval(before),
-                interval(metric),
-                "new" if before is None else _judged(before, metric),
-                f"{metric.margin:.4g} ({metric.margin_why})",
-            ]
-        )
-    headers = ["  metric", f"old mean, {CONFIDENCE:.0%}", f"new mean, {CONFIDENCE:.0%}", "new against old", "margin"]
-    return tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True).splitlines()
+        than_before = ["-", interval(metric), "new"]
+        if before is not None:
+            than_before = [interval(before), interval(metric), _judged(before, metric)]
+        rows.append([f"  {name}", *than_before, f"{metric.margin:.4g} ({metric.margin_why})"])
+    means = (f"{age} mean, {CONFIDENCE:.0%}" for age in ("old", "new"))
+    return _table(rows, ["  metric", *means, "new against old", "margin"])
+
+
+def _table(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> list[str]:
+    return tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True).splitlines() if rows else []
 
 
 def interval(metric: Metric) -> str:
-    """Mean with its interval and the number of seeds, unit of the metric (geometric mean, where logarithms are compared)."""
+    """Format the mean (geometric, of logarithms) with its interval and the number of seeds, unit of the metric."""
     values = np.array([value.value for value in metric.values])
     scaled = np.log(values) if metric.scale == "log" else values
-    found = Moments.of(scaled)
-    reach = float(stdtrit(found.n - 1, (1 + CONFIDENCE) / 2) * found.sd / np.sqrt(found.n))
-    low, mean, high = (float(found.mean) + step for step in (-reach, 0.0, reach))
+    moments = Moments.of(scaled)
+    reach = float(stdtrit(moments.n - 1, (1 + CONFIDENCE) / 2) * moments.sd / np.sqrt(moments.n))
+    low, mean, high = (float(moments.mean) + step for step in (-reach, 0.0, reach))
     if metric.scale == "log":
         low, mean, high = (float(np.exp(value)) for value in (low, mean, high))
         return f"{mean:,.0f} [{low:,.0f}, {high:,.0f}] n={len(values)}"
-    told, *ends = (figures.metric(value, beside=mean) for value in (mean, low, high))
-    return f"{told} [{', '.join(ends)}] n={len(values)}"
+    middle, *ends = (figures.metric(value, beside=mean) for value in (mean, low, high))
+    return f"{middle} [{', '.join(ends)}] n={len(values)}"
 
 
 def _judged(old: Metric, new: Metric) -> str:
-    found = compared(old, new)
-    if float(found.p_better) < NOT_SHOWN:
+    comparison = compared(old, new)
+    if float(comparison.p_better) < NOT_SHOWN:
         return "better by more than the margin"
-    if float(found.p_noninferior) < NOT_SHOWN:
+    if float(comparison.p_noninferior) < NOT_SHOWN:
         return "not worse"
-    return "worse by more than the margin" if float(found.p_inferior) < NOT_SHOWN else "not shown to be as good"
+    return "worse by more than the margin" if float(comparison.p_inferior) < NOT_SHOWN else "not shown to be as good"
 
 
 def audit(library: Library, today: date, used: frozenset[str] | None = None) -> tuple[list[str], bool]:
-    """A table of the references and whether all are in order. `used`: cells of some runs, to tell which nobody uses."""
+    """Return a table of the references, and whether all are in order. `used`: cells of some runs; others are not used."""
     rows = [_audited(reference, today, used) for reference in library.references]
     headers = ["baseline", "cell", "seeds", "created", "expires", "sd", "margin", "power at 3, 5, 8 seeds", "state"]
-    lines = tabulate(rows, headers=headers, tablefmt="plain", disable_numparse=True).splitlines() if rows else []
+    lines = _table(rows, headers)
     lines += [f"broken: {text}" for text in library.broken]
     return lines, not library.broken and not any(reference.expired(today) for reference in library.references)
 
@@ -216,16 +209,18 @@ def _audited(reference: Reference, today: date, used: frozenset[str] | None) -> 
     quality = reference.metrics["quality"]
     spread = max(float(quality.moments.sd), quality.resolution / np.sqrt(12))
     shown = ", ".join(f"{float(power(quality.margin / spread, size, reference.seeds)):.3f}" for size in LOOKS)
-    states = []
-    if reference.expired(today):
-        states.append("expired")
-    elif reference.expired(today + SOON):
-        states.append("expires soon")
-    if reference.seeds < GATING_SEEDS:
-        states.append("provisional")
-    if any(state.get("dirty") for state in reference.git):
-        states.append("of a changed source tree")
-    if used is not None and reference.config_hash not in used:
-        states.append("not used")
+    states = {
+        "expired": reference.expired(today),
+        "expires soon": reference.expired(today + SOON) and not reference.expired(today),
+        "provisional": not reference.gating,
+        "of a changed source tree": any(state.get("dirty") for state in reference.git),
+        "not used": used is not None and reference.config_hash not in used,
+    }
     about = [reference.name, reference.config_hash[:8], str(reference.seeds), reference.created, reference.expires]
-    return [*about, f"{spread:.4g}", f"{quality.margin:.4g}", shown, ", ".join(states) or "ok"]
+    return [
+        *about,
+        f"{spread:.4g}",
+        f"{quality.margin:.4g}",
+        shown,
+        ", ".join(state for state, holds in states.items() if holds) or "ok",
+    ]

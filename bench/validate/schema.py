@@ -11,7 +11,7 @@ SCHEMA_FILE = Path(__file__).with_name("reference.schema.json")
 
 
 def json_schema() -> str:
-    """What the file must hold."""
+    """Return what the file must hold."""
     return json.dumps(Reference.model_json_schema(), indent=1, sort_keys=True) + "\n"
 
 

@@ -11,17 +11,14 @@ from bench.validate.verdict import Verdict
 
 
 def lines(judgement: Judgement, brief: bool = False) -> list[str]:
-    """A line for each verdict (`brief`: that is no pass), tables of fields below what was refused, and the summary."""
-    told = []
-    for verdict in judgement.verdicts:
-        if brief and verdict.name == "PASS":
-            continue
-        told += [str(verdict), *fields(verdict)]
-    return [*told, summary(judgement), *(f"  {line}" for line in judgement.footer)]
+    """Return a line for each verdict (`brief`: that is no pass), tables of what differs below them, and the summary."""
+    shown = [verdict for verdict in judgement.verdicts if not (brief and verdict.name == "PASS")]
+    rows = [line for verdict in shown for line in (str(verdict), *fields(verdict))]
+    return [*rows, summary(judgement), *(f"  {line}" for line in judgement.footer)]
 
 
 def fields(verdict: Verdict) -> list[str]:
-    """The table of what differs, indented; empty where nothing does."""
+    """Return the table of what differs, indented; empty where nothing does."""
     if not verdict.fields:
         return []
     text = tabulate(verdict.fields, headers=["field", "baseline", "run"], tablefmt="simple", disable_numparse=True)
@@ -29,7 +26,7 @@ def fields(verdict: Verdict) -> list[str]:
 
 
 def summary(judgement: Judgement) -> str:
-    """How many of each, and the exit code."""
-    counts = Counter(verdict.name for verdict in judgement.verdicts)
-    said = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to judge"
-    return f"{said}; exit code {int(judgement.code)} ({judgement.code.name.lower()})"
+    """Say how many there are of each, and the exit code."""
+    names = Counter(verdict.name for verdict in judgement.verdicts)
+    counts = ", ".join(f"{count} {name}" for name, count in names.items()) or "nothing to judge"
+    return f"{counts}; exit code {int(judgement.code)} ({judgement.code.name.lower()})"

@@ -42,7 +42,7 @@ class Moments:
 
     @staticmethod
     def of(values: ArrayLike) -> Moments:
-        """Of samples along the last axis."""
+        """Return the moments of samples along the last axis."""
         array = np.asarray(values, np.float64)
         count = array.shape[-1]
         sd = array.std(axis=-1, ddof=1) if count > 1 else np.zeros(array.shape[:-1])
@@ -69,7 +69,7 @@ class Comparison:
     """Small: the runs scatter more than the baseline. 1 where there is one run."""
 
     def bounds(self, level: ArrayLike) -> tuple[Floats, Floats]:
-        """One-sided bounds of `worse`, each at `level`."""
+        """Return one-sided bounds of `worse`, each at `level`."""
         reach = stdtrit(self.df, 1 - np.asarray(level, np.float64)) * self.error
         return self.worse - reach, self.worse + reach
 
@@ -77,7 +77,7 @@ class Comparison:
 def compare(
     base: Moments, run: Moments, margin: ArrayLike, resolution: ArrayLike = 0.0, *, either: bool = False
 ) -> Comparison:
-    """Non-inferiority, inferiority and superiority by `margin`, and the test of variances.
+    """Test non-inferiority, inferiority and superiority by `margin`, and whether variances differ.
 
     Variances are pooled unless a test at `VARIANCE` tells them apart: that the runs scatter more, as verdicts ask, whose
     baselines are to be the quiet side; `either`: that one side does, whichever, where two samples stand for themselves.
@@ -109,7 +109,7 @@ def compare(
 
 
 def _error(n0: Floats, s0: Floats, n1: Floats, s1: Floats, welch: Flags) -> tuple[Floats, Floats]:
-    """(standard error of a difference of means, its degrees of freedom): pooled, or Welch's."""
+    """Return (standard error of a difference of means, its degrees of freedom): pooled, or Welch's."""
     df1 = np.maximum(n1 - 1, 1)
     v0, v1 = s0**2 / n0, s1**2 / n1
     df_pooled = n0 + n1 - 2
@@ -120,7 +120,7 @@ def _error(n0: Floats, s0: Floats, n1: Floats, s1: Floats, welch: Flags) -> tupl
 
 
 def holm(p: ArrayLike) -> Floats:
-    """p-values adjusted so that comparing each with a level holds it for the whole family (the last axis; S. Holm 1979)."""
+    """Adjust p-values so that comparing each with a level holds it for the whole family (the last axis; S. Holm 1979)."""
     array = np.atleast_1d(np.asarray(p, np.float64))
     count = array.shape[-1]
     order = np.argsort(array, axis=-1, kind="stable")
@@ -131,13 +131,13 @@ def holm(p: ArrayLike) -> Floats:
 
 
 def level(seeds: ArrayLike) -> Floats:
-    """Level of the look at so many seeds; 0 where there is none: nothing can pass."""
+    """Return the level of the look at so many seeds; 0 where there is none: nothing can pass."""
     places = np.searchsorted(np.array(LOOKS), np.asarray(seeds), side="right")
     return np.array([0.0, *SPENT])[places]
 
 
 def look(seeds: int) -> int:
-    """How many of so many seeds are looked at: those of the last look that they suffice for; below the first, all.
+    """Return how many of so many seeds are looked at: those of the last look that they suffice for; below the first, all.
 
     To judge at numbers in between would be further looks, for which nothing is left to spend.
     """
@@ -145,7 +145,7 @@ def look(seeds: int) -> int:
 
 
 def next_look(seeds: int) -> int | None:
-    """Seeds of the look that comes next; None after the last."""
+    """Return the seeds of the look that comes next; None after the last."""
     return min((size for size in LOOKS if size > look(seeds)), default=None)
 
 
@@ -162,11 +162,11 @@ class Call(IntEnum):
     """Too few seeds, here or in the baseline."""
 
 
-def decide(found: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
-    """`Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation."""
+def decide(comparison: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
+    """Return `Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation."""
     count = np.asarray(seeds)
-    passed = found.p_noninferior < level(count)
-    proved = holm(found.p_inferior) <= PROOF
+    passed = comparison.p_noninferior < level(count)
+    proved = holm(comparison.p_inferior) <= PROOF
     final = (count >= LOOKS[-1]) & (np.asarray(base_seeds) >= GATING_SEEDS)
     return np.select(
         [proved, passed, np.broadcast_to(final, passed.shape)],
@@ -176,7 +176,7 @@ def decide(found: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArra
 
 
 def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
-    """Chance that the look at `seeds` runs passes a cell that is as good as its baseline.
+    """Return the chance that the look at `seeds` runs passes a cell that is as good as its baseline.
 
     `ratio` is the margin in standard deviations of both. Noncentral t.
     """
@@ -188,7 +188,7 @@ def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
 
 
 def family_risk(ratio: ArrayLike, base_seeds: ArrayLike) -> float:
-    """Bound of the chance that any of some equal cells ends as `NOT_SHOWN`: the sum of each one's own (Bonferroni).
+    """Return a bound of the chance that any of some equal cells ends as `NOT_SHOWN`: the sum of each one's own (Bonferroni).
 
     A baseline of too few seeds never lets a cell end so. `ratio` as for `power`.
     """

@@ -49,7 +49,7 @@ class CellIdentity(NamedTuple):
 
     @staticmethod
     def of(cell: Cell) -> CellIdentity:
-        """That of `cell`."""
+        """Return that of `cell`."""
         w = cell.workload
         return CellIdentity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
 
@@ -72,15 +72,20 @@ class Verdict:
     """Of the cell; None: what is judged is no cell, or was refused."""
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The line with its command."""
         return f"{self.line}; reproduce: {self.reproduce}" if self.reproduce else self.line
 
     def __str__(self) -> str:
-        return f"{self.name:<14} {self.cell}  {self.check}: {self.told}"
+        return f"{self.name:<14} {self.cell}  {self.check}: {self.text}"
 
 
 def verdict(name: Name, check: str, cell: Cell, line: str, code: Exit | None = None) -> Verdict:
-    """On a cell, with the command for its runs and the exit code of its kind (a `FAIL` because a run failed: its own)."""
-    exit_code = EXITS[name] if code is None else code
-    return Verdict(name, check, cell.name, line, exit_code, command(cell.runs), identity=CellIdentity.of(cell))
+    """Return a verdict on a cell, with the command for its runs and the exit code of its kind, or that of a failed run."""
+    code = EXITS[name] if code is None else code
+    return Verdict(name, check, cell.name, line, code, command(cell.runs), identity=CellIdentity.of(cell))
+
+
+def remark(name: Name, check: str, cell: str, line: str, fields: tuple[FieldDifference, ...] = ()) -> Verdict:
+    """Return a verdict on what cannot be judged, so that there is nothing to train again."""
+    return Verdict(name, check, cell, line, EXITS[name], fields=fields)

@@ -15,23 +15,23 @@ GROWN = 1.01
 
 
 def weaker(old: Reference, new: Reference) -> list[str]:
-    """A few words for each; empty: it asks as much or more."""
-    told = []
+    """Return a few words for each; empty: it asks as much or more."""
+    reasons = []
     if new.seeds < old.seeds:
         lost = f", and {GATING_SEEDS} make a gate" if old.gating and not new.gating else ""
-        told.append(f"{new.seeds} seeds, {old.seeds} before{lost}")
-    told += [f"no {name}, which it had" for name in _kept(old) if name not in _kept(new)]
+        reasons.append(f"{new.seeds} seeds, {old.seeds} before{lost}")
+    reasons += [f"no {name}, which it had" for name in _kept(old) if name not in _kept(new)]
     if old.sets and new.sets and (old.sets.training, old.sets.evaluated) != (new.sets.training, new.sets.evaluated):
-        told.append("other data sets")
+        reasons.append("other data sets")
     easier = old.target.value - new.target.value
     if (easier if old.metrics["quality"].higher_is_better else -easier) > 1e-9 * abs(old.target.value):
-        told.append(f"a target that is reached sooner, {new.target.value:.4g}, {old.target.value:.4g} before")
+        reasons.append(f"a target that is reached sooner, {new.target.value:.4g}, {old.target.value:.4g} before")
     both = [name for name in old.metrics if name in new.metrics]
-    return [*told, *(f"{name} {text}" for name in both for text in _metric(old.metrics[name], new.metrics[name]))]
+    return [*reasons, *(f"{name} {text}" for name in both for text in _metric(old.metrics[name], new.metrics[name]))]
 
 
 def _kept(reference: Reference) -> list[str]:
-    """What checks go by."""
+    """Return what checks go by."""
     curves = [f"curve of {name}" for name in reference.curves]
     recorded = [name for name, there in (("rates", reference.rates), ("data sets", reference.sets)) if there]
     return [*reference.metrics, *curves, *recorded]
@@ -54,10 +54,10 @@ def _metric(old: Metric, new: Metric) -> Iterator[str]:
 
 
 def as_good(old: Metric, new: Metric) -> bool:
-    """Whether a metric is shown to be worse than before by less than the old margin, if at all."""
+    """Return whether a metric is shown to be worse than before by less than the old margin, if at all."""
     return float(compared(old, new).p_noninferior) < NOT_SHOWN
 
 
 def compared(old: Metric, new: Metric) -> Comparison:
-    """Both are samples of their own: whichever scatters more, variances are pooled no longer."""
+    """Compare two samples of their own: whichever scatters more, variances are pooled no longer."""
     return compare(old.moments, new.moments, old.margin, old.resolution, either=True)

@@ -22,8 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
 from benchmarks.bugs.registry import BUGS, Bug
@@ -129,12 +127,12 @@ def clean(names: Sequence[str], reruns: int, jobs: int) -> tuple[int, list[str]]
 
 
 def table(found: Sequence[Found]) -> str:
-    """Return a row for each named check, in Markdown; a bug that it missed stands in bold."""
-    rows: dict[str, list[str]] = {}
+    """Return an item for each named check, in Markdown; a bug that it missed stands in bold."""
+    items: dict[str, list[str]] = {}
     for one in found:
         bug = BUGS[one.name]
-        rows.setdefault(f"`{bug.check}`", []).append(bug.breaks if one.caught else f"**missed: {bug.breaks}**")
-    return tabulate([(check, "; ".join(bugs)) for check, bugs in rows.items()], ["check", "bugs"], tablefmt="pipe")
+        items.setdefault(f"`{bug.check}`", []).append(bug.breaks if one.caught else f"**missed: {bug.breaks}**")
+    return "\n".join(f"- {check}: {'; '.join(bugs)}" for check, bugs in items.items())
 
 
 def main() -> int:

@@ -56,7 +56,11 @@ BUGS: dict[str, Bug] = {
         "running statistics are not averaged", "lenet nccl_cadence", "average", NCCL, p.buffers_left_out
     ),
     "buffers_left_out_of_steps": _bug(
-        "nor inside steps", "lenet nccl_sync", "average", BUFFERS, p.buffers_left_out_of_steps
+        "running statistics are not averaged inside steps",
+        "lenet nccl_sync",
+        "average",
+        BUFFERS,
+        p.buffers_left_out_of_steps,
     ),
     "gradients_summed": _bug("gradients are added up, not averaged", SYNC, "average", GRADIENTS, p.gradients_summed),
     "gradients_not_averaged": _bug(

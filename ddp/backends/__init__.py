@@ -52,8 +52,6 @@ BACKENDS: dict[str, BackendSpec] = {
     "torch_local_sgd": BackendSpec("ddp.backends.torch_local_sgd", Acts.STEP, torch_native=True, checkpoints=False),
 }
 
-STEP_POLICY = "sync"
-"""The one policy of a backend that acts inside steps alone."""
 _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
 
 

@@ -7,6 +7,7 @@ bits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -56,25 +57,25 @@ class Backend(GroupBackend):
 
     def send_state(self, round: int) -> None:
         """Write what the last collective gave to a file; where gradients are exchanged inside steps, the whole state."""
-        held = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
-        torch.save(held, self._shared(round))
+        state = {"wire": self._buffer, "counters": self._counted} if self._buffer else self.loop.replica.capture()
+        torch.save(state, self._shared(round))
 
     def load_state(self, round: int) -> AverageResult:
         """Read what was sent, and do with it what the others did."""
         began, replica = now(), self.loop.replica
-        held = torch.load(self._shared(round), map_location=self.loop.device)
-        divergence: float | None = 0.0
-        if "wire" in held:
-            self._buffer[0].copy_(held["wire"][0])
+        state = torch.load(self._shared(round), map_location=self.loop.device)
+        apart: tuple[float | None, float | None] = (0.0, 0.0)
+        if "wire" in state:
+            self._buffer[0].copy_(state["wire"][0])
             self._total.fill_(1.0)  # whoever shares has divided by it already
-            self._counted = held["counters"]
-            divergence = self._take()
+            self._counted = state["counters"]
+            apart = self._take()
         else:
-            replica.restore(held)
+            replica.restore(state)
             if self._gradients is not None:
                 self._gradients.rebase()
         size = replica.state.bytes
-        return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, divergence)
+        return AverageResult(self.loop.meter.add("copy", began, size=size) - began, size, apart[0], distance=apart[1])
 
     def _shared(self, round: int) -> Path:
         return self.job.scratch / f"shared-{round}.pt"
@@ -90,8 +91,8 @@ class Backend(GroupBackend):
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self.loop.replica, self.loop.meter
         replica.state.gather()
-        told = due(order.round)
-        before = sums(replica.state.sections) if told else ()
+        summed = due(order.round)
+        before = sums(replica.state.sections) if summed else ()
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -116,10 +117,11 @@ class Backend(GroupBackend):
             more, sent = self.collectives.all_reduce(tensors, op)
             seconds, size = seconds + more, size + sent
         began = now()
-        divergence = self._take() if float(self._total) else 0.0  # else nobody trained since the last average
-        after = sums(replica.state.sections) if told else ()
+        # Where the total is 0 nobody trained since the last average.
+        divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
+        after = sums(replica.state.sections) if summed else ()
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, before, after, after)
+        return AverageResult(seconds, size, divergence, before, after, after, distance)
 
     def _make_wire(self) -> None:
         """Make one tensor for all sections, and behind them the weight where it is exact there."""
@@ -134,8 +136,8 @@ class Backend(GroupBackend):
         """Yield the stretches to work on at a time: on the CPU what its cache holds."""
         return pieces(wire.numel(), PIECE if wire.device.type == "cpu" else max(wire.numel(), 1))
 
-    def _take(self) -> float | None:
-        """Take over the average on the wire; return the divergence."""
+    def _take(self) -> tuple[float | None, float | None]:
+        """Take over the average on the wire; return the divergence and the squared distance to it."""
         elastic = self.job.averaging.elastic
         total = float(self._total) if self._exact else 1.0
         norm = change = 0.0
@@ -166,7 +168,7 @@ class Backend(GroupBackend):
             counter.copy_(highest)
         self._inner.scatter()
         self._averaged = True
-        return ratio(change, norm)
+        return ratio(change, norm), change if math.isfinite(change) else None
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its

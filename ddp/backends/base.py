@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.backends import BACKENDS, Acts
 from ddp.comm.collectives import Collectives
-from ddp.comm.transports.base import TransportConfig, choose
+from ddp.comm.transports import threads
+from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
 from ddp.registered import Unusable, imported
@@ -51,6 +52,8 @@ class AverageResult:
     """Of the replica just before, just after, and of what was taken for the average."""
     after: Sums = ()
     average: Sums = ()
+    distance: float | None = 0.0
+    """||own - average||^2 over parameters; None: not finite."""
 
 
 class Backend(Protocol):
@@ -129,17 +132,21 @@ class Reducer(Protocol):
         ...
 
 
+def _transport(job: Job, rank: int, device: torch.device) -> Transport:
+    # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
+    size, limit_s = job.world_size, job.deadline_s / 2
+    config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
+    if job.threads is not None:
+        return threads.Transport(job.threads, config)
+    return choose(job.transport, config)
+
+
 class GroupBackend:
     """A process group over all ranks, which average and exchange in collectives; a replica that is always whole."""
 
     def __init__(self, job: Job, rank: int, loop: RankContext) -> None:
         self.job, self.rank, self.loop = job, rank, loop
-        # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
-        size, limit_s = job.world_size, job.deadline_s / 2
-        config = TransportConfig(
-            job.scratch, rank, size, loop.device, limit_s, meet=job.meet, host_ranks=job.host_ranks
-        )
-        self.collectives = Collectives(choose(job.transport, config), loop.meter, loop.heart)
+        self.collectives = Collectives(_transport(job, rank, loop.device), loop.meter, loop.heart)
         self.transport = self.collectives.transport.name
 
     def join(self, order: Join) -> None:
@@ -180,8 +187,8 @@ def load(name: str) -> type[Backend]:
 
 @contextmanager
 def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[Reducer | None]:
-    """Within it, the reducer of the job's backend works: `done` is called from its thread with each average, or with what
-    went wrong. None where ranks average among themselves."""
+    """Run the reducer of the job's backend within: it calls `done` from its thread with each average, or with what went
+    wrong. Give None where ranks average among themselves."""
     if Acts.SNAPSHOT not in BACKENDS[job.backend].acts:
         yield None
         return

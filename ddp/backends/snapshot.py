@@ -64,7 +64,7 @@ class Backend:
         self._sections = [*loop.replica.state.sections, *self._inner.sections]
         self._snapshot = [_like(job.scratch, section, rank) for section in self._sections]
         self._average = [_like(job.scratch, section, NOBODY) for section in self._sections]
-        self._divergence = _open(job.scratch, f"divergence-{rank}", torch.float64, 1)
+        self._divergence = _open(job.scratch, f"divergence-{rank}", torch.float64, 2)
         self._velocities = [
             _velocity(job.scratch, section.values.dtype, section.values.numel())
             for section in (self._sections if job.averaging.outer != "none" else ())
@@ -94,8 +94,8 @@ class Backend:
         """
         began = now()
         self._loop.replica.state.gather()
-        told = due(round)
-        before, average = (sums(self._sections), sums(self._sections, self._average)) if told else ((), ())
+        summed = due(round)
+        before, average = (sums(self._sections), sums(self._sections, self._average)) if summed else ((), ())
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -106,10 +106,10 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        divergence, after = float(self._divergence), sums(self._sections) if told else ()
+        after = sums(self._sections) if summed else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
-        known = divergence if math.isfinite(divergence) else None
-        return AverageResult(seconds, 2 * self._bytes, known, before, after, average)
+        divergence, distance = (far if math.isfinite(far) else None for far in self._divergence.tolist())
+        return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the average in place of the replica for an evaluation. Before the first one, as when a run goes on from a
@@ -172,8 +172,8 @@ class Reducer:
                     size += (2 * len(laid) + 1) * mean.nbytes
             for rank, change in zip(order.members, changes, strict=True):
                 divergence = ratio(change, norm)
-                told = self._file(self._scratch / f"divergence-{rank}.float64")
-                told.fill_(math.nan if divergence is None else divergence)
+                result = self._file(self._scratch / f"divergence-{rank}.float64")
+                result.copy_(torch.tensor([math.nan if divergence is None else divergence, change], dtype=result.dtype))
             self._done(Reduced(now(), order.round, now() - began, size))
         except Exception as error:
             self._done(error)

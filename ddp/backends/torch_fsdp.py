@@ -82,11 +82,11 @@ def _shard(root: nn.Module, mesh: DeviceMesh, group_elements: int) -> None:
     """Shard groups from the inside out, the whole model last."""
     taken: set[nn.Parameter] = set()
     for module in [*reversed(list(root.modules())[1:]), root]:
-        mine = [parameter for parameter in module.parameters() if parameter not in taken]
+        own = [parameter for parameter in module.parameters() if parameter not in taken]
         containers = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass to gather for
-        large = sum(parameter.numel() for parameter in mine) >= group_elements and not isinstance(module, containers)
+        large = sum(parameter.numel() for parameter in own) >= group_elements and not isinstance(module, containers)
         if module is root or large:
-            taken.update(mine)
+            taken.update(own)
             fully_shard(module, mesh=mesh)
 
 

@@ -37,10 +37,10 @@ class RunIdentity:
 
     def difference(self, other: RunIdentity) -> str:
         """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
-        ours, theirs = ({**vars(run), **run.settings, "settings": None} for run in (self, other))
-        for name in ours:
-            if ours[name] != theirs.get(name):
-                return f"of a run with {name}={theirs.get(name)}, this one has {ours[name]}"
+        these, those = ({**vars(run), **run.settings, "settings": None} for run in (self, other))
+        for name in these:
+            if these[name] != those.get(name):
+                return f"of a run with {name}={those.get(name)}, this one has {these[name]}"
         return ""
 
 

@@ -86,7 +86,7 @@ class Collectives:
         self._measured(lambda: self.transport.reduce(tensor, runs), tensor.nbytes)
 
     def fence(self) -> None:
-        """What was written before can be fetched. Raises ExchangeBroken, having left the group."""
+        """Wait until what was written before can be fetched. Raises ExchangeBroken, having left the group."""
         self._measured(self.transport.fence, 0)
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:

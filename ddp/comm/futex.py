@@ -15,15 +15,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _SHORT_S = 50e-6
 _SYSCALL = _LIBC.syscall
 # (call, address, operation, value, timeout, unused, unused): with types given once, a call is twice as fast.
-_SYSCALL.argtypes = [
-    ctypes.c_long,
-    ctypes.c_void_p,
-    ctypes.c_int,
-    ctypes.c_uint32,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int,
-]
+_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
+_SYSCALL.argtypes = [ctypes.c_long, _ADDRESS, _INT, ctypes.c_uint32, _ADDRESS, _ADDRESS, _INT]
 _SYSCALL.restype = ctypes.c_long
 
 
@@ -33,7 +26,7 @@ class _Timespec(ctypes.Structure):
 
 @lru_cache(maxsize=64)
 def _limit(timeout_s: float) -> tuple[_Timespec, int]:
-    """The time in the system's words, and where it lies."""
+    """Return the time in the system's words, and where it lies."""
     limit = _Timespec(int(timeout_s), int(timeout_s % 1 * 1e9))
     return limit, ctypes.addressof(limit)
 

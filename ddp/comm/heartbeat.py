@@ -6,6 +6,7 @@ came before the collective may have taken long too: then it begins with a sign.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -17,7 +18,7 @@ class Heartbeat:
     """`with heart:` around a collective; `beat` is called from another thread every `every_s` seconds that it lasts."""
 
     def __init__(self, every_s: float, beat: Callable[[], None], most: int | None = None) -> None:
-        """`most`: beats of one collective; None: as many as it lasts."""
+        """`every_s`: infinite for none at all. `most`: beats of one collective; None: as many as it lasts."""
         self._every_s, self._beat, self._most = every_s, beat, most
         self._entered = 0
         """Collectives entered and left: odd while in one."""
@@ -25,12 +26,12 @@ class Heartbeat:
         """When the last one was left."""
 
     def limited(self, most: int) -> Heartbeat:
-        """Another one with the same beat, for what nobody can tell from standing still: it beats so often and no more."""
+        """Return another one with the same beat, for what nobody can tell from standing still: so many beats, no more."""
         return Heartbeat(self._every_s, self._beat, most)
 
     def __enter__(self) -> None:
         self._entered += 1
-        if self._entered == 1:
+        if self._entered == 1 and self._every_s < math.inf:
             threading.Thread(target=self._watch, name="heart", daemon=True).start()
         if self._most is None and now() - self._left > self._every_s:
             self._beat()

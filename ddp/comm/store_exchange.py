@@ -32,8 +32,8 @@ VISIT_S = 0.05
 
 
 def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
-    """The store that the environment speaks of, or that of the process group that is there. One that rank 0 opens is for one
-    meeting: who was there before waits for the next. Raises ValueError, RankLost."""
+    """Open the store that the environment speaks of, or that of the process group that is there. One that rank 0 opens is
+    for one meeting: who was there before waits for the next. Raises ValueError, RankLost."""
     # An agent of torchrun keeps its store when it starts the ranks anew.
     prefix = f"ddp/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     if dist.is_available() and dist.is_initialized():
@@ -42,9 +42,8 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
         return HashStore()
     address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
     if not (port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise ValueError(
-            f"MASTER_PORT is {port or 'not set'}: start ranks with torchrun, or give all of them the same free port there"
-        )
+        remedy = "start ranks with torchrun, or give all of them the same free port there"
+        raise ValueError(f"MASTER_PORT is {port or 'not set'}: {remedy}")
     timeout = timedelta(seconds=timeout_s)
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     until = time.monotonic() + timeout_s
@@ -71,8 +70,8 @@ def open_store(rank: int, world_size: int, timeout_s: float) -> Store:
         time.sleep(VISIT_S)
 
 
-def unread(store: Store, rank: int, world_size: int) -> Store:
-    """The part of `store` that is for the coming group alone: what an earlier one has left there is not for this one. Ranks
+def fresh_store(store: Store, rank: int, world_size: int) -> Store:
+    """Return the part of `store` that is for the coming group alone, without what an earlier one has left there. Ranks
     count, each for itself, how often they met there. Raises RankLost."""
     try:
         number = store.add(f"groups of {world_size}/{rank}", 1)
@@ -82,7 +81,7 @@ def unread(store: Store, rank: int, world_size: int) -> Store:
 
 
 def _listen(address: str, port: int) -> int:
-    """A socket that listens at that address alone: torch's own store would listen on every interface."""
+    """Open a socket that listens at that address alone: torch's own store would listen on every interface."""
     family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +98,7 @@ class StoreExchange:
         self._round = 0
 
     def exchange(self, text: str) -> list[str]:
-        """Everybody's text, by rank. Raises RankLost, naming who did not come."""
+        """Return everybody's text, by rank. Raises RankLost, naming who did not come."""
         self._round += 1
         texts = []
         try:
@@ -110,9 +109,8 @@ class StoreExchange:
                 texts.append(self._store.get(key).decode())
         except RuntimeError as error:  # DistStoreError, DistNetworkError
             late = f"rank {len(texts)} did not come within {self._timeout_s:g} s, or rank 0 is gone"
-            raise RankLost(
-                f"{late}: every rank must make the same groups and wrap the same models ({error})"
-            ) from error
+            rule = "every rank must make the same groups and wrap the same models"
+            raise RankLost(f"{late}: {rule} ({error})") from error
         return texts
 
     def close(self) -> None:
@@ -120,7 +118,7 @@ class StoreExchange:
         del self._store
 
     def missing(self, grace_s: float) -> list[int]:
-        """Something broke: who does not say here, within so many seconds, that it noticed. Rank 0's end is the store's."""
+        """Return who does not say within so many seconds that something broke. Rank 0's end is the store's."""
         silent = set(range(self._size)) - {self._rank}
         until = time.monotonic() + grace_s
         try:
@@ -137,8 +135,8 @@ class StoreExchange:
 class TorchTransport(gloo.Transport):
     """PyTorch's process group: the default one if there is one, else one that meets at our store."""
 
-    def __init__(self, site: TransportConfig, name: str, store: Store) -> None:
-        super().__init__(site)
+    def __init__(self, config: TransportConfig, name: str, store: Store) -> None:
+        super().__init__(config)
         self.name, self._store = name, store
         self._borrowed = dist.is_initialized()
 
@@ -150,47 +148,47 @@ class TorchTransport(gloo.Transport):
         dist.init_process_group(
             self.name,
             store=PrefixStore("torch", self._store),
-            rank=self.site.rank,
-            world_size=self.site.world_size,
-            timeout=timedelta(seconds=self.site.limit_s),
+            rank=self.config.rank,
+            world_size=self.config.world_size,
+            timeout=timedelta(seconds=self.config.limit_s),
         )
         del self._store
 
     def leave(self) -> None:
-        """What is not ours stays."""
+        """Leave what is ours."""
         if not self._borrowed:
             super().leave()
 
 
-def stand(
-    name: str, board: StoreExchange, store: Store, device: torch.device, rank: int, world_size: int, limit_s: float
+def make_transport(
+    name: str, texts: StoreExchange, store: Store, device: torch.device, rank: int, world_size: int, limit_s: float
 ) -> tuple[Transport, ExitStack]:
-    """The transport that all ranks can use, joined, and what is to be closed after it. Raises ValueError, RankLost."""
-    held = ExitStack()
-    memory, folder = False, Path()
+    """Return the transport that all ranks can use, joined, and what to close after it. Raises ValueError, RankLost."""
+    folders = ExitStack()
+    shared, folder = False, Path()
     if name in ("auto", "memory") and device.type == "cpu":
-        memory, folder = _common_folder(board, rank, held)
+        shared, folder = _common_folder(texts, rank, folders)
     else:
-        board.exchange("no folder")
-        board.exchange("")
-    if name == "memory" and not memory:
-        held.close()
+        texts.exchange("no folder")
+        texts.exchange("")
+    if name == "memory" and not shared:
+        folders.close()
         raise ValueError("transport=memory needs all ranks on one host, on CPUs; use auto")
-    site = TransportConfig(folder, rank, world_size, device, limit_s, limit_s)
+    config = TransportConfig(folder, rank, world_size, device, limit_s, limit_s)
     transport: Transport
-    if memory and Memory.applies(site):
-        transport = Memory(site)
-        board.exchange("here")  # who looks for a rank must find its lock
+    if shared and Memory.applies(config):
+        transport = Memory(config)
+        texts.exchange("here")  # who looks for a rank must find its lock
     else:
-        held.close()
-        wanted = "nccl" if device.type == "cuda" else "gloo"
-        transport = TorchTransport(site, wanted if name == "auto" else name, store)
+        folders.close()
+        best = "nccl" if device.type == "cuda" else "gloo"
+        transport = TorchTransport(config, best if name == "auto" else name, store)
     transport.join(range(world_size), 0)
-    return transport, held
+    return transport, folders
 
 
 def _own(folder: Path) -> bool:
-    """Whether it has a token and is this user's alone: anybody may have written its name at the store."""
+    """Return whether it has a token and is this user's alone: anybody may have written its name at the store."""
     try:
         about, token = folder.lstat(), (folder / "token").lstat()
     except OSError:
@@ -199,16 +197,14 @@ def _own(folder: Path) -> bool:
     return private and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(token.st_mode)
 
 
-def _common_folder(board: StoreExchange, rank: int, held: ExitStack) -> tuple[bool, Path]:
-    """Whether all ranks see a folder that rank 0 makes, and the folder."""
-    token = secrets.token_hex(16)
+def _common_folder(texts: StoreExchange, rank: int, folders: ExitStack) -> tuple[bool, Path]:
+    """Return whether all ranks see a folder that rank 0 makes, and the folder."""
+    offer = ""
     if rank == 0:
-        made = held.enter_context(scratch())
-        (made / "token").write_text(token)
-        offer = f"{made}\n{token}"
-    else:
-        offer = ""
-    offered = board.exchange(offer)[0].split("\n")
+        own, token = folders.enter_context(scratch()), secrets.token_hex(16)
+        (own / "token").write_text(token)
+        offer = f"{own}\n{token}"
+    offered = texts.exchange(offer)[0].split("\n")
     folder = Path(offered[0])
     seen = len(offered) == 2 and _own(folder) and (folder / "token").read_text() == offered[1]
-    return all(text == "seen" for text in board.exchange("seen" if seen else "")), folder
+    return all(text == "seen" for text in texts.exchange("seen" if seen else "")), folder

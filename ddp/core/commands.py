@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from ddp.core.ledger import Ledger
-from ddp.core.spans import Chunk, measure
+from ddp.core.facts import Files
+from ddp.core.ledger import Ledger, in_model
+from ddp.core.spans import Chunk
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class CoordinatorCheckpoint:
     @property
     def samples(self) -> int:
         """Samples in the model."""
-        return self.epochs * self.epoch_samples + sum(measure(ledger.merged) for ledger in self.ledgers)
+        return in_model(self.begun, self.ledgers, self.epoch_samples)
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,7 @@ class Publish:
     index: int
     members: tuple[int, ...]
     """Ranks that laid down a part."""
-    files: tuple[tuple[str, int, str], ...]
-    """(name, bytes, sha256) of each part."""
+    files: Files
     books: CoordinatorCheckpoint
     reason: str
 

@@ -1,6 +1,6 @@
-"""The cohort: everything that the coordinator knows of its ranks, as one frozen value.
+"""Everything that the coordinator knows of its ranks, as one frozen value.
 
-Owns the bookkeeping of what each rank holds, has trained and owes. Decides nothing: `dispatch` and `rounds` do.
+Owns the bookkeeping of what each rank was granted, has trained and owes. Decides nothing: `dispatch` and `rounds` do.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from ddp.core.commands import CoordinatorCheckpoint
 from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
+from ddp.core.facts import Files
 from ddp.core.ledger import Ledger
+from ddp.core.phases import Phase
 from ddp.core.spans import Chunk, Spans, measure, union
 from ddp.core.values import replace
 from ddp.core.world import World
@@ -24,24 +28,28 @@ Trained = tuple[tuple[int, Spans], ...]
 class RankState:
     """One rank, as the coordinator sees it."""
 
+    rank: int = -1
     alive: bool = True
     digest: str = ""
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False
     last_seen: float = 0.0
     told: float = 0.0
-    """When it last said what it had done: trained, averaged, evaluated."""
+    """When it last reported work: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
     course: tuple[tuple[float, float], ...] = ()
-    """Of each grant in `queue` that is not shared: what the rank was told of the samples that all have seen when its next
-    step begins, and of those that are trained for each of its own."""
+    """Of each grant in `queue` that is not shared: the samples that all have seen when its next step begins, and those that
+    are trained for each of its own, as the rank knows them."""
     trained: Trained = ()
     """Reported as trained since its last contribution to an average."""
     steps: int = 0
     samples: int = 0
     busy_s: float = 0.0
-    """The three since its last contribution; inside steps: of the grant in progress."""
+    loss_sum: float = 0.0
+    """The four since its last contribution; inside steps: of the grant in progress."""
+    lr: float = 0.0
+    """Learning rate of the last step that it reported."""
     before: int = 0
     """Steps of `queue` that come before the order to average."""
     after: int = -1
@@ -49,23 +57,12 @@ class RankState:
 
     @property
     def queued(self) -> int:
-        """Steps granted and not reported."""
+        """The steps granted and not reported."""
         return sum([chunk.steps for chunk in self.queue])
 
     def contribute(self) -> RankState:
-        """After its training has gone into an average."""
-        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, before=0)
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """What a rank brought into a round."""
-
-    rank: int
-    trained: Trained
-    steps: int
-    samples: int
-    busy_s: float
+        """Return the rank after its training has gone into an average."""
+        return replace(self, trained=(), steps=0, samples=0, busy_s=0.0, loss_sum=0.0, before=0)
 
 
 @dataclass(frozen=True)
@@ -84,31 +81,35 @@ class Round:
 
     index: int
     members: tuple[int, ...]
-    stage: str
-    """`collect` (collective or snapshots under way), `reduce` (snapshots being averaged), `apply` (update under way);
-    and where a collective broke on some ranks only: `share` (one lays down what came out), `adopt` (the others take it).
-    """
+    phase: Phase
     waiting: tuple[int, ...]
-    """Ranks that owe an answer in this stage."""
+    """Ranks that owe an answer in this phase."""
     closes: tuple[int, ...]
-    """Epochs that are complete with this round."""
-    contributions: tuple[Contribution, ...] = ()
-    seconds: tuple[tuple[int, float], ...] = ()
-    """(rank, from entering the collective to its end); of a non-blocking backend (-1, averaging the snapshots)."""
-    away: tuple[tuple[int, float], ...] = ()
-    """What it kept each rank from training besides."""
-    divergence: tuple[tuple[int, float], ...] = ()
-    """(rank, how far it was from the average)."""
+    """Epochs that end with this round."""
+    contributions: tuple[RankState, ...] = ()
+    """Ranks as they were when their training entered the average."""
+    reduce_s: float = 0.0
+    """Seconds that averaging the snapshots took."""
+    answers: tuple[Averaged, ...] = ()
+    """Of the ranks that have the average."""
     starved: tuple[int, ...] = ()
     """Ranks that had run short of work when the round opened."""
     failed: tuple[int, ...] = ()
     """Ranks on which the collective broke: they miss what came out of it."""
     since: float = 0.0
-    """When this stage began."""
+    """When this phase began."""
 
-    def without(self, rank: int) -> Round:
-        """`rank` has answered, or never will."""
-        return replace(self, waiting=tuple(r for r in self.waiting if r != rank))
+    def gathers(self, rank: int) -> bool:
+        """Return whether `rank` has still to enter the collective, or to copy its replica."""
+        return self.phase in (Phase.COLLECTIVE, Phase.SNAPSHOTS) and rank in self.waiting
+
+    def expects(self, event: Snapshot | Reduced | Averaged | AverageFailed | Shared) -> bool:
+        """Return whether `event` is of this round, and of a rank that owes it."""
+        return event.round == self.index and (isinstance(event, Reduced) or event.rank in self.waiting)
+
+    def awaited(self, rank: int) -> tuple[int, ...]:
+        """Return who is waited for besides `rank`."""
+        return tuple(r for r in self.waiting if r != rank)
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,8 @@ class Mark:
 
     at: float = 0.0
     epochs: int = 0
-    """Complete epochs, and averages, since the start of the run."""
     averages: int = 0
+    """The two complete since the start of the run."""
 
 
 @dataclass(frozen=True)
@@ -132,17 +133,16 @@ class Saving:
     mark: Mark
     books: CoordinatorCheckpoint | None = None
     """None until the average is there that it is a checkpoint of."""
-    files: tuple[tuple[str, int, str], ...] = ()
+    files: Files = ()
 
 
 @dataclass(frozen=True)
 class Raised:
-    """A rank was lost because it raised."""
+    """A rank was lost because it raised, with `round` the next to be opened."""
 
     rank: int
     origin: str
     round: int
-    """The next round to be opened then."""
     generation: int
 
 
@@ -158,7 +158,6 @@ class CoordinatorState:
     """Epochs begun."""
     round: Round | None = None
     rounds: int = 0
-    """Rounds opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     reserve: int = 0
@@ -167,7 +166,7 @@ class CoordinatorState:
     """Steps of the window after which each rank tells how far it is, while some of it is in reserve."""
     evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
-    """Evaluations owed by ranks that are lost."""
+    """Evaluations owed, and those owed by ranks that are lost."""
     shares: tuple[tuple[int, Chunk], ...] = ()
     """Where gradients are averaged inside the step: the slice of every global batch that each rank was granted."""
     group: tuple[int, ...] = ()
@@ -175,9 +174,8 @@ class CoordinatorState:
     generation: int = -1
     """Groups formed, less one."""
     broken: tuple[int, ...] = ()
-    """Ranks on which a collective broke since the group was formed; they stand still."""
     cause: str = ""
-    """What the last of them said."""
+    """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""
     retries: int = 0
     """Collectives that broke in a row though no rank was lost."""
     raised: tuple[Raised, ...] = ()
@@ -187,36 +185,45 @@ class CoordinatorState:
     savings: tuple[Saving, ...] = ()
     """Checkpoints in the making, oldest first."""
     saves: int = 0
-    """Checkpoints begun."""
     saved: Mark = Mark()
     """The last checkpoint, or the start."""
     stopping: bool = False
     samples: int = 0
     """Samples trained by all, as reported, less what was lost with a rank."""
 
+    @property
+    def current(self) -> Round:
+        """The round in flight; there is one."""
+        assert self.round is not None
+        return self.round
+
+    def with_round(self, **changes: Any) -> CoordinatorState:
+        """Return the state with other fields of the round in flight."""
+        return replace(self, round=replace(self.current, **changes))
+
     def heard(self, at: float) -> CoordinatorState:
-        """Silence of all ranks, standing still and averaging count from here."""
+        """Return the state in which silence of all ranks, standing still and averaging count from `at`."""
         current = None if self.round is None else replace(self.round, since=at)
         ranks = tuple(replace(state, last_seen=at) for state in self.ranks)
         return replace(self, moved=at, round=current, ranks=ranks)
 
     @property
     def live(self) -> tuple[int, ...]:
-        """Ranks that are not lost."""
+        """The ranks that are not lost."""
         return tuple([r for r, state in enumerate(self.ranks) if state.alive])
 
     @property
     def ready(self) -> bool:
-        """Every live rank has its model, data and transport."""
+        """Whether every live rank has its model, data and transport."""
         return all(state.digest for state in self.ranks if state.alive)
 
     @property
     def complete(self) -> int:
-        """Epochs that are complete, those that are with the round in flight too."""
+        """How many epochs are complete, with those that are with the round in flight."""
         return self.begun - len(self.ledgers) + (0 if self.round is None else len(self.round.closes))
 
     def owes(self, rank: int) -> bool:
-        """Whether the rank has something to report, so that its silence means something."""
+        """Return whether the rank has something to report, so that its silence means something."""
         state = self.ranks[rank]
         if not state.alive or state.finished:
             return False
@@ -226,31 +233,30 @@ class CoordinatorState:
         return waited or not state.digest or self.stopping or (works and rank not in self.broken)
 
     def with_rank(self, rank: int, state: RankState) -> CoordinatorState:
-        """The cohort with one rank's state replaced."""
+        """Return the state with one rank's replaced."""
         return replace(self, ranks=(*self.ranks[:rank], state, *self.ranks[rank + 1 :]))
 
     def with_ledger(self, ledger: Ledger) -> CoordinatorState:
-        """The cohort with one epoch's ledger replaced."""
+        """Return the state with one epoch's ledger replaced."""
         return replace(self, ledgers=tuple(ledger if old.epoch == ledger.epoch else old for old in self.ledgers))
 
     def ledger(self, epoch: int) -> Ledger:
-        """The ledger of an epoch in progress."""
+        """Return the ledger of an epoch in progress."""
         return next(ledger for ledger in self.ledgers if ledger.epoch == epoch)
 
     def first_epochs(self, done: Callable[[Ledger], bool]) -> tuple[int, ...]:
-        """The epochs in progress up to the first that is not `done`.
+        """Return the epochs in progress up to the first that is not `done`.
 
-        Epochs end in their order, however early a fast rank is through with one: the evaluation of an epoch is of a model
-        that has seen all of it and of those before it, and that of the last one is of the model that training ends with.
+        Epochs end in their order: the evaluation of one is of a model that has seen all of it and of those before.
         """
         return tuple(ledger.epoch for ledger in takewhile(done, self.ledgers))
 
     def in_work(self, epoch: int) -> int:
-        """Steps of `epoch` that are granted and not done."""
+        """Return how many steps of `epoch` are granted and not done."""
         return sum(chunk.steps for rank in self.ranks for chunk in rank.queue if chunk.epoch == epoch)
 
     def fully_trained(self, epoch: int) -> bool:
-        """No sample of `epoch` is free or being trained; all are trained, in the model or on their way into it."""
+        """Return whether all samples of `epoch` are trained: in the model, or on their way into it."""
         return self.ledger(epoch).free == 0 and not self.in_work(epoch)
 
 
@@ -286,7 +292,7 @@ def book(cohort: CoordinatorState, rank: int, steps: int) -> CoordinatorState:
 
 
 def add(trained: Trained, epoch: int, spans: Spans) -> Trained:
-    """`trained` with more spans of an epoch."""
+    """Return `trained` with more spans of an epoch."""
     if not spans:
         return trained
     by_epoch = dict(trained)

@@ -6,18 +6,19 @@ the step, survivors may be one step apart; those behind take the state of one ah
 
 from __future__ import annotations
 
-from ddp.core.commands import Abort, Command, Drop, Join, SendState, Train
-from ddp.core.coordinator_state import CoordinatorState, Raised, Round, book
+from ddp.core.commands import Abort, Command, Drop, Join, Train
+from ddp.core.coordinator_state import CoordinatorState, Raised, book
 from ddp.core.dispatch import split
 from ddp.core.events import Averaged, AverageFailed, Lost, RankEvent
-from ddp.core.rounds import RETRIES, Output, merge, on_lost
+from ddp.core.round_actions import RETRIES, Output, merge
+from ddp.core.rounds import react, request_state
 from ddp.core.values import replace
 
 
 def lose(
     cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = ""
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """A rank is gone: go on without it, or end the run. `origin`: of what it raised, if it did."""
+    """Go on without a rank that is gone, or end the run. `origin`: of what it raised, if it did."""
     state = cohort.ranks[rank]
     if state.finished:
         return cohort, ()
@@ -43,14 +44,14 @@ def lose(
         reserve=0,
         window=(),  # cut anew for those who are left
     )
-    cohort, outputs = on_lost(cohort, rank, at)
+    cohort, outputs = react(cohort, Lost(at, rank, reason))
     return cohort, (Drop(rank, reason), *outputs)
 
 
 def distrust(
     cohort: CoordinatorState, event: RankEvent | Lost, error: str
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """What a rank says does not fit what is known of it, most likely because a message is lost: go on without it."""
+    """Go on without a rank whose report does not fit what is known of it, most likely because a message is lost."""
     rank, current = event.rank, cohort.round
     if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:
         # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
@@ -64,7 +65,7 @@ def distrust(
 
 
 def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Form a group of those who are there, if it is not in place; to be asked whenever no round is in flight."""
+    """Form a group of the live ranks, if it is not in place. For whenever no round is in flight."""
     whole = cohort.group == cohort.live and not cohort.broken
     if whole or cohort.round is not None or not cohort.world.blocking:
         return cohort, ()
@@ -81,9 +82,7 @@ def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tupl
         cohort = replace(cohort, retries=cohort.retries + 1 if cohort.group == cohort.live else 0)
         return _resume(cohort, at)
     source = next(rank for rank in cohort.live if rank not in behind)
-    current = Round(cohort.rounds, cohort.live, "share", (source,), (), failed=behind)
-    cohort = replace(cohort, round=current, rounds=cohort.rounds + 1)
-    return cohort, (SendState(source, current.index, f"rank {behind[0]} is a step behind"),)
+    return request_state(cohort, source, behind)
 
 
 def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
@@ -100,7 +99,7 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
 
 
 def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """All survivors hold the same state: cut the rest of the epoch for them."""
+    """Cut the rest of the epoch for the survivors, who hold the same state."""
     _, chunk = cohort.shares[0]
     cohort, lines = settle(cohort, at)
     cohort, joins = _regroup(cohort, "ranks that exchange gradients", void=True)

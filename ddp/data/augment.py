@@ -28,8 +28,7 @@ def crop_and_flip(padding: int) -> Augment:
     """Shift images by up to `padding` pixels, filled up with zeros, and mirror them in one case of two.
 
     Of a batch, the first member is taken: images [n, c, h, w] of any type. Source: He et al., Deep residual learning for
-    image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a padding below 0.
-    """
+    image recognition, CVPR 2016, 4.2 (padding 4). Raise ValueError for a padding below 0."""
     if padding < 0:
         raise ValueError(f"padding={padding} must be 0 or more")
     return partial(_crop_and_flip, padding)

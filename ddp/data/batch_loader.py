@@ -5,14 +5,12 @@ Which of the two changes no bit of a batch. Knows nothing of who grants position
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ddp.core.loading import Loading
-from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather
@@ -20,25 +18,7 @@ from ddp.data.resident import Resident
 from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
 
-
-class BatchLoader(Protocol):
-    """What both kinds have."""
-
-    kind: str
-
-    def expect(self, granted: Iterable[Batch]) -> None:
-        """Take `granted` as what comes next, in this order, in place of all before. A thread may consume it, bit by bit."""
-
-    def get(self, batch: Batch) -> Any:
-        """Return the samples at the positions of a batch that is not empty, augmented, on the device.
-
-        Raise what the data set and the augmentation raise, and DataError."""
-
-    def visited(self) -> int:
-        """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
-
-    def close(self) -> None:
-        """End what runs in the background; memory goes with the object. The next `get` begins anew."""
+BatchLoader = Resident | Streaming
 
 
 def feed(
@@ -51,8 +31,7 @@ def feed(
 ) -> tuple[BatchLoader, str]:
     """Return the loader of a rank on `device`, and what a reader of the results must know about it ("": nothing).
 
-    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for.
-    """
+    `deadline_s`: how long a batch may take to be there. Raise ValueError for data that cannot be as `loading` asks for."""
     size: int | None = getattr(source, "nbytes", None)
     if loading.kind == "resident" and size is None:
         raise ValueError(

@@ -37,8 +37,7 @@ class _Turn:
 class MapSource:
     """The samples of a map-style data set (`len`, `[index]`), put together by PyTorch's `default_collate`.
 
-    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time.
-    """
+    `__getitems__` is used where there is one, as PyTorch's own loader does. One thread reads at a time."""
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class MapSource:
         """Return the samples at `indices` (int64, shape [n]), in that order, collated, tensors on the device.
 
         `draws`: the streams of these samples. What the data set then draws from torch is a sample's own, the same in every
-        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raise BadSample.
-        """
+        batch; of `__getitems__`, of the first sample. Without, it is of torch's global generator. Raise BadSample."""
         wanted = indices.tolist()
         with self._turn.taken():
             samples = self._read(wanted, draws)
@@ -168,8 +166,7 @@ def collated(source: Any, collate: Collate | None) -> Any:
 def as_source(dataset: Any) -> Any:
     """Make a source of a tensor or a tuple or list of them, a TensorDataset, a map-style data set, or a source.
 
-    Raise ValueError for anything else, and for a data set without samples.
-    """
+    Raise ValueError for anything else, and for a data set without samples."""
     if isinstance(dataset, Tensor):
         return TensorSource(dataset)
     if type(dataset) is TensorDataset:

@@ -24,8 +24,7 @@ class Draws:
     """The streams of the samples `indices` (int64, shape [n], on the device of the batch) in `epoch`.
 
     Every call takes the next numbers of all streams. So what a sample gets depends on the calls before, not on the
-    samples beside it.
-    """
+    samples beside it."""
 
     def __init__(self, seed: int, epoch: int, indices: Tensor) -> None:
         self.keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))

@@ -46,23 +46,23 @@ def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None,
 
     Random generators are left as they were."""
     tensors: tuple[Tensor, ...] = getattr(source, "tensors", ())
-    found: Print = {"tensors": [_described(tensor) for tensor in tensors]}
+    marks: Print = {"tensors": [_described(tensor) for tensor in tensors]}
     if not len(source):
-        return found
-    found["order"] = _digest(visits(0)[:ORDER])
+        return marks
+    marks["order"] = _digest(visits(0)[:ORDER])
     with _undisturbed():
         try:
-            found["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
-            found["batch"] = _batch(source, visits, augment, found["drawn"])
+            marks["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
+            marks["batch"] = _batch(source, visits, augment, marks["drawn"])
         except Exception:  # of the user's own code: it is heard where the sample is trained
-            found["batch"] = None
-    return found
+            marks["batch"] = None
+    return marks
 
 
 def difference(before: Print, now: Print) -> str:
     """Return in what two of them differ, in a word; empty: in nothing that was looked at."""
-    held, holds = before.get("tensors"), now.get("tensors")
-    if held and holds and not _same(held, holds):  # the same samples may be read one by one now
+    tensors = before.get("tensors"), now.get("tensors")
+    if all(tensors) and not _same(*tensors):  # the same samples may be read one by one now
         return "samples"
     if before.get("order") != now.get("order"):
         return "order of samples"
@@ -71,9 +71,9 @@ def difference(before: Print, now: Print) -> str:
     return "batches (what a sample is, how batches are put together, or augmentation)"
 
 
-def unsure(one: Print) -> bool:
+def unsure(mark: Print) -> bool:
     """Tell whether samples differed from one reading to the next."""
-    return "batch" in one and one["batch"] is None
+    return "batch" in mark and mark["batch"] is None
 
 
 def _positions(source: Any, visits: EpochOrder) -> list[int]:
@@ -161,25 +161,26 @@ def _sums(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(sums), torch.stack(sizes)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if type(one) is not type(other):
+def _same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
         return False
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
+    if isinstance(left, dict):
+        if left.keys() != right.keys():
             return False
-        if "sums" in one:
-            return _close(one, other)
-        return all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+        if "sums" in left:
+            return _close(left, right)
+        return all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
 
 
-def _close(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if any(one[key] != other[key] for key in ("shape", "dtype", "layout")) or one["sums"].shape != other["sums"].shape:
+def _close(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    alike = all(left[key] == right[key] for key in ("shape", "dtype", "layout"))
+    if not alike or left["sums"].shape != right["sums"].shape:
         return False
-    apart, size = (one["sums"] - other["sums"]).abs(), torch.maximum(one["sizes"], other["sizes"])
-    same = torch.isclose(one["sums"], other["sums"], rtol=0.0, atol=0.0, equal_nan=True)  # infinite, or no number
+    apart, size = (left["sums"] - right["sums"]).abs(), torch.maximum(left["sizes"], right["sizes"])
+    same = torch.isclose(left["sums"], right["sums"], rtol=0.0, atol=0.0, equal_nan=True)  # infinite, or no number
     return bool((same | (apart <= ROUNDING * size)).all())
 
 

@@ -48,7 +48,7 @@ class DataLoader:
     Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's
     that began.
 
-    ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
+    Raises ValueError for what cannot be. Iterating raises DataError (`ddp.data.errors`) with the samples that it is about.
     """
 
     def __init__(
@@ -163,10 +163,10 @@ class DataLoader:
     def feed(self, device: torch.device, replica: int = 0) -> BatchLoader:
         """Return what gives batches to `device`, for one replica there: by positions, without names."""
         if (device, replica) not in self._feeds:
-            made, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
+            loader, note = feed(self._source, self._visits, device, self._loading, self._augment, self._deadline_s)
             if note:
                 warnings.warn(note, stacklevel=2)
-            self._feeds[device, replica] = made
+            self._feeds[device, replica] = loader
         return self._feeds[device, replica]
 
     def close(self) -> None:

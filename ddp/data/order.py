@@ -18,8 +18,7 @@ def derive(seed: int, *keys: int | str) -> int:
     """Derive a seed in [0, 2**63) for the purpose named by `keys`, such as ("model",) or ("dropout", epoch, rank).
 
     Other keys, or the same in another order or number, give an unrelated seed. Raise ValueError for a number below 0 or from
-    2**64 up.
-    """
+    2**64 up."""
     return int(_sequence(seed, keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

@@ -20,7 +20,7 @@ ALIGNED = 64
 
 
 class Resident:
-    """All of the data lies on the device."""
+    """Batches of data that lies on the device as a whole; methods as those of `ddp.data.streaming.Streaming`."""
 
     kind = "resident"
 

@@ -56,8 +56,7 @@ class Seeded(TorchFunctionMode):
     """`with Seeded() as mode: mode.seed(7); torch.rand(3)`: numbers of `seed`, and the global generator stays as it is.
 
     For functions of torch on the CPU that can be given a generator; one that is given stays. ValueError for dropout and the
-    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered.
-    """
+    like, which cannot. In this thread alone. What other libraries draw (NumPy, `random`) is not covered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +81,7 @@ class Seeded(TorchFunctionMode):
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside, in this thread, ValueError for what would draw from torch's global generator: `message`, of the function."""
+    """Refuses, in this thread, what would draw from torch's global generator: ValueError, `message` of the function."""
 
     def __init__(self, message: str) -> None:
         super().__init__()

@@ -36,8 +36,7 @@ class TensorSource:
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
         """Return the samples at `indices` (int64, shape [n]), in that order; a copy, on the device of the data.
 
-        Raise IndexError (or torch's own, on a device) for an index outside.
-        """
+        Raise IndexError (or torch's own, on a device) for an index outside."""
         indices = indices.to(self.tensors[0].device, non_blocking=True)
         return tuple(tensor.index_select(0, indices) for tensor in self.tensors)
 
@@ -48,7 +47,7 @@ class TensorSource:
 
 def texts(batch: Any) -> bool:
     """Tell whether a batch is one member: a text of each sample, as PyTorch collates them. Not several members."""
-    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(one, (str, bytes)) for one in batch)
+    return isinstance(batch, (tuple, list)) and bool(batch) and all(isinstance(text, (str, bytes)) for text in batch)
 
 
 def every(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
@@ -70,9 +69,9 @@ def _alike(batch: Mapping[Any, Any], members: dict[Any, Any]) -> Mapping[Any, An
         return members
     try:
         if isinstance(batch, MutableMapping):
-            made = copy.copy(batch)  # attributes, default factories
-            made.update(members)
-            return made
+            copied = copy.copy(batch)  # attributes, default factories
+            copied.update(members)
+            return copied
         return type(batch)(members)  # type: ignore[call-arg]
     except TypeError:
         return members

@@ -66,9 +66,7 @@ class _Shelf:
 
     def find(self, batch: Batch) -> _Slot:
         """Return the slot of what is asked for, the first on the shelf from now on."""
-        if self.slots and same(self.slots[0].batch, batch):
-            return self.slots[0]
-        if any(same(slot.batch, batch) for slot in self.slots):
+        if any(same(slot.batch, batch) for slot in self.slots):  # mostly the first
             while not same(self.slots[0].batch, batch):
                 self.slots.popleft()
             return self.slots[0]
@@ -134,6 +132,7 @@ class Streaming:
         self._finalizer: Any = None
 
     def expect(self, granted: Iterable[Batch]) -> None:
+        """Take `granted` as what comes next, in this order, in place of all before. The thread consumes it, bit by bit."""
         coming = iter(granted)
         if self._shelf is None:  # an iterator that is let go after the end, at exit even, starts no thread
             if (first := next(coming, None)) is None:
@@ -145,7 +144,9 @@ class Streaming:
             shelf.changed.notify_all()
 
     def get(self, batch: Batch) -> Any:
-        """Return a batch, as `BatchLoader`. Raise LateBatch after the deadline."""
+        """Return the samples at the positions of a batch that is not empty, augmented, on the device.
+
+        Raise what the data set and the augmentation raise, LateBatch after the deadline."""
         shelf = self._open()
         if batch.epoch != self._epoch:
             self._epoch, self.depth = batch.epoch, self._measure(self._bytes)
@@ -170,11 +171,12 @@ class Streaming:
         return value
 
     def visited(self) -> int:
+        """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
         return self._read.visited()
 
     def close(self) -> None:
-        """End the thread. A data set that does not come back from a sample is left to itself after `END_S` seconds, at once
-        after LateBatch."""
+        """End the thread; the next `get` begins anew. A data set that does not come back from a sample is left to itself
+        after `END_S` seconds, at once after LateBatch."""
         if self._finalizer is not None:
             self._finalizer()
         self._shelf = self._finalizer = None

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddp.core.policies import DEFAULT, EVERY_STEP
+
 
 @dataclass(frozen=True)
 class EngineSpec:
@@ -30,7 +32,7 @@ class EngineSpec:
 
 
 # In graph mode a window is one large batch: few of them, so that the recipe's learning rate still fits.
-GRAPH_POLICIES: dict[str, dict[str, Any]] = {"sync": {}, "cadence": {"anchor": 1, "max_anchor": 4}}
+GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor": 1, "max_anchor": 4}}
 ENGINES: dict[str, EngineSpec] = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
     "elche": EngineSpec("ddp.engine.elche", backends=True),

@@ -17,7 +17,7 @@ from ddp.core.commands import Abort, Drop, Publish, RankCommand, Reduce
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import Diverged, Exhausted, RankFailed, RankLost
 from ddp.core.events import Event, Failed
-from ddp.core.policies.sync import Sync
+from ddp.core.policies import EVERY_STEP, POLICIES
 from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.solo import Emit
@@ -55,7 +55,7 @@ def run(job: Job, emit: Emit) -> None:
         solo.run(job, emit)
         return
     # A backend that acts inside steps alone has one policy.
-    job = checkpoint.begin(job if spec.averages else replace(job, policy=Sync(), tolerate_loss=False))
+    job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
     coordinator = start(job)
     with RankProcesses(job) as ranks, reducing(job, ranks.reduced) as reducer:
         coordinate(coordinator, ranks, reducer, partial(solo.publish, job, emit=emit), emit)

@@ -1,9 +1,6 @@
-"""Faults on purpose, done to a rank in its own process: `FaultInjector` plays the rank's part of a script
-(`ddp.core.faults`).
+"""Faults on purpose, done to a rank in its own process: a rank's part of a fault script (`ddp.core.faults`).
 
-Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice. A rank without a part in
-the script has no `FaultInjector`.
-"""
+Knows how a fault is done, not what comes of it: nothing here is looked at by whoever has to notice."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class LossyChannel(Channel):
         self._losing = 0
 
     def lose(self) -> None:
-        """The next message that is sent will not arrive; of signs of life, others would follow."""
+        """Lose the next message; of signs of life, others would follow."""
         self._losing += 1
 
     def send(self, message: Record) -> None:
@@ -38,13 +35,20 @@ class LossyChannel(Channel):
 
 
 class FaultInjector:
-    """The faults of one rank that are still to come, by its own steps."""
+    """The faults of `rank` that are still to come from its step number `done` on.
 
-    def __init__(self, faults: Sequence[Fault], slow: Callable[[float], None], lose: Callable[[], None]) -> None:
-        self._faults, self._slow, self._lose = list(faults), slow, lose
+    A run that goes on is as slow as it was: what lasts of the faults before happens again at once."""
+
+    def __init__(
+        self, faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
+    ) -> None:
+        self._faults, self._slow, self._lose = [fault for fault in faults if fault.rank == rank], slow, lose
+        for fault in self._faults:
+            if fault.step < done and fault.kind == "slow":
+                slow(fault.value)
 
     def meet(self, step: int) -> None:
-        """What is to happen before step number `step` happens, once: a step that is done again is spared."""
+        """Do what is to happen before step number `step`, once: a step that is done again is spared."""
         for fault in [fault for fault in self._faults if fault.step == step]:
             self._faults.remove(fault)
             self._happen(fault)
@@ -61,16 +65,3 @@ class FaultInjector:
                 self._slow(fault.value)
             case "lose":
                 self._lose()
-
-
-def mishaps(
-    faults: Sequence[Fault], rank: int, slow: Callable[[float], None], lose: Callable[[], None], done: int = 0
-) -> FaultInjector | None:
-    """The part of `rank` in the script from its step number `done` on; None if it has none.
-
-    Of what happened before, a run that goes on from a checkpoint has left what lasts: the rank is as slow as it was."""
-    mine = [fault for fault in faults if fault.rank == rank]
-    for fault in mine:
-        if fault.step < done and fault.kind == "slow":
-            slow(fault.value)
-    return FaultInjector(mine, slow, lose) if mine else None

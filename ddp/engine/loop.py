@@ -1,7 +1,7 @@
-"""What a rank does with its actions: the training loop of solo and distributed runs. Owns no decision.
+"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no
+decision.
 
-`TrainingLoop` measures and reports; where reports go is the caller's business (a channel, or straight to the record).
-"""
+Where reports go is the caller's business (a channel, or straight to the record)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALIVE_S = 1.0
 
 
 def place(job: Job, rank: int) -> torch.device:
-    """CUDA where every rank of this host has a GPU of its own, or where it is asked for; else the CPU."""
+    """Return CUDA where every rank of this host has a GPU of its own, or where the job asks for it; else the CPU."""
     here = job.host_ranks or job.world_size
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if job.device == "cuda" and not gpus:
@@ -63,7 +63,7 @@ class TrainingLoop:
         self.meter = Meter(rank, job.scratch, self.device)
         speed = job.speeds[rank] if job.speeds else 1.0
         self.slowdown = Slowdown(speed)
-        self.heart = Heartbeat(job.deadline_s / 5, lambda: send(Alive(now(), rank)))
+        self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0
@@ -94,7 +94,7 @@ class TrainingLoop:
         self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least_samples(model)))
 
     def train(self, step: Step) -> None:
-        """Do one step; report if the rank runs out of work, or now and then."""
+        """Train one step; report if the rank runs out of work, or now and then."""
         if step.batch.epoch != self._pending.epoch:
             self.report()
             self._pending = _Pending(step.batch.epoch)
@@ -117,16 +117,16 @@ class TrainingLoop:
             self.report()
 
     def expect(self, batches: Iterable[Batch]) -> None:
-        """What will be trained next, in place of what was said before."""
+        """Read ahead what will be trained next, in place of what was expected before."""
         self.replica.feed.expect(batches)
 
     def close(self) -> None:
-        """Nothing runs in the background any more."""
+        """Stop what runs in the background."""
         self.replica.close()
 
     def pause(self) -> float:
-        """Something else than a step is done: the time until the next one is not training. Returns since when: the end of
-        the last step, or now if something else was done since."""
+        """Stop the time of training until the next step. Return when it stopped: at the end of the last step, or now if
+        something else was done since."""
         since, self._stepped = self._stepped, None
         return now() if since is None else since
 
@@ -155,12 +155,12 @@ class TrainingLoop:
         self.meter.tick()
 
     def _visited(self) -> int:
-        """Tally of what was read of the training data since the last report."""
+        """Return the tally of what was read of the training data since the last report."""
         before, self._tallied = self._tallied, self.replica.feed.visited()
         return (self._tallied - before) % MODULUS
 
     def contribute(self, round: int) -> tuple[int, int]:
-        """(steps, samples) since the last contribution, which begins anew after `round`."""
+        """Return (steps, samples) since the last contribution, and count anew, after `round`."""
         contribution, self.after = (self.steps, self.samples), round
         self.steps = self.samples = 0
         return contribution
@@ -204,7 +204,7 @@ class TrainingLoop:
             self._send(Alive(self._reported, self.rank))
 
     def finish(self) -> None:
-        """Say the last words; leave the final state where it is wanted."""
+        """Write what is left, the final state too if the job keeps it, and report the end."""
         self.meter.flush()
         if self._profiler is not None:
             self._profiler.close()
@@ -230,7 +230,7 @@ class _Pending:
         self._weights: list[int] = []
 
     def add(self, loss: torch.Tensor | None, samples: int, busy_s: float) -> None:
-        """One step more; of a small model it takes a fraction of a millisecond."""
+        """Add one step, which for a small model takes a fraction of a millisecond."""
         self.steps += 1
         self.samples += samples
         self.busy_s += busy_s
@@ -243,7 +243,7 @@ class _Pending:
             self._weights.append(samples)
 
     def loss_sum(self) -> float | None:
-        """Sum of the loss over samples; None if it is not finite."""
+        """Return the sum of the loss over samples; None if it is not finite."""
         total = self._loss_sum
         if self._losses:
             losses = torch.stack(self._losses).double().cpu()

@@ -1,7 +1,6 @@
-"""A rank's process: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
+"""A rank: receives orders, obeys, reports. The worker of `ddp.core` decides what comes next.
 
-Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look.
-"""
+Nothing here outlives the parent: a closed channel ends the process, and the kernel one that cannot look."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ import signal
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from ddp.backends import BACKENDS, Acts
 from ddp.backends.base import AverageResult, CollectiveAverage, SnapshotAverage, StepExchange, load
@@ -21,46 +20,75 @@ from ddp.core.errors import Exhausted
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
-from ddp.engine.fault_injector import LossyChannel, mishaps
+from ddp.engine.fault_injector import FaultInjector, LossyChannel
 from ddp.engine.loop import TrainingLoop
 from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
+from ddp.process.codec import Record
 from ddp.process.origin import origin
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 
 
+class RankChannel(Protocol):
+    """A rank's end of the channel to the coordinator."""
+
+    def send(self, message: Record) -> None:
+        """Send one message. Raises PeerGone."""
+        ...
+
+    def receive(self, timeout_s: float) -> list[Any]:
+        """Return all messages that are there; wait up to `timeout_s` for the first. Raises PeerGone."""
+        ...
+
+    def lose(self) -> None:
+        """Lose the next message on its way."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...
+
+
 def main(job: Job, rank: int, connection: Connection) -> None:
-    """Entry point of the process."""
+    """Run a rank in this process, made for it."""
     bind_rank()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     clock.shift(job.clock_shift)
-    channel = LossyChannel(connection)
+    try:
+        obey(job, rank, LossyChannel(connection))
+    except PeerGone:
+        os._exit(1)  # the parent is gone; nobody is left to tell
+
+
+def obey(job: Job, rank: int, channel: RankChannel) -> None:
+    """Run a rank until it is told to stop; what ends it before is sent as `Failed`. Raises PeerGone."""
     try:
         RankLoop(job, rank, channel).run()
     except PeerGone:
-        os._exit(1)  # the parent is gone; nobody is left to tell
-    except Torn as error:  # nobody's defect: said without a traceback
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # no signal brings an interrupt here: the task raises it
         with suppress(PeerGone):
-            channel.send(Failed(now(), rank, _clean(str(error), 2_000), ""))
+            channel.send(_failure(rank, error))
         channel.close()
-    except Exhausted as error:  # nor this, and the line itself says all that there is to know
+
+
+def _failure(rank: int, error: BaseException) -> Failed:
+    """Return what the coordinator is told of `error`."""
+    if isinstance(error, Torn):  # nobody's defect: no traceback
+        return Failed(now(), rank, _clean(str(error), 2_000), "")
+    if isinstance(error, Exhausted):  # nor this, and the line itself says all that there is to know
         line = _clean(str(error), 2_000)
-        with suppress(PeerGone):
-            channel.send(Failed(now(), rank, line, line))
-        channel.close()
-    except (Exception, KeyboardInterrupt) as error:  # which no signal brings here: the task raises it
-        text = _clean(f"{type(error).__name__}: {error}", 2_000)
-        with suppress(PeerGone):
-            where = _clean(origin(error), 2_000)
-            channel.send(Failed(now(), rank, text, _clean(traceback.format_exc(), 200_000), where))
-        channel.close()
+        return Failed(now(), rank, line, line)
+    text = _clean(f"{type(error).__name__}: {error}", 2_000)
+    trace = _clean("".join(traceback.format_exception(error)), 200_000)
+    return Failed(now(), rank, text, trace, _clean(origin(error), 2_000))
 
 
 def _clean(text: str, most: int) -> str:
-    """`text` in characters that a message can carry; of a long one, its beginning and its end."""
+    """Return `text` in characters that a message can carry; of a long one, its beginning and its end."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= most else f"{text[: most // 2 - 5]} ... {text[-(most // 2) :]}"
 
@@ -68,7 +96,7 @@ def _clean(text: str, most: int) -> str:
 class RankLoop:
     """The loop of one rank around the worker's state machine."""
 
-    def __init__(self, job: Job, rank: int, channel: LossyChannel) -> None:
+    def __init__(self, job: Job, rank: int, channel: RankChannel) -> None:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = TrainingLoop(job, rank, channel.send)
@@ -76,10 +104,11 @@ class RankLoop:
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
         self._loop.restore(self._backend.kept())  # behind the backend, which is to see an optimizer that begins
-        self._mishaps = mishaps(job.faults, rank, self._loop.slowdown.slow_down, channel.lose, self._loop.total_steps)
+        slow = self._loop.slowdown.slow_down
+        self._faults = FaultInjector(job.faults, rank, slow, channel.lose, self._loop.total_steps)
 
     def run(self) -> None:
-        """Obey until told to stop."""
+        """Obey until an order says stop."""
         try:
             self._obey_all()
         finally:
@@ -103,8 +132,7 @@ class RankLoop:
         since = now() if isinstance(action, Step) else loop.pause()
         match action:
             case Step():
-                if self._mishaps is not None:
-                    self._mishaps.meet(loop.total_steps)
+                self._faults.meet(loop.total_steps)
                 loop.train(action)
             case Idle():
                 self._wait()
@@ -168,10 +196,10 @@ class RankLoop:
     def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
         seen = change.before, change.after, change.average
-        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s))
+        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s, change.distance))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
-        """A collective broke: undo the step that it was part of, say so and stand still."""
+        """Undo the step that a broken collective was part of, report the break and stand still."""
         if isinstance(action, Step):
             self._worker = before
             self._loop.replica.undo()

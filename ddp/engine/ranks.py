@@ -1,7 +1,6 @@
-"""The ranks' processes, seen from the parent: started from the fork server, talked to over channels, never left behind.
+"""The ranks' processes, seen from the parent: started from the fork server, reached over channels, never left behind.
 
-A rank that somebody else has a process for is the same from here: a channel, and somebody who ends it.
-"""
+A rank that somebody else has a process for is the same from here: a channel, and somebody who ends it."""
 
 from __future__ import annotations
 
@@ -29,36 +28,36 @@ class ForkedRank:
 
     def __init__(self, job: Job, rank: int) -> None:
         context = forkserver.warm(job.preload)
-        self._ours, self._theirs = context.Pipe()
-        arguments = (job, rank, self._theirs)
+        self._connection, self._far_end = context.Pipe()
+        arguments = (job, rank, self._far_end)
         self._process = context.Process(target=main, args=arguments, name=f"rank-{rank}", daemon=True)
 
     def start(self) -> Connection:
-        """Milliseconds from the second on."""
+        """Fork the rank, from the second on in milliseconds."""
         try:
             with forkserver.script_left_alone():
                 self._process.start()
         except BaseException:  # it may have been forked, though nobody knows its number: the closed channel ends it
-            self._ours.close()
+            self._connection.close()
             raise
         finally:
-            self._theirs.close()
-        return self._ours
+            self._far_end.close()
+        return self._connection
 
     def wait(self, timeout_s: float) -> bool:
-        """True as well of one that was never started."""
+        """Return whether it has ended; True as well of a rank that was never started."""
         if self._process.pid is None:
             return True
         self._process.join(timeout_s)
         return not self._process.is_alive()
 
     def kill(self) -> None:
-        """Works on a stopped process as well."""
+        """Kill it; works on a stopped process as well."""
         if self._process.pid is not None:
             self._process.kill()
 
-    def fate(self) -> str:
-        """By its exit code."""
+    def exit_reason(self) -> str:
+        """Return how it ended, by its exit code."""
         self.wait(FAREWELL_S)
         code = self._process.exitcode
         if code is None:
@@ -118,7 +117,7 @@ class RankProcesses:
             self._bell.close()
 
     def reduced(self, event: Reduced | Exception) -> None:
-        """Hand in what the reducer's thread has done; wakes `events`."""
+        """Take in what the reducer's thread has done; wakes `events`."""
         self._reduced.append(event)
         self._bell.send_bytes(b".")
 
@@ -139,9 +138,10 @@ class RankProcesses:
         self._runners[rank].kill()
 
     def events(self, timeout_s: float) -> list[Event]:
-        """What has happened; waits up to `timeout_s` for the first thing. As often as that, it says that time has passed.
+        """Return what has happened; wait up to `timeout_s` for the first event, and add a `Tick` as often as that.
 
-        A caller who was away for longer than that, or stopped in here, is told so behind all that ranks said meanwhile."""
+        The tick tells of a caller who was away for longer than that, or stopped in here, behind all that ranks sent
+        meanwhile."""
         came = now()
         by_connection = {channel.connection: rank for rank, channel in self._channels.items()}
         events: list[Event] = []
@@ -176,4 +176,4 @@ class RankProcesses:
             return events
         except PeerGone:
             self._channels.pop(rank).close()
-            return [Lost(now(), rank, self._runners[rank].fate())]
+            return [Lost(now(), rank, self._runners[rank].exit_reason())]

@@ -24,7 +24,7 @@ Emit = Callable[[Any, float], None]
 
 
 def publish(job: Job, order: Publish, emit: Emit) -> None:
-    """Obey, and say so; a checkpoint that cannot be put into its place is none, and the run goes on."""
+    """Publish a checkpoint and record it; one that cannot be put into its place is none, and the run goes on."""
     try:
         checkpoint.publish(job, order)
     except OSError as error:
@@ -50,18 +50,18 @@ def run(job: Job, emit: Emit) -> None:
 
 
 def _train(job: Job, send: Callable[[RankEvent], None], emit: Emit) -> None:
-    held = checkpoint.resume(job)
+    source = checkpoint.resume(job)
     with closing(TrainingLoop(job, 0, send)) as loop:
         loop.restore()
         loop.ready("none")
         samples = loop.replica.samples
-        books = held.books if held is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
-        _epochs(job, loop, _Saver(job, loop, emit, books), books.samples)
+        saved = source.books if source is not None else CoordinatorCheckpoint(samples, 0, (), 0, 0, None, None)
+        _epochs(job, loop, _Saver(job, loop, emit, saved), saved.samples)
         loop.finish()
 
 
 def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
-    """All that is left after `seen` samples."""
+    """Train all that is left after `seen` samples."""
     samples = loop.replica.samples
     loop.expect(_ahead(job, samples, seen))
     while seen < job.epochs * samples:
@@ -75,7 +75,7 @@ def _epochs(job: Job, loop: TrainingLoop, saver: _Saver, seen: int) -> None:
 
 
 def _ahead(job: Job, samples: int, seen: int) -> Iterator[Batch]:
-    """The batches behind `seen`: one rank is granted everything."""
+    """Yield the batches behind `seen`: one rank is granted everything."""
     for epoch in range(seen // samples, job.epochs):
         chunk = Chunk(epoch, max(seen - epoch * samples, 0), samples, job.batch_size)
         yield from map(chunk.at, range(chunk.steps))
@@ -92,10 +92,10 @@ def _run(loop: TrainingLoop, chunk: Chunk, seen: int) -> None:
 class _Saver:
     """Makes the checkpoints of a run on one rank."""
 
-    def __init__(self, job: Job, loop: TrainingLoop, emit: Emit, books: CoordinatorCheckpoint) -> None:
+    def __init__(self, job: Job, loop: TrainingLoop, emit: Emit, saved: CoordinatorCheckpoint) -> None:
         self._job, self._loop, self._emit = job, loop, emit
-        self._samples, self._index = books.epoch_samples, books.saves
-        self._last = self._mark(books.samples)
+        self._samples, self._index = saved.epoch_samples, saved.saves
+        self._last = self._mark(saved.samples)
 
     def _mark(self, seen: int) -> Mark:
         epochs, rest = divmod(seen, self._samples)
@@ -103,12 +103,12 @@ class _Saver:
         return Mark(now(), epochs, epochs * -(-self._samples // batch) + -(-rest // batch))
 
     def left(self, seen: int) -> int | None:
-        """Steps to the next checkpoint; None: to the end of the epoch."""
+        """Return the steps to the next checkpoint; None: to the end of the epoch."""
         settings = self._job.checkpoints
         return settings.left(self._mark(seen).averages - self._last.averages) if settings is not None else None
 
     def at(self, seen: int) -> None:
-        """Make one if it is time."""
+        """Make a checkpoint if it is time."""
         mark = self._mark(seen)
         reason = saving.due(self._job.checkpoints, mark, self._last, self._job.epochs)
         if not reason:

@@ -46,7 +46,7 @@ class GradientAverage:
     ) -> None:
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._optimizer = optimizer
-        sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.site))
+        sizes = caps(sum(p.nbytes for p in state.parameters), spare(collectives.transport.config))
         plan = assign([Item(p.nbytes, str(p.dtype)) for p in state.parameters], sizes) if sizes else None
         self._gradients = StepGradients(state, collectives.transport.empty, plan)
         self._launches = Launches(self._gradients.early)

@@ -132,7 +132,7 @@ class OwnedGradients:
             return
         self._learned = True
         count = len(self._parameters)
-        first = self._collectives.transport.site.rank == self._collectives.members[0]
+        first = self._collectives.transport.config.rank == self._collectives.members[0]
         places = {index: place for place, index in enumerate(self.touched)}
         mine = [places.get(index, count) if first else 0 for index in range(count)]
         order = torch.tensor(mine, device=self._parameters[0].device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from ddp.comm.courier import Courier
-from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, open_store, stand, unread
+from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_store, make_transport, open_store
 from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.comm.transports.gloo import OPS
 from ddp.core.errors import Exhausted, RankLost
@@ -39,9 +39,9 @@ class Group:
         self, rank: int, world_size: int, device: torch.device, store: Store, transport: str, timeout_s: float
     ) -> None:
         self.rank, self.world_size, self.device, self.timeout_s = rank, world_size, device, timeout_s
-        store = unread(store, rank, world_size)
+        store = fresh_store(store, rank, world_size)
         self._texts = StoreExchange(store, rank, world_size, timeout_s)
-        self._transport, self._held = stand(transport, self._texts, store, device, rank, world_size, timeout_s)
+        self._transport, self._held = make_transport(transport, self._texts, store, device, rank, world_size, timeout_s)
         self.transport: str = self._transport.name
         """What collectives go through: `memory`, `gloo` or `nccl`."""
         self._regions = 0

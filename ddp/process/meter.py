@@ -28,7 +28,7 @@ KEEP_S = 0.1
 
 
 class Meter:
-    """Appends slices in memory (about a microsecond each) and writes them out now and then."""
+    """Appends slices in memory (about a microsecond piece) and writes them out now and then."""
 
     def __init__(self, rank: int, scratch: Path, device: torch.device) -> None:
         self.rank = rank
@@ -62,7 +62,7 @@ class Meter:
         return at
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
-        """A collective that another thread was in, beside whatever else there was."""
+        """Add a collective that another thread was in, beside whatever else there was."""
         self._slices.append(_Slice(since, self.rank, "hidden", until - since, seq, size))
 
     def _cut(self, since: float, kind: str) -> None:
@@ -71,7 +71,7 @@ class Meter:
         while first and self._slices[first - 1].at >= since:
             first -= 1
         at = since
-        for inner in sorted(self._slices[first:], key=lambda each: each.at):
+        for inner in sorted(self._slices[first:], key=lambda piece: piece.at):
             if inner.at > at:
                 self._slices.append(_Slice(at, self.rank, kind, inner.at - at))
             at = inner.at + inner.seconds

@@ -21,21 +21,7 @@ from ddp.process.scratch import scratch
 from ddp.remote import order
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
 from ddp.remote.handshake import PATIENCE_S, NoProof, introduce
-from ddp.remote.link import (
-    CLOCK,
-    ENDED,
-    FILE,
-    GOODBYE,
-    HELLO,
-    KILL,
-    MESSAGE,
-    ORDER,
-    START,
-    THERE,
-    Frame,
-    Link,
-    pump,
-)
+from ddp.remote.link import Frame, FrameKind, Link, pump
 from ddp.remote.wire import LinkLost, Wire
 from ddp.replica.task import Job
 
@@ -66,17 +52,17 @@ class HostClock(NamedTuple):
 
 
 def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: False) -> tuple[Wire, HostClock]:
-    """Go to the coordinator; the connection, and this host's clock against its. Raises LinkLost, before its time if `over`
-    says that nobody is there any more."""
+    """Go to the coordinator; returns the connection, and this host's clock against its. Raises LinkLost, before its time if
+    `over` says that nobody is there any more."""
     until = time.monotonic() + patience_s
     while True:
         line: socket.socket | None = None
         try:
             line = socket.create_connection(post.address, timeout=PATIENCE_S)
             wire = introduce(line, post.key, post.run)
-            wire.send(HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
-            clock = _compared(wire) if post.node else HostClock()
-            wire.send(THERE)
+            wire.send(FrameKind.HELLO, json.dumps({"rank": post.rank, "node": post.node}).encode())
+            clock = _compare(wire) if post.node else HostClock()
+            wire.send(FrameKind.THERE)
         except (LinkLost, OSError) as error:
             if line is not None:
                 line.close()
@@ -87,20 +73,21 @@ def arrive(post: Post, patience_s: float, over: Callable[[], bool] = lambda: Fal
             return wire, clock
 
 
-def _compared(wire: Wire) -> HostClock:
+def _compare(wire: Wire) -> HostClock:
+    """Compare this host's clock with the coordinator's, by the quickest of some answers."""
     trip, lacks = min(_ask(wire) for _ in range(ASKS))
     return HostClock(lacks, trip / 2)
 
 
 def _ask(wire: Wire) -> tuple[float, float]:
-    """(how long the answer took, what this clock lacks)."""
-    asked = time.monotonic()
-    wire.send(CLOCK)
+    """Ask for the time; returns (how long the answer took, what this clock lacks)."""
+    sent = time.monotonic()
+    wire.send(FrameKind.CLOCK)
     kind, body = wire.receive()
     came = time.monotonic()
-    if kind != CLOCK:
+    if kind != FrameKind.CLOCK:
         raise LinkLost("it does not tell the time")
-    return came - asked, float(json.loads(body)) - (asked + came) / 2
+    return came - sent, float(json.loads(body)) - (sent + came) / 2
 
 
 class NodeAgent:
@@ -109,9 +96,9 @@ class NodeAgent:
     def __init__(self, post: Post, wire: Wire, clock: HostClock) -> None:
         self._post, self._clock = post, clock
         self._link = Link(wire, "coordinator")
-        self._held = ExitStack()
+        self._scratch = ExitStack()
         self._job: Job | None = None
-        self._hold: FileMirror | None = None
+        self._mirror: FileMirror | None = None
         self._run: _Run | None = None
 
     def __enter__(self) -> NodeAgent:
@@ -123,10 +110,10 @@ class NodeAgent:
                 self._run.end()
         finally:  # torchrun ends its processes again where Ctrl-C already did
             self._link.close()
-            self._held.close()
+            self._scratch.close()
 
     def serve(self) -> int:
-        """Until the coordinator says that all is over; its exit code. Raises LinkLost, ProtocolError, OSError."""
+        """Obey until the coordinator says that all is over; returns its exit code. Raises LinkLost, OSError and the like."""
         code: int | None = None
         while True:
             try:
@@ -136,30 +123,30 @@ class NodeAgent:
                     raise
                 return code
             self._obey(kind, body)
-            if kind == GOODBYE:
+            if kind == FrameKind.GOODBYE:
                 code = int(json.loads(body)["code"])
 
     def _obey(self, kind: bytes, body: bytes) -> None:
-        if kind == ORDER:
+        if kind == FrameKind.ORDER:
             self._prepare(order.read(body))
-        elif kind == FILE and self._hold is not None:
-            self._hold.write(body)
-        elif kind == START and self._job is not None:
-            self._run = _Run(self._job, self._post.rank, self._link, self._hold)
-        elif kind == MESSAGE and self._run is not None:
+        elif kind == FrameKind.FILE and self._mirror is not None:
+            self._mirror.write(body)
+        elif kind == FrameKind.START and self._job is not None:
+            self._run = _Run(self._job, self._post.rank, self._link, self._mirror)
+        elif kind == FrameKind.MESSAGE and self._run is not None:
             self._run.tell(body)
-        elif kind == KILL and self._run is not None:
+        elif kind == FrameKind.KILL and self._run is not None:
             self._run.runner.kill()
 
     def _prepare(self, ordered: order.Order) -> None:
-        """For a run: the one before has ended, and its files are not there in this one."""
+        """Make ready for a run: the one before has ended, and its files are not there in this one."""
         if self._run is not None:
             self._run.end()
-        self._held.close()
-        folder = Path(ordered.scratch) if ordered.scratch else self._held.enter_context(scratch())
+        self._scratch.close()
+        folder = Path(ordered.scratch) if ordered.scratch else self._scratch.enter_context(scratch())
         job = order.job_of(ordered, self._post.catalogue, folder)
         self._link.expect(job.deadline_s)
-        self._hold = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
+        self._mirror = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock
         self._job = replace(job, host=self._post.node, clock_shift=lacks, clock_error_s=error)
 
@@ -167,10 +154,10 @@ class NodeAgent:
 class _Run:
     """One rank of one run."""
 
-    def __init__(self, job: Job, rank: int, link: Link, hold: FileMirror | None) -> None:
+    def __init__(self, job: Job, rank: int, link: Link, mirror: FileMirror | None) -> None:
         self._link, self._rank, self._slices = link, rank, job.scratch / f"slices-{rank}.jsonl"
         self._sent = 0
-        self._hold = hold
+        self._mirror = mirror
         self.runner = ForkedRank(job, rank)
         self._pipe: Connection = self.runner.start()
         self._thread = threading.Thread(target=self._pass_on, name="from the rank", daemon=True)
@@ -188,18 +175,18 @@ class _Run:
         self._thread.join(2 * FAREWELL_S)
 
     def _pass_on(self) -> None:
-        pump(self._pipe, self._link, self._hold, self._ship)
-        fate = self.runner.fate()
+        pump(self._pipe, self._link, self._mirror, self._ship)
+        reason = self.runner.exit_reason()
         self._ship()
-        self._link.post(ENDED, {"fate": fate})
+        self._link.post(FrameKind.ENDED, {"fate": reason})
         self._pipe.close()
 
     def _ship(self) -> None:
-        if self._hold is not None:
+        if self._mirror is not None:
             self._link.post_all(self._written())
 
     def _written(self) -> Iterator[Frame]:
-        """The lines that the rank has written down since the last time."""
+        """Iterate over the lines that the rank has written since the last time."""
         if not self._slices.is_file():
             return
         with self._slices.open("rb") as file:
@@ -207,5 +194,5 @@ class _Run:
             stop = self._sent + file.read().rfind(b"\n") + 1
         if stop > self._sent:
             for piece in read(self._slices, f"{RUN}/{self._slices.name}", self._sent, stop):
-                yield FILE, piece
+                yield FrameKind.FILE, piece
             self._sent = stop

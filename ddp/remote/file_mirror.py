@@ -32,7 +32,7 @@ RUN, CHECKPOINT, RESUME = "run", "checkpoint", "resume"
 
 
 def goes_along(message: Any) -> tuple[str, ...]:
-    """Patterns of names of files that the other side needs before `message`. Up: an event's, down: an order's."""
+    """Return patterns of names of files that the other side needs before `message`. Up: an event's, down: an order's."""
     match message:
         case Snapshot(rank=rank):
             return tuple(f"{RUN}/{kind}-{rank}.*" for kind in (*KINDS, "divergence"))  # the last to be filled in there
@@ -49,7 +49,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
 
 
 def from_rank(rank: int) -> re.Pattern[str]:
-    """Names of what a rank's host may write here: its own."""
+    """Match names of what a rank's host may write here: its own."""
     run = rf"(?:{_SNAPSHOT}|divergence)-{rank}\.[a-z0-9]+|slices-{rank}\.jsonl|state-{rank}\.pt|shared-\d+\.pt"
     return re.compile(rf"{RUN}/(?:{run})|{CHECKPOINT}/\d{{6,}}/(?:rank-{rank}|model)\.pt", re.ASCII)
 
@@ -76,7 +76,7 @@ class FileMirror:
         return (self.scratch if where == RUN else self.scratch / RESUME) / rest
 
     def pieces(self, pattern: str) -> Iterator[bytes]:
-        """The files of a pattern, whole, a frame's body each."""
+        """Iterate over the files of a pattern, whole, a frame's body each."""
         place = self._place(pattern)
         for path in sorted(place.parent.glob(place.name)):
             try:
@@ -118,7 +118,7 @@ class FileMirror:
 
 
 def read(path: Path, name: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """A file from `start` on in pieces, under `name`; an empty one as well."""
+    """Read a file from `start` on in pieces, under `name`; an empty one as well."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size if stop is None else stop
         file.seek(start)

@@ -36,7 +36,7 @@ class NoProof(LinkLost):
 
 
 def shared_key(environ: Mapping[str, str]) -> bytes | None:
-    """The secret that the hosts of a run share, from a file or the environment; None where none is named. Raises
+    """Return the secret that the hosts of a run share, from a file or the environment; None where none is named. Raises
     ValueError."""
     if name := environ.get(KEY_FILE):
         path = Path(name)
@@ -52,43 +52,41 @@ def shared_key(environ: Mapping[str, str]) -> bytes | None:
     if not key and not name:
         return None
     if len(key) < LEAST_KEY:
-        raise ValueError(
-            f"{KEY_FILE if name else KEY} holds {len(key)} bytes, {LEAST_KEY} are the least: openssl rand -hex 32"
-        )
+        source = KEY_FILE if name else KEY
+        raise ValueError(f"{source} holds {len(key)} bytes, {LEAST_KEY} are the least: openssl rand -hex 32")
     return key
 
 
 def welcome(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """The coordinator's side. Raises LinkLost; the caller closes the connection then."""
+    """Take the coordinator's side. Raises LinkLost; the caller closes the connection then."""
     until = time.monotonic() + PATIENCE_S
     ours = secrets.token_bytes(NONCE)
     _send(line, MAGIC + ours, until)
-    said = _receive(line, len(MAGIC) + NONCE + PROOF, until)
-    theirs, proof = said[len(MAGIC) : -PROOF], said[-PROOF:]
+    answer = _receive(line, len(MAGIC) + NONCE + PROOF, until)
+    theirs, proof = answer[len(MAGIC) : -PROOF], answer[-PROOF:]
     transcript = run + ours + theirs
-    if not said.startswith(MAGIC) or not hmac.compare_digest(proof, _digest(key, b"rank", transcript)):
+    if not answer.startswith(MAGIC) or not hmac.compare_digest(proof, _digest(key, b"rank", transcript)):
         raise NoProof("it does not have the key")
     _send(line, _digest(key, b"coordinator", transcript), until)
     return Wire(line, Keys(_digest(key, b"down", transcript), _digest(key, b"up", transcript)), PATIENCE_S)
 
 
 def introduce(line: socket.socket, key: bytes, run: bytes) -> Wire:
-    """A rank's side. Raises LinkLost, NoProof; Silent, if it is worth another try."""
+    """Take a rank's side. Raises LinkLost, NoProof; Silent, if it is worth another try."""
     until = time.monotonic() + PATIENCE_S
-    said = _receive(line, len(MAGIC) + NONCE, until)
-    if not said.startswith(MAGIC):
+    greeting = _receive(line, len(MAGIC) + NONCE, until)
+    if not greeting.startswith(MAGIC):
         raise NoProof("it is no coordinator of this version")
     ours = secrets.token_bytes(NONCE)
-    transcript = run + said[len(MAGIC) :] + ours
+    transcript = run + greeting[len(MAGIC) :] + ours
     _send(line, MAGIC + ours + _digest(key, b"rank", transcript), until)
     try:
         proof = _receive(line, PROOF, until)
     except Silent:
         raise
     except LinkLost as error:  # so it says that it does not believe us
-        raise NoProof(
-            f"it hung up in the handshake: is {KEY_FILE} or {KEY} the same on all hosts? ({error})"
-        ) from error
+        why = f"is {KEY_FILE} or {KEY} the same on all hosts? ({error})"
+        raise NoProof(f"it hung up in the handshake: {why}") from error
     if not hmac.compare_digest(proof, _digest(key, b"coordinator", transcript)):
         raise NoProof("it does not have the key")
     return Wire(line, Keys(_digest(key, b"up", transcript), _digest(key, b"down", transcript)), PATIENCE_S)
@@ -107,7 +105,7 @@ def _send(line: socket.socket, data: bytes, until: float) -> None:
 
 
 def _receive(line: socket.socket, size: int, until: float) -> bytes:
-    """Exactly so many bytes, or LinkLost: a byte now and then does not make it longer."""
+    """Receive exactly so many bytes. Raises LinkLost: a byte now and then does not make it longer."""
     data = bytearray()
     line.setblocking(False)
     poll = select.poll()

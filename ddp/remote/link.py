@@ -17,17 +17,24 @@ from ddp.process.codec import decode
 from ddp.remote.file_mirror import CHECKPOINT, FileMirror, goes_along
 from ddp.remote.wire import Wire
 
-BEAT, MESSAGE, FILE = b".", b"m", b"f"
-HELLO, CLOCK, THERE = b"h", b"c", b"r"
-ORDER, START, KILL, ENDED, GOODBYE = b"o", b"s", b"k", b"e", b"g"
-"""Kinds of frames. BEAT: a sign of life. MESSAGE: of or for the rank. FILE: a piece of one. HELLO, CLOCK, THERE: see
-`rendezvous`. ORDER: run this job, once the files that follow are there: START. KILL: end its rank. ENDED: the rank has,
-and all that it left was sent. GOODBYE: all is over."""
 MOST_BEAT_S = 5.0
 IDLE_S = 60.0
 """Deadline of a link until a run sets its own."""
 REST_S = 1.0
 Frame = tuple[bytes, bytes]
+
+
+class FrameKind:
+    """The letters of frames."""
+
+    BEAT, MESSAGE, FILE = b".", b"m", b"f"
+    """A sign of life; a message of or for the rank; a piece of a file."""
+    HELLO, CLOCK, THERE = b"h", b"c", b"r"
+    """How an agent introduces itself: see `rendezvous`."""
+    ORDER, START, KILL = b"o", b"s", b"k"
+    """Run this job, once the files that follow are there; now; end its rank."""
+    ENDED, GOODBYE = b"e", b"g"
+    """The rank has ended, and all that it left was sent; all is over."""
 
 
 class Link:
@@ -41,17 +48,17 @@ class Link:
         self._writer.start()
 
     def post(self, kind: bytes, body: bytes | dict[str, object] = b"") -> None:
-        """Hand in a frame."""
+        """Send a frame when it is its turn."""
         self._outbox.put(((kind, body if isinstance(body, bytes) else json.dumps(body).encode()),))
 
     def post_all(self, frames: Iterable[Frame]) -> None:
-        """Hand in several, which are made when it is their turn."""
+        """Send several, which are made when it is their turn."""
         self._outbox.put(frames)
 
     def expect(self, deadline_s: float) -> None:
-        """From here on the link has this deadline, and beats as often as that asks for."""
+        """Set the deadline from here on; the link beats as often as that asks for."""
         self.wire.deadline_s = deadline_s
-        self.post(BEAT)  # the writer may be in the middle of a longer rest
+        self.post(FrameKind.BEAT)  # the writer may be in the middle of a longer rest
 
     def flush(self, patience_s: float) -> None:
         """Wait until what was posted is sent, or the link is lost."""
@@ -77,7 +84,7 @@ class Link:
                 try:
                     frames = self._outbox.get(timeout=min(self.wire.deadline_s / 5, MOST_BEAT_S))
                 except queue.Empty:
-                    frames = ((BEAT, b""),)
+                    frames = ((FrameKind.BEAT, b""),)
                 if frames is None:
                     return
                 for kind, body in frames:
@@ -86,24 +93,24 @@ class Link:
             self.wire.hang_up(str(error))  # whoever reads finds out
 
 
-def message(line: bytes, hold: FileMirror | None) -> Iterator[Frame]:
-    """The frames of a rank's message: ahead of it what goes along, where the two ends do not see the same files."""
-    if hold is not None:
+def message(line: bytes, mirror: FileMirror | None) -> Iterator[Frame]:
+    """Iterate over the frames of a rank's message: ahead of it what goes along, where two ends see not the same files."""
+    if mirror is not None:
         for pattern in goes_along(decode(line)):
-            for body in hold.pieces(pattern):
-                yield FILE, body
+            for body in mirror.pieces(pattern):
+                yield FrameKind.FILE, body
             if pattern.startswith(CHECKPOINT):
-                hold.forget(pattern)
-    yield MESSAGE, line
+                mirror.forget(pattern)
+    yield FrameKind.MESSAGE, line
 
 
-def pump(pipe: Connection, link: Link, hold: FileMirror | None, rest: Callable[[], None] | None = None) -> None:
+def pump(pipe: Connection, link: Link, mirror: FileMirror | None, rest: Callable[[], None] | None = None) -> None:
     """Pass on what comes from a rank, or for it, until the pipe ends. `rest` is called every `REST_S`."""
     rested = time.monotonic()
     with suppress(EOFError, OSError):
         while True:
             if pipe.poll(REST_S):
-                link.post_all(message(pipe.recv_bytes(LIMIT), hold))
+                link.post_all(message(pipe.recv_bytes(LIMIT), mirror))
             if rest is not None and time.monotonic() - rested >= REST_S:
                 rest()
                 rested = time.monotonic()

@@ -10,15 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
-from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
 from ddp.core.errors import ProtocolError
-from ddp.core.faults import Fault
-from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES
 from ddp.remote.file_mirror import RESUME
 from ddp.replica.task import Job, Task
@@ -27,38 +23,22 @@ Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
 """Name -> a function that makes a task, and the types of its arguments."""
 
 
-@dataclass(frozen=True)
-class Travelling:
-    """What of a `Job` is the same everywhere."""
-
-    epochs: int
-    batch_size: int
-    seed: int
-    world_size: int
-    backend: str
-    averaging: Averaging
-    loading: Loading
-    transport: str
-    device: str
-    speeds: tuple[float, ...]
-    lr_scale: float
-    max_grad_norm: float | None
-    deadline_s: float
-    tolerate_loss: bool
-    faults: tuple[Fault, ...]
-    keep_state: bool
-    checkpoints: Checkpointing | None
-    meet: str
-    host_ranks: int
-    profile_steps: int
-    run: str
+LOCAL = frozenset(
+    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere"}
+    | {"host", "clock_shift", "clock_error_s"}
+)
+"""Fields of a `Job` that are made anew where it arrives."""
+_TRAVELLING = {name: kind for name, kind in get_type_hints(Job).items() if name not in LOCAL}
+_Travelling = msgspec.defstruct("_Travelling", list(_TRAVELLING.items()))
+"""What of a `Job` is the same everywhere: all other fields, with their types."""
 
 
 @dataclass(frozen=True)
 class Order:
     """What a node agent is told to run."""
 
-    job: Travelling
+    job: msgspec.Raw
+    """Its fields that are not `LOCAL`."""
     task: str
     arguments: tuple[Any, ...]
     policy: str
@@ -72,15 +52,14 @@ class Order:
 
 
 def encode(job: Job, catalogue: Catalogue, here: bool) -> bytes:
-    """For a node agent `here` or elsewhere. Raises ValueError for a task that cannot travel."""
+    """Encode a job for a node agent `here` or elsewhere. Raises ValueError for a task that cannot travel."""
     function, arguments = (job.task.func, job.task.args) if isinstance(job.task, partial) else (job.task, ())
     named = next((name for name, (own, _) in catalogue.items() if own is function), None)
     if named is None or (isinstance(job.task, partial) and job.task.keywords):
         raise ValueError("a task of your own cannot be sent to ranks that were started elsewhere: train on one host")
     policy = next(name for name, kind in POLICIES.items() if kind is type(job.policy))
-    travelling = Travelling(**{name: getattr(job, name) for name in Travelling.__dataclass_fields__})
     order = Order(
-        travelling,
+        msgspec.Raw(msgspec.json.encode({name: getattr(job, name) for name in _TRAVELLING})),
         named,
         arguments,
         policy,
@@ -93,7 +72,7 @@ def encode(job: Job, catalogue: Catalogue, here: bool) -> bytes:
 
 
 def read(data: bytes) -> Order:
-    """Raises ProtocolError."""
+    """Decode an order. Raises ProtocolError."""
     try:
         return msgspec.json.decode(data, type=Order)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -101,13 +80,14 @@ def read(data: bytes) -> Order:
 
 
 def job_of(order: Order, catalogue: Catalogue, scratch: Path) -> Job:
-    """The job, in a scratch folder of this host. Raises ProtocolError."""
+    """Return the job, in a scratch folder of this host. Raises ProtocolError."""
     try:
         function, types = catalogue[order.task]
         arguments: list[Any] = [
             msgspec.convert(value, kind) for value, kind in zip(order.arguments, types, strict=True)
         ]
         policy = msgspec.convert(order.settings, POLICIES[order.policy])
+        travelled: dict[str, Any] = msgspec.structs.asdict(msgspec.json.decode(order.job, type=_Travelling))
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise ProtocolError(f"malformed order ({error})") from error
     folder = Path(order.checkpoint_folder) if order.scratch else scratch / "checkpoints"
@@ -115,7 +95,7 @@ def job_of(order: Order, catalogue: Catalogue, scratch: Path) -> Job:
         task=partial(function, *arguments),
         policy=policy,
         scratch=scratch,
-        checkpoint_folder=folder if order.job.checkpoints is not None else None,
+        checkpoint_folder=folder if travelled["checkpoints"] is not None else None,
         resume=None if order.resume is None else scratch / order.resume,  # which may be a path from the root
-        **{name: getattr(order.job, name) for name in Travelling.__dataclass_fields__},
+        **travelled,
     )

@@ -22,22 +22,7 @@ from ddp.process.clock import now
 from ddp.remote import order
 from ddp.remote.file_mirror import RESUME, FileMirror, from_rank, read
 from ddp.remote.handshake import PATIENCE_S, welcome
-from ddp.remote.link import (
-    CLOCK,
-    ENDED,
-    FILE,
-    GOODBYE,
-    HELLO,
-    KILL,
-    MESSAGE,
-    ORDER,
-    REST_S,
-    START,
-    THERE,
-    Frame,
-    Link,
-    pump,
-)
+from ddp.remote.link import REST_S, Frame, FrameKind, Link, pump
 from ddp.remote.wire import LinkLost, Silent, Wire
 from ddp.replica.task import Job
 
@@ -81,17 +66,17 @@ class RendezvousServer:
         threading.Thread(target=self._listen, name="rendezvous", daemon=True).start()
 
     def outfit(self, job: Job) -> Job:
-        """The job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
+        """Return the job as its ranks get it: without what is the parent's, with a place to meet for this run alone."""
         company = self._company
         meet = f"{company.meet}/{secrets.token_hex(8)}" if company.nodes > 1 else ""
         return replace(job, elsewhere=None, meet=meet, host_ranks=company.host_ranks if company.nodes > 1 else 0)
 
     def runner(self, job: Job, rank: int) -> RemoteRank:
-        """For a rank of that job."""
+        """Return what runs a rank of that job."""
         return RemoteRank(self, job, rank)
 
     def peer(self, rank: int, timeout_s: float) -> AgentConnection:
-        """The node agent of a rank, which may still be on its way. Raises RankLost."""
+        """Return the node agent of a rank, which may still be on its way. Raises RankLost."""
         with self._came:
             if not self._came.wait_for(lambda: rank in self._peers, timeout_s):
                 where = "{}:{}".format(*self.address)
@@ -99,29 +84,30 @@ class RendezvousServer:
             return self._peers[rank]
 
     def order(self, job: Job, here: bool) -> bytes:
-        """`job` for a node agent. Raises ValueError for a task that cannot travel."""
+        """Encode `job` for a node agent. Raises ValueError for a task that cannot travel."""
         return order.encode(job, self._company.catalogue, here)
 
     def dismiss(self, code: int) -> None:
-        """All is over, with this exit code; the node agents go once this process has ended, or `close`."""
-        with self._came:
-            peers = list(self._peers.values())
+        """Say that all is over, with this exit code; the node agents go once this process has ended, or `close`."""
+        peers = self._present()
         for peer in peers:
-            peer.link.post(GOODBYE, {"code": code})
+            peer.link.post(FrameKind.GOODBYE, {"code": code})
         for peer in peers:
             peer.link.flush(PATIENCE_S)
 
     @property
     def complete(self) -> bool:
         """Whether all node agents have come."""
-        with self._came:
-            return len(self._peers) == self._company.world_size - 1
+        return len(self._present()) == self._company.world_size - 1
 
     @property
     def cut_off(self) -> list[int]:
         """Ranks on other hosts that went silent."""
+        return sorted(peer.rank for peer in self._present() if peer.silent and not peer.here)
+
+    def _present(self) -> list[AgentConnection]:
         with self._came:
-            return sorted(rank for rank, peer in self._peers.items() if peer.silent and not peer.here)
+            return list(self._peers.values())
 
     def close(self) -> None:
         """Hang up."""
@@ -129,9 +115,7 @@ class RendezvousServer:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        with self._came:
-            peers = list(self._peers.values())
-        for peer in peers:
+        for peer in self._present():
             peer.link.close()
 
     def _listen(self) -> None:
@@ -167,18 +151,18 @@ class RendezvousServer:
             self._came.notify_all()
 
     def _introduced(self, wire: Wire) -> tuple[int, int]:
-        """(rank, place of its host). Raises LinkLost, ValueError and the like for what makes no sense."""
+        """Receive (rank, place of its host). Raises LinkLost, ValueError and the like for what makes no sense."""
         kind, body = wire.receive()
-        said = json.loads(body)
-        rank, node = said["rank"], said["node"]
-        sound = kind == HELLO and type(rank) is int and 0 < rank < self._company.world_size
+        hello = json.loads(body)
+        rank, node = hello["rank"], hello["node"]
+        sound = kind == FrameKind.HELLO and type(rank) is int and 0 < rank < self._company.world_size
         if not sound or type(node) is not int or not 0 <= node < self._company.nodes:
             raise ValueError(f"{body[:100]!r}")
         for _ in range(MOST_ASKS):
             kind, _ = wire.receive()
-            if kind == THERE:
+            if kind == FrameKind.THERE:
                 return rank, node
-            wire.send(CLOCK, json.dumps(now()).encode())
+            wire.send(FrameKind.CLOCK, json.dumps(now()).encode())
         raise ValueError("it asks for the time without an end")
 
 
@@ -196,7 +180,7 @@ class AgentConnection:
         threading.Thread(target=self._read, name=f"from rank {rank}", daemon=True).start()
 
     def lend(self, posted: RemoteRank, deadline_s: float) -> None:
-        """From here on what comes is for this rank. Raises RankLost."""
+        """Pass on to this rank what comes from here on. Raises RankLost."""
         if self._posted is not None and not self._posted.wait(deadline_s):
             raise RankLost(f"rank {self.rank} has not ended the run before this one within {deadline_s:g} s")
         self._posted = posted  # first: whoever finds the link lost from here on tells it
@@ -228,46 +212,46 @@ class RemoteRank:
         self._over = threading.Event()
         self._why = ""
         self._peer: AgentConnection | None = None
-        self._hold: FileMirror | None = None
+        self._mirror: FileMirror | None = None
 
     def start(self) -> Connection:
         """Tell the node agent what to run. Raises RankLost, ValueError."""
         job = self._job
         peer = self._rendezvous.peer(self._rank, max(COMING_S, 5 * job.deadline_s))
         if not peer.here:
-            self._hold = FileMirror(job.scratch, job.checkpoint_folder, from_rank(self._rank))
+            self._mirror = FileMirror(job.scratch, job.checkpoint_folder, from_rank(self._rank))
         ordered = self._rendezvous.order(job, peer.here)
         ours, self._end = socket.socketpair()
         self._theirs = Connection(os.dup(self._end.fileno()))
         peer.lend(self, job.deadline_s)
         self._peer = peer
-        peer.link.post(ORDER, ordered)
+        peer.link.post(FrameKind.ORDER, ordered)
         if not peer.here and job.resume is not None:
             for path in sorted(job.resume.iterdir()):
                 peer.link.post_all(_file(path, f"{RESUME}/{path.name}"))
-        peer.link.post(START)
+        peer.link.post(FrameKind.START)
         threading.Thread(target=self._pump, args=(peer.link,), name=f"for rank {self._rank}", daemon=True).start()
         return Connection(ours.detach())
 
     def _pump(self, link: Link) -> None:
-        pump(self._theirs, link, self._hold)
+        pump(self._theirs, link, self._mirror)
         self._theirs.close()
 
     def take(self, kind: bytes, body: bytes) -> None:
-        """What the node agent says. Raises ProtocolError, OSError."""
-        if kind == MESSAGE:
+        """Take what the node agent sends. Raises ProtocolError, OSError."""
+        if kind == FrameKind.MESSAGE:
             with suppress(OSError):  # nobody listens any more
                 self._theirs.send_bytes(body)
-        elif kind == FILE and self._hold is not None:
+        elif kind == FrameKind.FILE and self._mirror is not None:
             if not self._over.is_set():
-                self._hold.write(body)
-        elif kind == ENDED:
+                self._mirror.write(body)
+        elif kind == FrameKind.ENDED:
             self.end(str(json.loads(body)["fate"]))
-        elif kind == FILE or kind in (ORDER, START, KILL, GOODBYE):
+        elif kind == FrameKind.FILE or kind in (FrameKind.ORDER, FrameKind.START, FrameKind.KILL, FrameKind.GOODBYE):
             raise ProtocolError(f"it sent what is not for it to send: {kind!r}")
 
     def end(self, why: str) -> None:
-        """It is over, for this reason."""
+        """Note that it is over, for this reason."""
         self._why = self._why or why
         self._over.set()
         with suppress(OSError):
@@ -275,20 +259,20 @@ class RemoteRank:
         self._end.close()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended, and all that it left is here."""
+        """Wait for its end; returns whether it has ended, and all that it left is here."""
         return self._peer is None or self._over.wait(timeout_s)
 
     def kill(self) -> None:
         """Ask its node agent to; nobody waits for that."""
         if self._peer is not None:
-            self._peer.link.post(KILL)
+            self._peer.link.post(FrameKind.KILL)
 
-    def fate(self) -> str:
-        """As its node agent says, or what became of that."""
+    def exit_reason(self) -> str:
+        """Return why it ended, as its node agent says, or what became of that."""
         self.wait(1.0)
         return self._why or "it has hung up"
 
 
 def _file(path: Path, name: str) -> Iterator[Frame]:
     for piece in read(path, name):
-        yield FILE, piece
+        yield FrameKind.FILE, piece

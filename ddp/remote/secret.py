@@ -22,8 +22,8 @@ KEY_BYTES = 32
 
 
 def own_key(folder: Path | None = None) -> bytes:
-    """This user's key on this host, made when it is first asked for. Raises ValueError if its file is not this user's alone,
-    OSError."""
+    """Return this user's key on this host, made when it is first asked for. Raises OSError, and ValueError if its file is
+    not this user's alone."""
     memory, disk = places()
     where = folder or (memory if os.access(memory, os.W_OK) else disk)
     path = where / f"ddp-key-{os.getuid()}"
@@ -56,20 +56,20 @@ def _read(path: Path) -> bytes:
     return key
 
 
-def seal(said: dict[str, Any], key: bytes, about: str) -> str:
-    """A text that tells `said` to who has the key. `about`: what it is for; under another it is not believed."""
-    body = json.dumps(said)
+def seal(content: dict[str, Any], key: bytes, about: str) -> str:
+    """Write a text for those who have the key. `about`: what it is for; under another it is not believed."""
+    body = json.dumps(content)
     return json.dumps({"said": body, "tag": _tag(body, key, about)})
 
 
 def opened(text: str | bytes, key: bytes, about: str) -> dict[str, Any]:
-    """What was sealed. Raises ProtocolError if it was not, by who has the key and for the same."""
+    """Return what was sealed. Raises ProtocolError if it was not, by who has the key and for the same."""
     try:
         envelope = json.loads(text)
         body, tag = envelope["said"], envelope["tag"]
         if hmac.compare_digest(str(tag).encode(), _tag(str(body), key, about).encode()):
-            said: dict[str, Any] = json.loads(body)
-            return said
+            content: dict[str, Any] = json.loads(body)
+            return content
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
     raise ProtocolError("it was not written with this run's key")

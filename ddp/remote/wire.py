@@ -67,10 +67,10 @@ class Wire:
             except BlockingIOError:
                 self._wait(select.POLLOUT, until, Silent(f"it took nothing for {self.deadline_s:.1f} s"))
             except OSError as error:
-                raise self._first(LinkLost(_told(error))) from error
+                raise self._first(LinkLost(_reason(error))) from error
 
     def receive(self) -> tuple[bytes, bytes]:
-        """(kind, body) of the next frame. Raises LinkLost, too if none is whole within the deadline of the one before."""
+        """Return (kind, body) of the next frame. Raises LinkLost, too if none is whole within the deadline."""
         while (frame := self._whole()) is None:
             silent = Silent(f"nothing was heard for {self.deadline_s:.1f} s")
             self._wait(select.POLLIN, self._heard + self.deadline_s, silent)
@@ -79,7 +79,7 @@ class Wire:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise self._first(LinkLost(_told(error))) from error
+                raise self._first(LinkLost(_reason(error))) from error
             if not more:
                 raise self._first(LinkLost("it hung up"))
             self._buffer += more
@@ -96,12 +96,12 @@ class Wire:
             raise self._first(late)
 
     def _first(self, lost: LinkLost) -> LinkLost:
-        """Why the link is lost: what the other thread met then follows from that."""
+        """Keep why the link was lost first: what the other thread met then follows from that."""
         self._lost = self._lost or lost
         return self._lost
 
     def _whole(self) -> tuple[bytes, bytes] | None:
-        """The first frame of what has come, if it is there."""
+        """Return the first frame of what has come, if it is there."""
         head = _LENGTH.size
         if len(self._buffer) < head:
             return None
@@ -136,5 +136,5 @@ def _tag(key: bytes, number: int, kind: bytes, body: bytes) -> bytes:
     return hmac.digest(key, _NUMBER.pack(number) + kind + body, hashlib.sha256)[:TAG]
 
 
-def _told(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return "it hung up" if isinstance(error, BrokenPipeError) else error.strerror or str(error)

@@ -85,7 +85,7 @@ class FlatState:
         kinds_of = ("parameters", "buffers") * len(groups)
         self.sections = [Section(kind, part) for kind, part in zip(kinds_of, halves, strict=True) if part.numel()]
         laid = {id(tensor) for tensor in tensors}
-        self._held = [
+        self._lookups = [
             (_holder(module, tensor), name, tensor, tensor.data_ptr() if id(tensor) in laid else None, module)
             for module, name, tensor in self._slots
         ]
@@ -119,22 +119,22 @@ class FlatState:
 
     def gather(self) -> None:
         """Make sure that the flat tensors are what the model works with. Raises ValueError for a replaced parameter."""
-        for holder, name, tensor, address, module in self._held:
-            held = holder.get(name)
-            if held is tensor and (address is None or tensor.data_ptr() == address):
+        for holder, name, tensor, address, module in self._lookups:
+            present = holder.get(name)
+            if present is tensor and (address is None or tensor.data_ptr() == address):
                 continue
-            if held is None or isinstance(tensor, nn.Parameter):
+            if present is None or isinstance(tensor, nn.Parameter):
                 where = f"{type(module).__name__}.{name}"
                 raise ValueError(
                     f"{where} was replaced during training: change it in place (copy_), ranks share its memory"
                 )
             place = self._buffers[id(tensor)]
-            if held.numel() != place.numel() or not torch.can_cast(held.dtype, place.dtype):
+            if present.numel() != place.numel() or not torch.can_cast(present.dtype, place.dtype):
                 raise ValueError(
-                    f"buffer {type(module).__name__}.{name} was {_form(place)} and has become {_form(held)} in training, "
+                    f"buffer {type(module).__name__}.{name} was {_form(place)} and has become {_form(present)} in training, "
                     "which ranks cannot average: keep its size and type"
                 )
-            place.copy_(held.detach())
+            place.copy_(present.detach())
             tensor.data = place
             module._buffers[name] = tensor
 
@@ -144,7 +144,7 @@ class FlatState:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(
                     f"parameter {name} was unfrozen after training began, when gradients that ranks average were laid out: "
-                    "unfreeze it where the model is made (what is frozen later is left alone), or use policy cadence"
+                    "unfreeze it where the model is made (what is frozen later is left alone), or average replicas"
                 )
 
     def check_added(self, model: nn.Module) -> None:
@@ -176,7 +176,7 @@ class FlatState:
 
 @contextmanager
 def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Within the context every first tensor holds the values of its second."""
+    """Give every first tensor the values of its second within."""
     kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
     for tensor, _, other in kept:
         tensor.copy_(other)
@@ -190,8 +190,8 @@ def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
 def savable(model: nn.Module) -> dict[str, Any]:
     """Return `state_dict`, with parameters as such; complex buffers as copies, for no file holds one memory as of two
     types."""
-    held: dict[str, Any] = model.state_dict(keep_vars=True)
-    return {name: v.clone() if isinstance(v, Tensor) and v.is_complex() else v for name, v in held.items()}
+    state: dict[str, Any] = model.state_dict(keep_vars=True)
+    return {name: v.clone() if isinstance(v, Tensor) and v.is_complex() else v for name, v in state.items()}
 
 
 def refuse_complex(named: Iterable[tuple[str, nn.Parameter]]) -> None:

@@ -34,12 +34,12 @@ class InnerOptimizer:
             self._lay_out()
 
     def _lay_out(self) -> None:
-        found: list[tuple[nn.Parameter, str, Tensor]] = []
+        slots: list[tuple[nn.Parameter, str, Tensor]] = []
         for parameter, state in _probe(self._optimizer):
             self._rest[parameter] = {key: value for key, value in state.items() if not _averaged(value)}
-            found += [(parameter, key, value) for key, value in state.items() if _averaged(value)]
-        for dtype in sorted({value.dtype for _, _, value in found}, key=str):
-            group = [entry for entry in found if entry[2].dtype == dtype]
+            slots += [(parameter, key, value) for key, value in state.items() if _averaged(value)]
+        for dtype in sorted({value.dtype for _, _, value in slots}, key=str):
+            group = [entry for entry in slots if entry[2].dtype == dtype]
             sizes = [value.numel() for _, _, value in group]
             flat = torch.zeros(sum(sizes), dtype=dtype, device=group[0][0].device)
             self.sections.append(Section("optimizer", flat))

@@ -41,7 +41,7 @@ class Several:
         first = 0
         for part in self.parts:
             own = part.state_dict()
-            whole["state"] |= {number + first: held for number, held in own.pop("state").items()}
+            whole["state"] |= {number + first: state for number, state in own.pop("state").items()}
             groups = own.pop("param_groups")
             whole["param_groups"] += [
                 {**group, "params": [number + first for number in group["params"]]} for group in groups
@@ -58,9 +58,9 @@ class Several:
         first = 0
         for part, rest in zip(self.parts, more, strict=True):
             count = _count(part)
-            mine, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
-            state = {n - first: held for n, held in whole["state"].items() if first <= n < first + count}
-            own = [{**group, "params": [number - first for number in group["params"]]} for group in mine]
+            these, groups = groups[: len(part.param_groups)], groups[len(part.param_groups) :]
+            state = {n - first: value for n, value in whole["state"].items() if first <= n < first + count}
+            own = [{**group, "params": [number - first for number in group["params"]]} for group in these]
             part.load_state_dict({**rest, "state": state, "param_groups": own})
             first += count
 

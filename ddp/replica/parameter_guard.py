@@ -87,8 +87,8 @@ def _sum(values: Tensor) -> Tensor:
 
 def _refuse_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     """Raise ValueError inside a user's step, where torch calls this for every optimizer that is about to step."""
-    held = getattr(_here, "watch", None)
-    watch = None if held is None else held()
+    reference = getattr(_here, "watch", None)
+    watch = None if reference is None else reference()
     if watch is not None and watch.concerns(optimizer):
         _here.watch = None
         raise ValueError(

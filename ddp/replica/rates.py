@@ -35,24 +35,25 @@ class Rates:
         self._fixed: float | None = None
         self._factor = 1.0
         self._follows = False
-        self._set: list[float] = []
-        """What `apply` has set last."""
         """Whether a callback has set the schedule."""
+        self._set: list[float] = []
+        """The rates that `apply` has set last."""
 
     def check(self) -> None:
         """Raise ValueError if a rate is not what `apply` has set it to."""
-        for group, rate in zip(self._optimizer.param_groups, self._set, strict=True):
-            if group["lr"] != rate:
-                raise ValueError(f"the step set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
+        self._refuse_others(self._set, "step")
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Raise ValueError if a callback inside sets the rates of the optimizer itself."""
         before = [group["lr"] for group in self._optimizer.param_groups]
         yield
-        for group, rate in zip(self._optimizer.param_groups, before, strict=True):
+        self._refuse_others(before, "callback")
+
+    def _refuse_others(self, rates: list[float], who: str) -> None:
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             if group["lr"] != rate:
-                raise ValueError(f"the callback set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
+                raise ValueError(f"the {who} set the learning rate to {float(group['lr']):.6g}{OVERWRITTEN}")
 
     def steer(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the rates of another optimizer from now on, one with the same parameter groups."""
@@ -85,10 +86,10 @@ class Rates:
         and not among it."""
         return self._fixed, self._factor, self._scale, self._follows
 
-    def restore(self, held: tuple[float | None, float, float, bool]) -> bool:
+    def restore(self, captured: tuple[float | None, float, float, bool]) -> bool:
         """Take over what was captured; return whether a schedule is missing. Raises ValueError or TypeError for what
         cannot be."""
-        fixed, factor, scale, follows = held
+        fixed, factor, scale, follows = captured
         self._fixed = None if fixed is None else sound("a learning rate", fixed)
         self._factor = sound("a factor on the learning rate", factor)
         self._scale = sound("the scale of the learning rate", scale)

@@ -53,8 +53,8 @@ class Replica:
         self.state = FlatState(self.model)
         # A list: a factory may go through it more than once.
         self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
-        held = {id(p) for p in moved(self.state, self.optimizer)}
-        self._unmoved = [p for _, p in self.state.named if id(p) not in held]
+        owned = {id(p) for p in moved(self.state, self.optimizer)}
+        self._unmoved = [p for _, p in self.state.named if id(p) not in owned]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
         self.untouched = Untouched(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
@@ -169,10 +169,10 @@ class Replica:
 
     def probes(self) -> tuple[Probe, ...]:
         """Return what collectives inside the steps did since the last call."""
-        found: list[Probe] = getattr(self.in_step, "probes", [])
-        told = tuple(found)
-        found.clear()
-        return told
+        waiting: list[Probe] = getattr(self.in_step, "probes", [])
+        probes = tuple(waiting)
+        waiting.clear()
+        return probes
 
     def fraction(self, seen: float) -> float:
         """Return the fraction of all training samples that `seen` samples are, at most 1."""
@@ -235,9 +235,9 @@ def _usable(made: Any, state: FlatState) -> torch.optim.Optimizer:
             "a scheduler of PyTorch holds the optimizer, and rates are a function of the samples that all ranks have seen: "
             "leave it out, and give schedule=lambda seen: factor, of the fraction seen from 0 to 1"
         )
-    mine = {id(parameter) for _, parameter in state.named}
-    known = [id(parameter) in mine for group in made.param_groups for parameter in group["params"]]
-    if mine and not any(known):
+    own = {id(parameter) for _, parameter in state.named}
+    known = [id(parameter) in own for group in made.param_groups for parameter in group["params"]]
+    if own and not any(known):
         raise ValueError(
             "the optimizer has none of the model's parameters, so nothing would be trained: make it of those that its "
             "factory is given"
@@ -263,15 +263,15 @@ def _refuse_closure(made: torch.optim.Optimizer) -> None:
 def _content(batch: Any) -> float:
     """Return the sum over all values of all tensors of a batch, complex ones' parts; not a number if torch cannot add
     them up."""
-    found: list[float] = []
+    sums: list[float] = []
 
     def add(tensor: Tensor) -> Tensor:
         real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         try:
-            found.append(float(real.sum(dtype=torch.float64)))
+            sums.append(float(real.sum(dtype=torch.float64)))
         except NotImplementedError:  # nested ones, which a user's batch may have
-            found.append(math.nan)
+            sums.append(math.nan)
         return tensor
 
     every(add, batch)
-    return sum(found)
+    return sum(sums)

@@ -25,8 +25,8 @@ def due(round: int) -> bool:
 
 def sums(sections: Sequence[Section], values: Sequence[Tensor] | None = None) -> Sums:
     """Return the sums of the parameters and floating-point buffers in `sections`, or of `values` in their places."""
-    held = [section.values for section in sections] if values is None else values
-    pairs = [(section.kind, tensor) for section, tensor in zip(sections, held, strict=True)]
+    tensors = [section.values for section in sections] if values is None else values
+    pairs = [(section.kind, tensor) for section, tensor in zip(sections, tensors, strict=True)]
     return (*_of(t for kind, t in pairs if kind == "parameters"), *_of(t for kind, t in pairs if kind == "buffers"))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from ddp.comm.transports.threads import ThreadGroup
     from ddp.data.augment import Augment
     from ddp.data.epoch_order import Sampler
     from ddp.replica.handle import WorkerHandle
@@ -129,6 +130,8 @@ class Job:
     """Modules that the fork server imports once for all ranks."""
     elsewhere: RankProvider | None = field(default=None, repr=False, compare=False)
     """Who has the ranks but the first, in processes that were started elsewhere; None: all are forked here."""
+    threads: ThreadGroup | None = field(default=None, repr=False, compare=False)
+    """Where ranks that are threads of this process meet; None: each has a process."""
     meet: str = ""
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
     host_ranks: int = 0
@@ -156,7 +159,7 @@ class RankProcess(Protocol):
         """End it, whatever state it is in; does not wait."""
         ...
 
-    def fate(self) -> str:
+    def exit_reason(self) -> str:
         """Return how it ended, once it has hung up."""
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,11 @@ def _one(rank: int, step: int) -> float:
 
 def _nothing(rank: int) -> float:
     return 0.0
+
+
+def falling(fraction: float) -> float:
+    """Return the learning rate after this part of training: a cosine from 0.1 to 0."""
+    return 0.05 * (1 + math.cos(math.pi * fraction))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 from ddp.core.values import replace
 from ddp.core.world import World
-from ddp.sim.parts import Costs, TrainedBatch
+from ddp.sim.parts import Costs, TrainedBatch, falling
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.timeline import EventQueue
 
@@ -41,6 +41,8 @@ class Simulation:
     """What goes wrong at which step of which rank."""
     torn: Callable[[int], bool] = _never
     """rank -> whether a collective that is on the wire while another member dies breaks on it."""
+    rate: Callable[[float], float] = falling
+    """Part of training that is done -> learning rate."""
     watch: Callable[[Simulation], None] | None = None
     """Called after every event that the coordinator has seen."""
     tick_s: float = 0.5
@@ -51,7 +53,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self._timeline = EventQueue()
         self._crew = SimulatedRanks(
-            self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
+            self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn, self.rate
         )
         self.ranks = self._crew.all
         self.trained: list[TrainedBatch] = self._crew.trained
@@ -64,7 +66,7 @@ class Simulation:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the start."""
+        """The virtual seconds since the start."""
         return self._timeline.now
 
     def run(self) -> Simulation:
@@ -88,7 +90,7 @@ class Simulation:
         self._timeline.after(delay, self._crew.die, rank)
 
     def contained(self, rank: int) -> list[TrainedBatch]:
-        """The steps that are in the replica of `rank`."""
+        """Return the steps that are in the replica of `rank`."""
         bits = self.ranks[rank].content
         return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
 
@@ -99,7 +101,7 @@ class Simulation:
         self._timeline.after(self.costs.latency_s, self._coordinate, Lost(0.0, rank, "killed by the script"))
 
     def _coordinate(self, event: Event) -> None:
-        """The coordinator sees an event, at the time at which it arrives."""
+        """Show the coordinator an event, at the time at which it arrives."""
         event = replace(event, at=self.now)
         self.records.append((self.now, event))
         self.coordinator, outputs = self.coordinator.update(event)

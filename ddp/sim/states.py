@@ -15,8 +15,15 @@ from ddp.sim.timeline import EventQueue
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
 
-    def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
-        self.world, self.costs, self.timeline = world, costs, timeline
+    def __init__(
+        self,
+        world: World,
+        costs: Costs,
+        timeline: EventQueue,
+        send: Callable[[RankEvent], None],
+        rate: Callable[[float], float],
+    ) -> None:
+        self.world, self.costs, self.timeline, self._rate = world, costs, timeline, rate
         self.all = [SimulatedRank() for _ in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
@@ -32,13 +39,13 @@ class RankStates:
             self._send(event)
 
     def train(self, index: int, step: Step, start: float) -> None:
-        """A step of `index` ends now."""
+        """End a step of `index` now."""
         entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
         self.trained.append(entry)
         self.all[index].last = entry
 
     def done(self, index: int, step: Step) -> None:
-        """The rank counts the step that it has done, and reports if it is time."""
+        """Count a step that the rank has done, and report if it is time."""
         rank = self.all[index]
         assert rank.last is not None
         rank.done += 1
@@ -49,17 +56,18 @@ class RankStates:
             self.report(index)
 
     def report(self, index: int) -> None:
-        """Say what was trained since the last report."""
+        """Report what was trained since the last report."""
         rank = self.all[index]
         for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
             entries = list(group)
             samples = sum(entry.batch.samples for entry in entries)
             busy = sum(entry.stop - entry.start for entry in entries)
-            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, 0.0, (), rank.after))
+            lr = self._rate(entries[-1].seen / (self.world.epochs * self.world.samples))
+            self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after))
         rank.pending, rank.reported = [], self.timeline.now
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
-        """(steps, samples) that the rank brings into an average; it counts anew."""
+        """Return (steps, samples) that the rank contributes to an average, and count anew."""
         rank = self.all[index]
         brought = (rank.steps, rank.samples)
         if not self.weights or self.weights[-1][0] != round:

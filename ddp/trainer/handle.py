@@ -112,7 +112,7 @@ class RunHandle:
         return metrics
 
     def poll_metrics(self) -> list[EpochMetrics]:
-        """The epochs complete since the last call; does not wait."""
+        """Return the epochs complete since the last call; does not wait."""
         ready: list[EpochMetrics] = []
         while True:
             try:
@@ -161,7 +161,7 @@ class RunHandle:
 
     @contextmanager
     def _ending_if_interrupted(self) -> Iterator[None]:
-        """Ctrl-C, or what a signal handler raises, ends the run before it goes on its way."""
+        """End the run before Ctrl-C, or what a signal handler raises, goes on its way."""
         if threading.current_thread() is self._thread:
             raise RuntimeError("a step or callback of a run in place cannot wait for that run")
         try:
@@ -194,7 +194,7 @@ class RunHandle:
             self._metrics.put(None)
 
     def _last(self) -> str:
-        """What there is to go on from."""
+        """Return what there is to go on from."""
         if self._whole is None:
             return "there is none before it" if self._job.resume is None else f"the last one is {self._job.resume}"
         return (
@@ -203,7 +203,8 @@ class RunHandle:
         )
 
     def _emit(self, record: Any, at: float) -> None:
-        """Called by the engine for everything that happens, at least twice a second where ranks are processes."""
+        """Take note of everything that happens, as the engine tells it, at least twice a second where ranks are
+        processes."""
         if self._stop.is_set():
             raise _Stop
         if isinstance(record, Finished):
@@ -214,8 +215,8 @@ class RunHandle:
             lost = f"rank {record.rank} is lost: {record.reason}"
             self._notes.append(f"{lost}; the run went on without it (tolerate_loss=False ends it)")
         if isinstance(record, Saved) and record.error:
-            said = f"a checkpoint could not be made: {record.error}; {self._last()}"
-            warnings.warn(said, RuntimeWarning, stacklevel=1)
+            note = f"a checkpoint could not be made: {record.error}; {self._last()}"
+            warnings.warn(note, RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish):
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)
@@ -231,7 +232,8 @@ class RunHandle:
 
 
 def _refuse_beside_another() -> None:
-    """Two runs in place would draw from the same random generators, and neither be what its seed says."""
+    """Raise RuntimeError: two runs in place would draw from the same random generators, and neither be what its seed
+    says."""
     if any(run.world_size == 1 and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
         raise RuntimeError(
             "a run on one rank is going on in this process, whose random generators it needs for itself: join or abort it "
@@ -241,7 +243,7 @@ def _refuse_beside_another() -> None:
 
 @contextmanager
 def _put_back(in_place: bool) -> Iterator[None]:
-    """What a run changes for all of this process is put back at its end: threads, and the random generators if in place."""
+    """Put back at the end what a run changes for all of this process: threads, and the random generators if in place."""
     threads = torch.get_num_threads()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     before = others()
@@ -256,6 +258,6 @@ def _put_back(in_place: bool) -> Iterator[None]:
 
 @atexit.register
 def _end_all() -> None:
-    """A script that ends, or is interrupted, takes its runs along."""
+    """End the runs of a script that ends, or is interrupted."""
     for handle in list(_live):
         handle.abort()

@@ -26,7 +26,7 @@ from ddp.data.source import TensorSource
 from ddp.process.forkserver import ENVIRONMENT
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Source, Task
-from ddp.trainer.mistakes import CheckedStep, make_model, told
+from ddp.trainer.mistakes import CheckedStep, make_model, summary
 
 _CODE = "task.pickle"
 
@@ -59,16 +59,16 @@ class NoSamples:
         return 0
 
     def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """Never asked for."""
+        """Raise AssertionError: nobody asks for one."""
         raise AssertionError("there is nothing to evaluate")
 
     def to(self, device: torch.device) -> NoSamples:
-        """The same nothing."""
+        """Return the same nothing."""
         return self
 
 
 def make_task(parts: Parts) -> Task:
-    """The task that `parts` describe."""
+    """Return the task that `parts` describe."""
     return Task(
         model=partial(make_model, parts.model_factory),
         optimizer=parts.optimizer_factory,
@@ -98,13 +98,13 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
     if loss is None or metric is None:
         raise ValueError(
             "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
-            + told(means)
+            + summary(means)
         )
     return loss, metric
 
 
 def _number(value: Any) -> Tensor | None:
-    """A real number in double precision; None: it is none."""
+    """Return a real number in double precision; None: it is none."""
     if isinstance(value, Tensor):
         return value.double().reshape(()) if value.numel() == 1 and not value.is_complex() else None
     try:
@@ -133,7 +133,7 @@ class Parcel:
         return len(self.code) + sum(tensor.nbytes for group in self.tensors.values() for tensor in group)
 
     def deliver(self, folder: Path) -> Callable[[], Task]:
-        """Lay the parcel down in `folder`; what is returned makes the task of it in any process."""
+        """Write the parcel to `folder`; what is returned makes the task of it in any process."""
         (folder / _CODE).write_bytes(self.code)
         for name, group in self.tensors.items():
             # A slice would bring along the whole of what it was cut from.
@@ -153,7 +153,7 @@ class _Surroundings:
 
     @staticmethod
     def here() -> _Surroundings:
-        """Those of this process."""
+        """Return those of this process."""
         strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         return _Surroundings(
             {**ENVIRONMENT, **os.environ}, torch.get_default_dtype(), torch.get_float32_matmul_precision(), strict
@@ -183,19 +183,19 @@ def pack(parts: Parts) -> Parcel:
 
 
 def _culprit(parts: Parts, error: Exception) -> str:
-    for one in fields(parts):
+    for part in fields(parts):
         try:
-            cloudpickle.dumps(getattr(parts, one.name))
+            cloudpickle.dumps(getattr(parts, part.name))
         except Exception as reason:
             return (
-                f"{one.name} cannot be sent to the ranks' processes ({type(reason).__name__}: {reason}); "
+                f"{part.name} cannot be sent to the ranks' processes ({type(reason).__name__}: {reason}); "
                 "what it uses of locks, files or connections, it must make itself when it is called"
             )
     return f"the task cannot be sent to the ranks' processes ({type(error).__name__}: {error})"
 
 
 def open_parcel(folder: Path) -> Task:
-    """The task of a parcel in `folder`."""
+    """Return the task of a parcel in `folder`."""
     with (folder / _CODE).open("rb") as code:
         surroundings: _Surroundings = pickle.load(code)
         surroundings.take()  # first: what the functions need may be imported now, and look at them

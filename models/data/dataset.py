@@ -19,8 +19,7 @@ class DataSet:
     """A data set, open: two sources of samples of one form.
 
     Images: float32 [n, c, h, w], normalised, and their labels, int64 [n]. Text: tokens, int64 [n, length], and the token
-    that follows each of them, int64 [n, length].
-    """
+    that follows each of them, int64 [n, length]."""
 
     shape: tuple[int, ...]
     """Of one sample: (channels, height, width) of an image, (length,) of a piece of text."""

@@ -24,8 +24,7 @@ def decode(train: Files, test: Files, size: tuple[int, ...] | None, folder: Path
     """Decode the images of both parts, (file, class) each, into `folder` (`kept`).
 
     `size`: channels, height and width that images are brought to; None: RGB, of the size that all of them have.
-    Raise ValueError, in one line, for an image that cannot be read or is of another size.
-    """
+    Raise ValueError, in one line, for an image that cannot be read or is of another size."""
     first = train[0][0]
     shape = size or (3, *reversed(_open(first, "RGB").size))
     parts = {"train": train, "eval": test}

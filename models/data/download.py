@@ -75,8 +75,7 @@ class ProgressMeter:
 def one_at_a_time(folder: Path, name: str) -> Iterator[None]:
     """Make `folder` and let in one process at a time, of all that use it under `name`; a process that dies lets go.
 
-    The lock is a file that stays: removing it would let two in. Raise OSError where the folder cannot be written.
-    """
+    The lock is a file that stays: removing it would let two in. Raise OSError where the folder cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f".{name}.lock").open("a") as lock:
         try:

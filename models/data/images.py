@@ -20,8 +20,7 @@ quarter of the memory, for a few operations in each batch, which a small model w
 class Pixels(TensorSource):
     """Images [n, c, h, w] of values 0 to `top`, uint8, and labels [n], int64; batches are normalised, float32.
 
-    `mean` and `std` are of each channel, on a scale of 0 to 1.
-    """
+    `mean` and `std` are of each channel, on a scale of 0 to 1."""
 
     def __init__(self, images: Tensor, labels: Tensor, top: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(images, labels)

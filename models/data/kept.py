@@ -48,8 +48,7 @@ class Place:
     def make(self, build: Callable[[Path], None]) -> Path:
         """Return its folder, filled by `build` if it is not there: in the first home that can be written.
 
-        One process at a time. Raise ValueError where there is none.
-        """
+        One process at a time. Raise ValueError where there is none."""
         problems = []
         for home in self.homes:
             try:

@@ -1,6 +1,6 @@
 """What can be asked of a data set beside its name: the settings `data.*`. Imports no torch.
 
-Which data set takes which of them is said in its line of `bench.models.data.DATA`.
+Which data set takes which of them stands in its line of `bench.models.data.DATA`.
 """
 
 from __future__ import annotations

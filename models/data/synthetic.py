@@ -14,7 +14,7 @@ from bench.models.data.options import DataOptions
 from ddp.data import TensorSource, derive
 
 SHAPE, CLASSES, SAMPLES = (3, 32, 32), 10, 10_000
-"""Where nothing else is said."""
+"""Defaults."""
 SPREAD = math.sqrt(10) / 4 / math.sqrt(12)
 """The standard deviation of a value, on a scale of 0 to 1: three quarters of one draw and a quarter of another."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ddp.data import TensorSource
 
 SEQ_LEN = 128
-"""Characters of a piece where nothing else is said, as the published set-ups have it."""
+"""Characters of a piece by default, as the published set-ups have it."""
 
 
 class Pieces(TensorSource):
@@ -33,8 +33,7 @@ def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Piece
     """Return (train, eval): nine tenths of a text and the rest, in pieces of `seq_len` tokens that do not overlap.
 
     What is left at the end of a part and fills no piece is not used. Raise ValueError for a text, called `where`, that is
-    too short for a piece in each part.
-    """
+    too short for a piece in each part."""
     cut = len(tokens) * 9 // 10
     shorter = min(cut, len(tokens) - cut)
     if shorter <= seq_len:
@@ -55,8 +54,7 @@ def _cut(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
 def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
     """Return the place of each character in `vocabulary`, in the smallest type that holds them all, [characters].
 
-    Raise ValueError, naming `where`, for a character outside.
-    """
+    Raise ValueError, naming `where`, for a character outside."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     known = np.frombuffer(vocabulary.encode("utf-32-le"), dtype="<u4")
     order = np.argsort(known)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ddp import Trainer
 from tests.runtime import toy
-from tests.runtime.conftest import play, ranks_alive
+from tests.runtime.conftest import in_process, play, ranks_alive
 
-__all__ = ["play"]  # a fixture
+__all__ = ["in_process", "play"]  # fixtures
 
 Make = Callable[..., Trainer]
 

@@ -17,6 +17,8 @@ from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal
 from tests.runtime import toy
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 INPUTS, LABELS = toy.data()
 
 

@@ -11,6 +11,8 @@ from ddp.core.events import Evaluated, Lost, Progress, Ready
 from ddp.core.summary import EpochFold
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 def play(*records: Any) -> list[list[EpochMetrics]]:
     fold, before, given = begun(), 0.0, []

@@ -16,6 +16,8 @@ from tests.api.conftest import Make
 from tests.api.trained import WORLDS
 from tests.runtime import toy
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 NET = toy.net(norm=False)
 
 

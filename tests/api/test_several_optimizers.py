@@ -18,8 +18,11 @@ from ddp.replica.optimizers import Several
 from ddp.replica.task import Task
 from tests.api.conftest import Make
 from tests.api.trained import WORLDS, equal
+from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 MODES = [("sync", "nccl"), ("sync", "cpu"), ("cadence", "nccl")]
 
@@ -52,7 +55,7 @@ def task_of(factory: Any) -> Task:
 
 def fixed(policy: str) -> dict[str, Any]:
     """Windows of fixed counts: nothing depends on who is faster."""
-    return {} if policy == "sync" else {"anchor": 3, "max_anchor": 3, "max_batch_diff": 0}
+    return accepted(policy, anchor=3, max_anchor=3, base=3, max_batch_diff=0)
 
 
 @pytest.mark.parametrize("world_size", WORLDS)

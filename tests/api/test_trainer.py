@@ -19,6 +19,8 @@ from tests.api.trained import WORLDS, all_metrics, equal
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 

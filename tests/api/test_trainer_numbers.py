@@ -19,6 +19,8 @@ from ddp.replica.scalars import Scalars
 from tests.api.conftest import Make
 from tests.runtime import toy
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 def losses(trainer: Trainer) -> list[float]:
     handle, found = trainer.run(), []

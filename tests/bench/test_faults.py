@@ -20,7 +20,7 @@ from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, json_schema
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace, write_timeline
-from bench.validate import validate
+from bench.validate import judge
 from ddp.core import commands, events
 from ddp.core.faults import parse
 from ddp.process.codec import Record
@@ -133,7 +133,7 @@ def test_report_and_verdict_speak_of_the_loss(tmp_path: Path) -> None:
     assert len(rows) == 2, "in the comparison and in the scaling"
     assert text.count("† A rank was lost") == 2
     assert "**Faults were made on purpose** in 1 of 3 runs" in text
-    verdicts = {v.check: v for v in validate(folder, tmp_path / "none.json")}
+    verdicts = {v.check: v for v in judge([folder], tmp_path / "none.json").verdicts}
     assert verdicts["status"].name == "PASS"
     assert "lost rank 1 (silent for 2.1 s) and went on with ranks 0 and 2" in verdicts["status"].line
     assert verdicts["ledger"].name == "PASS"
@@ -152,7 +152,7 @@ def test_a_rank_that_raised_is_told_of_before_all_else(tmp_path: Path, capsys: p
     assert " ok, a rank raised " in capsys.readouterr().out
     summary.judge(console, tmp_path / "runs", tmp_path / "none", [folder])
     assert capsys.readouterr().out.splitlines()[0].startswith(f"verdict   {said}; ")
-    (verdict,) = [v for v in validate(folder, tmp_path / "none.json") if v.check == "status"]
+    (verdict,) = [v for v in judge([folder], tmp_path / "none.json").verdicts if v.check == "status"]
     assert (verdict.name, verdict.line.split(";")[0]) == ("PASS", f"seed 0: {said}")
 
 
@@ -161,7 +161,7 @@ def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsy
     summary.show_run(Console(width=200), summary.CellOutcome("a", Exit.OK, tmp_path, metrics))
     assert not any(line.startswith("error") for line in capsys.readouterr().out.splitlines())
     write_run(tmp_path / "runs", SPEC, metrics)
-    (verdict,) = [v for v in validate(tmp_path / "runs", tmp_path / "none.json") if v.check == "status"]
+    (verdict,) = [v for v in judge([tmp_path / "runs"], tmp_path / "none.json").verdicts if v.check == "status"]
     assert verdict.line.startswith("1 ok; seed 0 lost rank 1")
 
 
@@ -232,7 +232,7 @@ def test_a_run_whose_ledger_is_wrong_fails(tmp_path: Path, how: str, said: str) 
     assert metrics.ledger is not None
     assert not metrics.ledger.exactly_once
     write_run(tmp_path / "runs", SPEC, metrics)
-    (verdict,) = [v for v in validate(tmp_path / "runs", tmp_path / "none.json") if v.check == "ledger"]
+    (verdict,) = [v for v in judge([tmp_path / "runs"], tmp_path / "none.json").verdicts if v.check == "ledger"]
     assert verdict.name == "FAIL"
     assert f"epoch 1: {said}" in verdict.line
     assert "in **0 of 1 finished run**" in write_report(tmp_path / "runs", tmp_path / "out").read_text()

@@ -13,26 +13,33 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bench.base import figures
 from bench.command.summary import CellOutcome, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
-from bench.loggers.recorded import recorded, schedule
+from bench.loggers import RunInfo
+from bench.loggers.follow import Learning
+from bench.loggers.recorded import Scalar, recorded, schedule
 from bench.report import write_report
 from bench.results.analysis.stream import sort
+from bench.results.analysis.syncing import elche
 from bench.results.live.history import RunHistory
-from bench.results.runfolder import CONFIG, EVENTS, METRICS
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs, read_records
 from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
 from bench.runner.progress import Monitor
 from bench.timeline import make_trace
 from ddp.core import commands, events
-from ddp.process.codec import Record, encode
+from ddp.core.summary import EpochFold
+from ddp.process.codec import Record, decode, encode
+from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from tests.bench.streams import LAUNCHED, make_metrics, make_records, make_spec
 from tests.bench.test_dashboard_fold import folded
 from tests.bench.test_faults import SPEC, bereft
 from tests.bench.trace_rules import body_of
 
+RUNS = Path(__file__).parents[2] / "benchmarks" / "golden" / "recorded"
 STARTUP_S = 6.6
 """What tells one zero from another: so much later come the first records of the ranks."""
 
@@ -200,3 +207,83 @@ def test_when_it_is_over_the_figures_are_those_of_the_result(raised: bool, tmp_p
     assert rates == [pytest.approx(rate, rel=1e-3) for rate in metrics.throughput.per_rank]
     assert row["samples_per_s"] == sum(rates) == pytest.approx(metrics.throughput.samples_per_s, rel=1e-3)
     assert row["over"] == live["over"] == f"over {metrics.time_s.train:.1f} s of training"
+
+
+RECORDED = sorted(path.parent for path in RUNS.rglob(METRICS))
+"""A run of every policy on every backend, slow ranks and a lost one among them; and one alone."""
+
+
+def arrivals(folder: Path) -> list[Record]:
+    """The records of a run in the order in which they were known to it, which is not that of their times."""
+    lines = [(json.loads(line).get("n"), line) for line in (folder / EVENTS).read_bytes().splitlines()]
+    return [decode(line) for _, line in sorted((n, line) for n, line in lines if n is not None)]
+
+
+def handed_out(records: list[Record], epochs: int, devices: tuple[str, ...]) -> list[EpochMetrics]:
+    """What a trainer is told of the epochs, as they end."""
+    fold, before, told = EpochFold(epochs), 0.0, list[EpochMetrics]()
+    for epoch in [each for record in records for each in fold.add(record)] + fold.end():
+        told.append(epoch_metrics(epoch, before, devices))
+        before = epoch.seconds
+    return told
+
+
+def logged(records: list[Record], metrics: Metrics) -> set[Scalar]:
+    """What loggers are told while the run lasts."""
+    learning = Learning(RunInfo("", "", "", "", metrics.world_size, metrics.final.eval_metric))
+    for record in records:
+        learning.add(record)
+    return set(learning.scalars)
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: "-".join(folder.parts[-3:-1]))
+@pytest.mark.parametrize("live", [True, False], ids=["as they came", "in the order of time"])
+def test_terminal_page_trainer_and_loggers_tell_what_the_result_says(folder: Path, live: bool) -> None:
+    """Of every kind of run, to the last bit: whoever tells of an epoch has it from one fold."""
+    (run,) = find_runs(folder)[0]
+    metrics, records = run.metrics, arrivals(folder) if live else list(read_records(folder))
+    told = [(row.epoch, row.train_loss, row.eval, row.eval_loss, row.lr, row.scalars) for row in metrics.epochs]
+    trained = handed_out(records, metrics.epochs_planned, tuple(metrics.devices))
+    assert [(e.epoch, e.loss, e.eval, e.eval_loss, e.lr, e.scalars) for e in trained] == told
+    assert sum(e.seconds for e in trained) == pytest.approx(metrics.epochs[-1].seconds)
+    history = folded(records)
+    seen = [(e.epoch, e.loss, e.eval, e.eval_loss, e.lr, {}) for e in history.epochs]
+    assert seen == told
+    assert [(e.seen, e.seconds) for e in history.epochs] == [(row.samples, row.seconds) for row in metrics.epochs]
+    assert (history.run.samples, history.run.steps) == (metrics.samples, metrics.steps)
+    card = RunCard("a/b/c", RUNNING, run.config)
+    row, over = view.row(card, history), view.row(replace(card, status="ok", metrics=metrics), history)
+    for name in ("epoch", "epochs", "loss", "eval", "lr", "progress", "lost"):
+        assert row[name] == over[name], name
+    out = io.StringIO()
+    spec = make_spec(folder.parent.name, metrics.world_size, epochs=metrics.epochs_planned)
+    with Monitor(spec, Console(file=out, width=400), io.StringIO()) as monitor:
+        for record in records:
+            monitor.update(record)
+    lines = re.findall(r"epoch +(\d+)/\d+  loss (\S+)  accuracy (\S+)", out.getvalue())
+    assert lines == [
+        (str(row.epoch + 1), figures.metric(row.train_loss), figures.metric(row.eval))
+        for row in metrics.epochs
+        if row.eval is not None
+    ]
+    in_time = list(read_records(folder))
+    schedule_rows = elche(sort(in_time, in_time[0].at))  # type: ignore[union-attr]
+    plans = [schedule(plan, step) for step, plan in enumerate(schedule_rows.plans if schedule_rows else ())]
+    learnt = {scalar for scalar in recorded(folder).scalars if scalar.name.startswith(("train/", "eval/"))}
+    told_live, whole = logged(records, metrics), learnt.union(*plans)
+    if not live:
+        assert told_live == whole
+    # A plan has no time of its own: it is that of the event before it, which is another one in another order.
+    assert {scalar[:3] for scalar in told_live} == {scalar[:3] for scalar in whole}
+    assert {scalar for scalar in told_live if scalar.name.startswith(("train/", "eval/"))} == learnt
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: "-".join(folder.parts[-3:-1]))
+def test_the_parts_of_an_epoch_make_the_whole(folder: Path) -> None:
+    """By rank: samples and steps; and of the run, the samples of its epochs."""
+    history = folded(list(read_records(folder)))
+    for epoch in history.epochs:
+        assert sum(epoch.rank_samples.values()) == epoch.samples
+    assert sum(epoch.samples for epoch in history.epochs) == history.run.samples
+    assert sum(rank.samples for rank in history.run.ranks.values()) == history.run.samples
+    assert sum(steps for epoch in history.epochs for steps in epoch.rank_steps.values()) == history.run.steps

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.base.usage import UsageError, usage
 from bench.base.writing import write_text
 from bench.results.runfolder import CONFIG, METRICS, alive, find_runs, finished, read_records
+from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter
 from bench.runner.resume import agree
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
@@ -135,6 +137,23 @@ def test_texts_of_a_result_order_no_terminal_and_begin_no_line(tmp_path: Path) -
     (run,) = find_runs(tmp_path)[0]
     assert run.metrics.error == run.metrics.mode == "�[31mred�[0m ::error::owned �txt�2J, größer → 日本"
     assert (folder / METRICS).read_bytes() == before
+
+
+@pytest.mark.parametrize("body", [("zero2", None, None), ("elche", {"name": "sync"}, "zero2")])
+def test_a_run_of_a_backend_that_was_an_engine_goes_on_under_both_names(body: tuple[Any, Any, Any]) -> None:
+    saved = dict(zip(("engine", "policy", "backend"), body, strict=True))
+    for said in ({"engine": "zero2"}, {"mode": "zero2"}, {"engine": "elche", "backend": "zero2", "policy": "sync"}):
+        agree(said, saved)
+    with pytest.raises(ValueError, match="engine=zero3 contradicts the run, which has zero2"):
+        agree({"engine": "zero3"}, saved)
+
+
+def test_a_result_of_a_backend_that_was_an_engine_is_read_as_of_the_backend() -> None:
+    metrics = make_metrics(make_spec("nccl_sync"))
+    before = metrics.model_dump(mode="json") | {"engine": "zero1", "policy": None, "backend": None, "mode": "zero1"}
+    read = Metrics.model_validate(before)
+    assert (read.engine, read.policy, read.backend) == ("elche", "sync", "zero1")
+    assert Metrics.model_validate(read.model_dump(mode="json")) == read
 
 
 def test_texts_of_a_configuration_order_no_terminal_either(tmp_path: Path) -> None:

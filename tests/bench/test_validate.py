@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.base.exitcodes import Exit
-from bench.validate import Terms, Verdict, exit_code, judge, validate
+from bench.validate import Judgement, Terms, Verdict, judge
 from bench.validate.show import lines
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, one, put, verdicts, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
@@ -109,7 +109,7 @@ def test_another_workload_is_refused_field_by_field(tmp_path: Path, base: Path) 
     shown = "\n".join(lines(judge([runs], base, Terms(today=TODAY))))
     assert "epochs      3           9" in shown
     assert (MODE, "quality") not in verdicts(runs, base)
-    assert exit_code([verdict]) == 4
+    assert Judgement([verdict], []).code == 4
 
 
 def test_another_environment_is_refused_unless_allowed(tmp_path: Path, base: Path) -> None:
@@ -178,7 +178,7 @@ def test_failed_and_diverged_runs(tmp_path: Path, base: Path) -> None:
     assert "boom" in verdict.line
     write_run(tmp_path / "b", spec, make_metrics(spec, status="diverged", error="nan"))
     assert one(tmp_path / "b", base, "status").exit_code == 1
-    assert exit_code(validate(tmp_path / "a", base)) == 5
+    assert judge([tmp_path / "a"], base).code == 5
 
 
 def test_a_breakdown_that_does_not_sum_to_one_fails(tmp_path: Path, base: Path) -> None:
@@ -193,7 +193,7 @@ def test_unreadable_folders_are_refused(tmp_path: Path, base: Path) -> None:
     folder = put(tmp_path, make_spec(MODE), 0.97)
     (folder.parent / "bad").mkdir()
     (folder.parent / "bad" / "metrics.json").write_text("{")
-    first = validate(tmp_path, base)[0]
+    first = judge([tmp_path], base).verdicts[0]
     assert (first.name, first.check) == ("REFUSED", "readable")
 
 
@@ -201,7 +201,7 @@ def test_unreadable_folders_are_refused(tmp_path: Path, base: Path) -> None:
     ("codes", "worst"), [([], 4), ([0, 0], 0), ([0, 3], 3), ([3, 4], 4), ([4, 1], 1), ([1, 5, 4], 5), ([5, 0], 5)]
 )
 def test_the_worst_wins(codes: list[int], worst: int) -> None:
-    assert exit_code([Verdict("PASS", "c", "x", "", Exit(code)) for code in codes]) == worst
+    assert Judgement([Verdict("PASS", "c", "x", "", Exit(code)) for code in codes], []).code == worst
 
 
 def test_a_known_failure_is_expected_until_its_last_day(tmp_path: Path, base: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 from bench.base.exitcodes import Exit
 from bench.base.writing import write_text
 from bench.command import cli
-from bench.command.rerun import told
+from bench.command.planning import estimate
+from bench.command.rerun import compare
 from bench.results.replay import Unfit, deviation
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records
-from bench.runner.estimate import estimate
 from bench.validate.checks.determinism import promised
 from ddp.backends import world_of
 from ddp.core.commands import Abort
@@ -140,16 +140,16 @@ def test_what_cannot_be_replayed_says_why(tmp_path: Path) -> None:
 
 def test_runs_are_compared_to_the_last_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = make_metrics(make_spec("solo"))
-    assert told(tmp_path, one, one) is Exit.OK
+    assert compare(tmp_path, one, one) is Exit.OK
     rows = list(one.epochs)
     loss = rows[1].train_loss
     assert loss is not None
     rows[1] = rows[1].model_copy(update={"train_loss": loss * (1 + 2**-52)})
     other = one.model_copy(update={"epochs": rows})
-    assert told(tmp_path, one, other) is Exit.REGRESSION
+    assert compare(tmp_path, one, other) is Exit.REGRESSION
     assert "epoch 1 train_loss" in capsys.readouterr().out
     free = [m.model_copy(update={"mode": "nccl_async", "engine": "elche", "policy": "async"}) for m in (one, other)]
-    assert told(tmp_path, *free) is Exit.INCONCLUSIVE
+    assert compare(tmp_path, *free) is Exit.INCONCLUSIVE
     assert "does not promise equal bits" in capsys.readouterr().out
 
 

@@ -26,6 +26,7 @@ from ddp.core.events import (
     Tick,
 )
 from ddp.core.faults import KINDS, Fault
+from ddp.core.phases import Phase
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
@@ -99,7 +100,7 @@ def test_time_in_which_nobody_listened_is_no_averaging_that_hangs() -> None:
     waiting = (ready(0), ready(1), *trained, *laid)
     current = play(*waiting, world=world)[0].cohort.round
     assert current is not None
-    assert current.stage == "reduce"
+    assert current.phase is Phase.REDUCE
     beats = [Alive(65.0, rank) for rank in range(2)]
     assert not play(*waiting, *beats, Tick(65.0, away_s=60.0), Tick(69.5), world=world)[0].over
     assert "averaging the snapshots" in play(*waiting, *beats, Tick(65.0), world=world)[1][-1].reason

@@ -23,7 +23,7 @@ def test_mlp_is_the_published_one() -> None:
 
 def test_the_models_of_text_have_the_published_sizes() -> None:
     text = data_set("pydoc")
-    rnn, gpt = char_rnn.build(text), gpt_nano.build(text)
+    rnn, gpt = char_rnn.CharRNN(text), gpt_nano.GPT(text)
     assert [tuple(p.shape) for p in rnn.lstm.parameters()][:2] == [(1024, 128), (1024, 256)]
     assert (rnn.lstm.num_layers, rnn.lstm.dropout, rnn.tokens.weight.shape) == (2, 0.2, (96, 128))
     assert size(gpt) == 834_304
@@ -58,19 +58,19 @@ def test_dropout_comes_from_the_seed_of_the_step_and_is_off_in_evaluation(name: 
 
 
 def test_vit_has_the_published_sizes() -> None:
-    model = vit.build(CIFAR)
+    model = vit.ViT(CIFAR)
     assert size(model) == 2_697_610
     x = torch.randn(20, 3, 32, 32)
     assert shapes_of(model, model.layers, x) == [(65, 192)] * 9
     assert F.cross_entropy(model(x), torch.arange(20) % 10).item() == pytest.approx(math.log(10), rel=0.1)
     with pytest.raises(ValueError, match="images of 3x8 pixels are smaller than a patch of 4x4"):
-        vit.build(replace(CIFAR, shape=(1, 3, 8)))
+        vit.ViT(replace(CIFAR, shape=(1, 3, 8)))
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 7, 9)])
 def test_the_autoencoder_gives_back_what_it_was_given(shape: tuple[int, ...]) -> None:
     x = torch.randn(2, *shape)
-    model = conv_ae.build(replace(MNIST, shape=shape))
+    model = conv_ae.ConvAE(replace(MNIST, shape=shape))
     assert model(x).shape == x.shape
     assert model.encode(x).shape == (2, 32, -(-shape[1] // 4), -(-shape[2] // 4))
 

@@ -14,9 +14,12 @@ import psutil
 import pytest
 import torch
 
+from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished
 from ddp.core.policies import POLICIES
 from ddp.engine import elche
+from ddp.engine.in_process import KILLING, InProcessRanks
+from ddp.engine.ranks import RankProcesses
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 
@@ -61,6 +64,19 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
         return played
 
     return run
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are threads of this process, resumed in turn. Some still have processes: PyTorch's, which need a process group
+    each, and those whose faults end or stop one. Not for tasks that do that themselves."""
+    processes = elche.RankProcesses
+
+    def provide(job: Job) -> InProcessRanks | RankProcesses:
+        deadly = any(fault.kind in KILLING for fault in job.faults)
+        return (processes if deadly or is_torch_native(job.backend) else InProcessRanks)(job)
+
+    monkeypatch.setattr(elche, "RankProcesses", provide)
 
 
 def ranks_alive() -> list[psutil.Process]:

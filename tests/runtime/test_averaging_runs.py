@@ -14,9 +14,12 @@ from ddp.core.averaging import Averaging
 from ddp.core.events import Averaged, Evaluated
 from ddp.core.policies import POLICIES
 from ddp.replica.task import Task, Tensors
+from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 from tests.runtime.scripted_ranks import PLAIN_OUTER
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 EVERYTHING = Averaging(gamma=0.5, elastic=0.5, outer="momentum", outer_momentum=0.3, optimizer_state=True)
@@ -94,7 +97,7 @@ def wide() -> Task:
 @pytest.mark.parametrize("elastic", [None, 0.5])
 def test_a_snapshot_is_never_torn(play: Play, policy: str, elastic: float | None) -> None:
     """Law 7: ranks write snapshots of one value each while rounds go on; so are all averages that anyone ever sees."""
-    options = {} if policy == "sync" else {"anchor": 2, "max_anchor": 2}
+    options = accepted(policy, anchor=2, max_anchor=2)
     averaging = Averaging(elastic=elastic)
     played = play(policy, "cpu", wide, options=options, speeds=(1.0, 0.5), epochs=3, averaging=averaging)
     assert len(played.of(Averaged)) >= 2 * 3  # how many there are is a matter of time

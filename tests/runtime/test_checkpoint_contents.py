@@ -29,6 +29,8 @@ from ddp.engine import elche
 from ddp.replica.task import Job
 from tests.runtime import toy
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 EVERY = {"checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}
 Change = Callable[[Any], Any]
 

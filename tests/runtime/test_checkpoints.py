@@ -17,6 +17,8 @@ from ddp.core.policies import POLICIES
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played, spying
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 SYNC = [("sync", "nccl"), ("sync", "cpu")]
 ADAM = {"optimizer": "Adam", "lr": 0.01, "norm": True, "schedule": toy.rising_schedule}
 STEADY = ADAM | {"schedule": toy.flat_schedule}
@@ -32,7 +34,7 @@ def play_on(play: Play, whole: Played, place: Path, **fields: Any) -> Played:
     names = ("task", "epochs", "world_size", "batch_size", "averaging", "speeds", "checkpoints")
     again = {name: getattr(job, name) for name in names} | {"checkpoint_folder": place.parent.parent / "again"}
     policy = next(name for name, kind in POLICIES.items() if type(job.policy) is kind)
-    options = vars(job.policy) if policy != "sync" else {}
+    options = vars(job.policy)
     return play(policy, job.backend, resume=place, options=options, **again | fields)
 
 

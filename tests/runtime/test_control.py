@@ -26,6 +26,8 @@ from ddp.replica.scalars import LONGEST, MOST_NAMES, Scalars
 from tests.runtime import controlled, toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 
 

@@ -26,6 +26,8 @@ from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play, spying
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 STREAMING = Loading("streaming")
 
 

@@ -14,6 +14,8 @@ from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 
 class Turning(nn.Module):
     """Follows its inputs with a complex number, or with its two parts."""

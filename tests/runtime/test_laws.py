@@ -1,4 +1,4 @@
-"""The correctness laws in real processes."""
+"""The correctness laws: the first in real processes, the others on ranks of this one."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ def test_one_rank_is_solo(play: Play, policy: str, backend: str) -> None:
     assert solo_run.digests == again.digests
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_synchronous_gradients_equal_solo_on_the_same_global_batch(play: Play, world_size: int, optimizer: str) -> None:
@@ -76,6 +77,7 @@ def test_synchronous_gradients_equal_solo_on_the_same_global_batch(play: Play, w
         torch.testing.assert_close(sync.state()[name], value, rtol=0, atol=1e-5)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("backend", paired_backends())
 def test_a_window_is_averaged_by_the_samples_of_each_rank(play: Play, backend: str) -> None:
     """Law 2: one window of unequal work by plain SGD, played again in one process."""
@@ -106,6 +108,7 @@ def test_a_window_is_averaged_by_the_samples_of_each_rank(play: Play, backend: s
         torch.testing.assert_close(value, mean[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_buffers_are_averaged_and_counters_take_the_maximum(play: Play) -> None:
     """Law 7."""
     for backend in paired_backends():
@@ -117,6 +120,7 @@ def test_buffers_are_averaged_and_counters_take_the_maximum(play: Play) -> None:
         assert played.of(Averaged)[-1].divergence < 1.0
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_same_seed_gives_the_same_bits(play: Play, seed: int) -> None:
     runs = [play("sync", "nccl", partial(toy.task, norm=True), seed=seed) for _ in range(2)]
@@ -206,6 +210,7 @@ def test_exchanged_gradients_of_several_types_keep_to_themselves() -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.usefixtures("in_process")
 def test_an_evaluation_leaves_the_modes_of_modules_as_they_were(play: Play, tmp_path: Path) -> None:
     loop = TrainingLoop(
         Job(partial(toy.task, norm=True), 1, 8, 0, 1, POLICIES["sync"](), "nccl", tmp_path), 0, lambda event: None

@@ -15,7 +15,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared
 from ddp.core.faults import Fault, parse
 from ddp.core.spans import union
-from ddp.engine.fault_injector import FaultInjector, LossyChannel, mishaps
+from ddp.engine.fault_injector import FaultInjector, LossyChannel
 from ddp.process.channel import Channel
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
@@ -96,12 +96,14 @@ def test_a_lost_message_does_not_arrive_and_the_next_one_does() -> None:
 def test_each_fault_happens_once_before_its_step() -> None:
     happened: list[object] = []
     faults = (Fault(1, 3, "slow", 4.0), Fault(1, 3, "lose"), Fault(0, 3, "crash"))
-    script = mishaps(faults, 1, happened.append, lambda: happened.append("lost"))
-    assert script is not None
+    script = FaultInjector(faults, 1, happened.append, lambda: happened.append("lost"))
     for step in (2, 3, 3, 4):  # an exchange that breaks has its step done again
         script.meet(step)
     assert happened == [4.0, "lost"]
-    assert mishaps(faults, 2, happened.append, lambda: None) is None
+    other = FaultInjector(faults, 2, happened.append, lambda: happened.append("lost"))
+    for step in range(5):
+        other.meet(step)
+    assert happened == [4.0, "lost"]
 
 
 def test_a_rank_that_was_slow_is_so_again_when_the_run_goes_on(play: Play, tmp_path: Path) -> None:
@@ -119,5 +121,5 @@ def test_a_rank_that_was_slow_is_so_again_when_the_run_goes_on(play: Play, tmp_p
 def test_signals_go_to_the_process_itself(monkeypatch: pytest.MonkeyPatch, kind: str, number: int) -> None:
     sent: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, signum: sent.append(signum))
-    FaultInjector([Fault(0, 0, kind)], lambda factor: None, lambda: None).meet(0)
+    FaultInjector([Fault(0, 0, kind)], 0, lambda factor: None, lambda: None).meet(0)
     assert sent == [number]

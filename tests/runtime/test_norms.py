@@ -19,6 +19,8 @@ from ddp.replica.norms import least_samples
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 CELLS = [(f"{policy}-{backend}", policy, backend, elche) for policy in POLICIES for backend in paired_backends()]
 CELLS += [(name, "sync", name, elche) for name in BACKENDS if name not in paired_backends()]
 CELLS += [("graph", "sync", "nccl", graph)]

@@ -20,8 +20,11 @@ from ddp.core.policies import POLICIES
 from ddp.process.origin import origin
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors
+from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 CELLS = [(policy, backend) for policy in POLICIES for backend in paired_backends()]
 NEEDING = ["zero1", "zero2", "zero3", "torch_ddp", "torch_fsdp", "torch_zero1", "torch_local_sgd"]
@@ -65,7 +68,7 @@ def apart() -> Task:
 
 
 def options(policy: str) -> dict[str, Any]:
-    return {} if policy == "sync" else WHOLE
+    return accepted(policy, **WHOLE)
 
 
 @pytest.mark.parametrize(("policy", "backend"), CELLS)

@@ -22,7 +22,7 @@ from ddp.core.policies import POLICIES
 from ddp.process.codec import encode
 from ddp.remote import order
 from ddp.remote.file_mirror import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
-from ddp.remote.link import FILE, MESSAGE, message
+from ddp.remote.link import FrameKind, message
 from ddp.replica.task import Job
 from tests.runtime import toy
 
@@ -41,9 +41,9 @@ def delivered(sender: FileMirror, receiver: FileMirror, record: object) -> bytes
     """Send a message with what goes along; what arrives last."""
     frames = list(message(encode(record), sender))  # type: ignore[arg-type]
     for kind, body in frames[:-1]:
-        assert kind == FILE
+        assert kind == FrameKind.FILE
         receiver.write(body)
-    assert frames[-1][0] == MESSAGE
+    assert frames[-1][0] == FrameKind.MESSAGE
     return frames[-1][1]
 
 
@@ -102,7 +102,7 @@ def test_other_messages_go_alone(tmp_path: Path) -> None:
     for record in (Alive(1.0, 1), Average(1, 2, (0, 1), True, "due")):
         assert len(list(message(encode(record), there))) == 1
     assert len(list(message(encode(Finished(1.0, 1, "digest", 1, 0)), there))) == 2
-    assert [*message(b"anything", None)] == [(MESSAGE, b"anything")]
+    assert [*message(b"anything", None)] == [(FrameKind.MESSAGE, b"anything")]
     assert list(here.scratch.iterdir()) == []
 
 
@@ -112,12 +112,12 @@ def test_files_of_a_run_that_is_over_are_missed_by_nobody(tmp_path: Path) -> Non
     for kind in ("float32", "float64"):
         (here.scratch / f"parameters-1.{kind}").write_bytes(b"x")
     missed, over = (message(encode(Apply(1, 4, "the average is there")), here) for _ in range(2))
-    assert next(missed)[0] == next(over)[0] == FILE
+    assert next(missed)[0] == next(over)[0] == FrameKind.FILE
     (here.scratch / "parameters-1.float64").unlink()
     with pytest.raises(FileNotFoundError):
         next(missed)
     shutil.rmtree(here.scratch)
-    assert [kind for kind, _ in over] == [MESSAGE]
+    assert [kind for kind, _ in over] == [FrameKind.MESSAGE]
 
 
 def test_a_disk_that_is_full_is_named_by_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +248,9 @@ def test_on_the_same_host_it_uses_the_same_files(tmp_path: Path) -> None:
 
 
 def test_every_field_of_a_job_travels_or_is_made_anew() -> None:
-    assert {field.name for field in fields(order.Travelling)} | LOCAL == {field.name for field in fields(Job)}
+    assert order.LOCAL == LOCAL
+    sent = msgspec.json.decode(order.read(order.encode(job(Path("/own")), CATALOGUE, here=False)).job)
+    assert set(sent) | LOCAL == {field.name for field in fields(Job)}
 
 
 @pytest.mark.parametrize("task", [toy.odd_task, partial(toy.task, lr=0.1), lambda: toy.task()])

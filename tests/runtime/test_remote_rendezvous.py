@@ -23,7 +23,7 @@ from ddp.remote import agent, rendezvous
 from ddp.remote.agent import NodeAgent, Post, arrive
 from ddp.remote.file_mirror import FileMirror, from_rank
 from ddp.remote.handshake import MAGIC, introduce
-from ddp.remote.link import CLOCK, ENDED, FILE, HELLO
+from ddp.remote.link import FrameKind
 from ddp.remote.rendezvous import Company, RemoteRank, RendezvousServer
 from ddp.remote.wire import LinkLost
 from tests.runtime.loopback import KEY, RUN, for_ever
@@ -41,7 +41,7 @@ def post(there: RendezvousServer, rank: int = 1, node: int = 1, key: bytes = KEY
     return Post(there.address, key, RUN, rank, node, {})
 
 
-def test_strangers_hold_up_nobody(company: RendezvousServer) -> None:
+def test_strangers_mirror_up_nobody(company: RendezvousServer) -> None:
     """Garbage, silence, half a handshake, the wrong key; and then the one who is awaited."""
     strangers = [socket.create_connection(company.address) for _ in range(20)]
     for number, line in enumerate(strangers):
@@ -108,7 +108,7 @@ def test_who_is_turned_away_because_of_strangers_comes_again(
 def test_one_with_the_key_that_makes_no_sense_is_turned_away(company: RendezvousServer, said: Any) -> None:
     with socket.create_connection(company.address) as line:
         wire = introduce(line, KEY, RUN)
-        wire.send(HELLO, said.encode() if isinstance(said, str) else json.dumps(said).encode())
+        wire.send(FrameKind.HELLO, said.encode() if isinstance(said, str) else json.dumps(said).encode())
         with pytest.raises(LinkLost):
             for_ever(wire.receive)
     assert company._peers == {}
@@ -155,17 +155,20 @@ FAR = struct.pack(">HQQ", 18, 1 << 63, (1 << 63) + 1) + b"run/slices-1.jsonl" + 
 """A piece beyond what a file can be."""
 
 
-@pytest.mark.parametrize(("kind", "body"), [(ENDED, b"[]"), (ENDED, b"{}"), (ENDED, b"[" * 5000), (FILE, FAR)])
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [(FrameKind.ENDED, b"[]"), (FrameKind.ENDED, b"{}"), (FrameKind.ENDED, b"[" * 5000), (FrameKind.FILE, FAR)],
+)
 def test_nonsense_in_a_run_ends_the_rank_that_sent_it(
     company: RendezvousServer, tmp_path: Path, kind: bytes, body: bytes
 ) -> None:
     wire, _ = arrive(post(company), 5.0)
     peer, posted = company.peer(1, 2.0), lendable(company)
-    posted._hold = FileMirror(tmp_path, None, from_rank(1))
+    posted._mirror = FileMirror(tmp_path, None, from_rank(1))
     peer.lend(posted, 5.0)
     wire.send(kind, body)
     assert posted.wait(10.0)
-    assert "it sent what makes no sense" in posted.fate()
+    assert "it sent what makes no sense" in posted.exit_reason()
     with pytest.raises(LinkLost):
         for_ever(wire.receive)
     wire.close()
@@ -176,14 +179,14 @@ def test_a_rank_that_is_slow_to_end_a_run_is_there_for_the_next(company: Rendezv
     wire, _ = arrive(post(company), 5.0)
     peer, first, second = company.peer(1, 2.0), lendable(company), lendable(company)
     peer.lend(first, 5.0)
-    threading.Timer(0.3, wire.send, (ENDED, b'{"fate": "exit code 0"}')).start()
+    threading.Timer(0.3, wire.send, (FrameKind.ENDED, b'{"fate": "exit code 0"}')).start()
     peer.lend(second, 5.0)
-    assert first.fate() == "exit code 0"
+    assert first.exit_reason() == "exit code 0"
     with pytest.raises(RankLost, match=r"rank 1 has not ended the run before this one within 0\.1 s"):
         peer.lend(RemoteRank(company, None, 1), 0.1)
     wire.close()
     assert second.wait(10.0)
-    assert "its host is gone" in second.fate()
+    assert "its host is gone" in second.exit_reason()
 
 
 def lendable(there: RendezvousServer) -> RemoteRank:
@@ -212,9 +215,9 @@ def test_a_link_that_breaks_while_its_rank_is_lent_is_told(company: RendezvousSe
 def test_asking_for_the_time_has_an_end(company: RendezvousServer) -> None:
     with socket.create_connection(company.address) as line:
         wire = introduce(line, KEY, RUN)
-        wire.send(HELLO, b'{"rank": 1, "node": 1}')
+        wire.send(FrameKind.HELLO, b'{"rank": 1, "node": 1}')
         with pytest.raises(LinkLost):
-            for_ever(lambda: (wire.send(CLOCK), wire.receive()))
+            for_ever(lambda: (wire.send(FrameKind.CLOCK), wire.receive()))
     assert company._peers == {}
 
 
@@ -250,7 +253,7 @@ def test_an_outpost_that_is_interrupted_twice_leaves_no_files(company: Rendezvou
 
     wire, clock = arrive(post(company), 5.0)
     there = NodeAgent(post(company), wire, clock)
-    folder = there._held.enter_context(scratch())
+    folder = there._scratch.enter_context(scratch())
     there._run = SimpleNamespace(end=again)
     with pytest.raises(KeyboardInterrupt), there:
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ddp.remote.file_mirror import read
-from ddp.remote.link import BEAT, FILE, MOST_BEAT_S, Link
+from ddp.remote.link import MOST_BEAT_S, FrameKind, Link
 from ddp.remote.wire import MOST, TAG, Keys, LinkLost, Wire
 from tests.runtime.loopback import for_ever
 
@@ -138,7 +138,7 @@ def test_who_reads_is_told_what_the_writer_met_after_the_last_words(lines: Any) 
     theirs.close()
     link = Link(ours, "other end")
     while link._writer.is_alive():
-        link.post(BEAT)
+        link.post(FrameKind.BEAT)
     assert ours.receive() == (b"g", b"last words")
     with pytest.raises(LinkLost, match=r"hung up|reset"):
         ours.receive()
@@ -148,7 +148,7 @@ def test_who_reads_is_told_what_the_writer_met_after_the_last_words(lines: Any) 
 def test_a_file_that_cannot_be_sent_ends_the_link_by_its_name(lines: Any) -> None:
     ours, _ = wires(lines)
     link = Link(ours, "other end")
-    link.post_all((FILE, piece) for piece in read(Path("/nowhere/it"), "it"))
+    link.post_all((FrameKind.FILE, piece) for piece in read(Path("/nowhere/it"), "it"))
     with pytest.raises(LinkLost, match="/nowhere/it"):
         ours.receive()
     link.close()
@@ -162,5 +162,5 @@ def test_a_link_beats_as_often_as_its_deadline_asks_for(lines: Any) -> None:
     time.sleep(0.1)
     link.expect(2.0)
     theirs.deadline_s = 2.0
-    assert [theirs.receive() for _ in range(3)] == [(BEAT, b"")] * 3
+    assert [theirs.receive() for _ in range(3)] == [(FrameKind.BEAT, b"")] * 3
     link.close()

@@ -17,8 +17,11 @@ from ddp.data.order import derive, order
 from ddp.data.source import TensorSource
 from ddp.replica.sparse import declared
 from ddp.replica.task import Task
+from tests.policies import accepted
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+
+pytestmark = pytest.mark.usefixtures("in_process")
 
 SAMPLES, WORDS, BATCH, SEED = 64, 40, 8, 3
 SYNCHRONOUS = ["nccl", "zero1", "zero2", "zero3"]
@@ -86,7 +89,7 @@ def test_gradients_that_meet_are_those_of_plain_pytorch(play: Play, backend: str
 @pytest.mark.parametrize("policy", ["sync", "cadence"])
 def test_so_do_those_of_the_graph_engine(play: Play, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     monkeypatch.setattr("ddp.graph.balance.CALIBRATION", 10**6)
-    options = {} if policy == "sync" else {"anchor": 1, "max_anchor": 1, "partition_ratios": (0.5, 0.5)}
+    options = accepted(policy, anchor=1, max_anchor=1, partition_ratios=(0.5, 0.5))
     graph = importlib.import_module("ddp.graph.engine")
     played = play(policy, "nccl", partial(task, "layer", 0.9), engine=graph, options=options, max_grad_norm=0.05)
     close(played.state(), plain(2, 0.9, limit=0.05))

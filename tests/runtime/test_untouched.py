@@ -18,6 +18,8 @@ from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play
 
+pytestmark = pytest.mark.usefixtures("in_process")
+
 MODES = [
     *(("elche", policy, backend, 2) for policy in ("sync", "cadence", "async") for backend in ("nccl", "cpu")),
     *(("elche", "sync", backend, 2) for backend in BACKENDS if backend not in paired_backends()),
@@ -94,13 +96,13 @@ def test_a_step_that_steps_the_optimizer_is_told_to_return_the_loss(
         run(play, mode, stepping)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] != "torch_fsdp"], ids=named)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[2] != "torch_fsdp"], ids=named)
 def test_a_parameter_that_a_step_changes_is_named(play: Play, mode: tuple[str, str, str, int]) -> None:
     with pytest.raises(RankFailed, match=r"ValueError: the training step changed parameter 0\.weight, which only the"):
         run(play, mode, clamped)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[0] not in SHARDED], ids=named)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode[2] not in SHARDED], ids=named)
 def test_behind_the_back_of_torch_too(play: Play, mode: tuple[str, str, str, int]) -> None:
     with pytest.raises(RankFailed, match=r"ValueError: the training step changed parameter 0\.weight, which only the"):
         run(play, mode, clamped_data)

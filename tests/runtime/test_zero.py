@@ -49,6 +49,7 @@ def task(name: str, norm: bool = True):
     return replace(made, optimizer=partial(getattr(torch.optim, kind), lr=0.05, **OPTIMIZERS[name]))
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("world_size", "optimizer", "norm"),
     [
@@ -356,6 +357,7 @@ def test_every_element_has_one_owner(shapes: list[int], world_size: int) -> None
         assert by_runs == layout.length(rank)
 
 
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(play: Play, tmp_path: Path, kind: str) -> None:
     fields = {"world_size": 3, "epochs": 3, "checkpoints": Checkpointing(4, "averages", spacing_s=0.0)}

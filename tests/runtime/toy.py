@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ddp.data.source import TensorSource
 from ddp.replica.task import Task, Tensors
+from tests.policies import accepted
 
 SAMPLES = 203
 
@@ -113,7 +114,7 @@ def odd_task(lr: float = 0.1) -> Task:
 
 def short_windows(policy: str) -> dict[str, int]:
     """Options with which a policy brings replicas together often."""
-    return {} if policy == "sync" else {"anchor": 3, "max_anchor": 3}
+    return accepted(policy, anchor=3, max_anchor=3, base=3)
 
 
 def _trouble(kind: str, folder: Path, at: int, model: nn.Module, batch: Tensors) -> Tensor:

@@ -129,8 +129,9 @@ def nobody_leads(played: Simulation, trains: list[Train]) -> None:
     if plan is None or plan.max_lead is None or cohort.world.blocking:
         return
     lead, current = max(plan.max_lead, 1), cohort.round
-    laying = current.waiting if current is not None and current.stage == "collect" else ()
-    done = {rank: 0 if rank in laying else cohort.ranks[rank].steps for rank in cohort.live}
+    done = {
+        rank: 0 if current is not None and current.gathers(rank) else cohort.ranks[rank].steps for rank in cohort.live
+    }
     slowest = min((n for rank, n in done.items() if cohort.ranks[rank].queue), default=0)
     assert all(cohort.ranks[rank].queued <= lead for rank in cohort.live)
     if plan.dispatch != "fixed":  # else a rank may be at work in the next epoch, which was begun after this grant

@@ -21,6 +21,7 @@ from ddp.core.policies.windows import DISPATCHES
 from ddp.core.speeds import SMOOTHINGS
 from ddp.core.world import World
 from ddp.sim import Costs
+from tests.policies import accepted
 
 SEEDS = st.integers(0, 1 << 20)
 SPEED_RATIOS = (0.05, 0.3, 1.0, 2.5, 20.0)
@@ -29,7 +30,7 @@ POLICY_NAMES = st.sampled_from(sorted(POLICIES))
 
 
 def settings_of(name: str, dice: Random) -> dict[str, Any]:
-    """Settings of a policy with windows; hints are for six ranks, see `suited`."""
+    """Those of the settings below that a policy has; hints are for six ranks, see `suited`."""
 
     def perhaps(throw: Callable[[], Any]) -> Any:
         return throw() if dice.random() < 0.5 else None
@@ -41,14 +42,17 @@ def settings_of(name: str, dice: Random) -> dict[str, Any]:
         "speed_hint": perhaps(lambda: dice.choices(SPEED_RATIOS, k=6)),
         "partition_ratios": perhaps(lambda: dice.choices(SPEED_RATIOS, k=6)),
         **{setting: dice.choice(options) for setting, options in NAMES.items()},
+        "max_overshoot": perhaps(lambda: dice.randint(0, 8)),
+        "base": dice.randint(1, 12),
+        "alpha": dice.choice((0.001, 0.1, 10.0)),
     }
-    return options | ({"max_overshoot": perhaps(lambda: dice.randint(0, 8))} if name == "async" else {})
+    return accepted(name, **options)
 
 
 @st.composite
 def policies(draw: Any, only: str = "") -> Any:
     name = only or draw(POLICY_NAMES)
-    return POLICIES[name](**({} if name == "sync" else settings_of(name, Random(draw(SEEDS)))))
+    return POLICIES[name](**settings_of(name, Random(draw(SEEDS))))
 
 
 def suited(policy: Any, world: World) -> Any:

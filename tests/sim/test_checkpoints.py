@@ -16,6 +16,7 @@ from ddp.core.events import Merged, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
+from tests.policies import accepted
 
 
 def merged(records: list[tuple[float, Any]]) -> Counter[tuple[int, int]]:
@@ -28,7 +29,7 @@ def merged(records: list[tuple[float, Any]]) -> Counter[tuple[int, int]]:
 def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> None:
     draw = data.draw
     name, blocking = draw(st.sampled_from(sorted(POLICIES))), draw(st.booleans())
-    policy = POLICIES[name](**({} if name == "sync" else {"anchor": draw(st.integers(1, 5))}))
+    policy = POLICIES[name](**accepted(name, anchor=draw(st.integers(1, 5))))
     world = World(
         size=draw(st.integers(1, 4)),
         samples=draw(st.integers(1, 150)),
@@ -62,7 +63,7 @@ def test_a_checkpoint_and_the_run_from_it_train_every_sample_once(data: Any) -> 
 def test_every_checkpoint_that_is_due_is_made_whatever_the_schedule(data: Any) -> None:
     draw = data.draw
     name, blocking = draw(st.sampled_from(sorted(POLICIES))), draw(st.booleans())
-    policy = POLICIES[name](**({} if name == "sync" else {"anchor": draw(st.integers(1, 30))}))
+    policy = POLICIES[name](**accepted(name, anchor=draw(st.integers(1, 30))))
     every, unit = draw(st.integers(1, 3)), draw(st.sampled_from(["epochs", "averages"]))
     world = World(
         size=draw(st.integers(1, 4)),

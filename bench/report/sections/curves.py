@@ -83,7 +83,7 @@ class Panel:
             axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
 
     def finish(self, axes: Axes, log: bool) -> None:
-        """Scales and labels."""
+        """Set scales and labels."""
         axes.set_xlabel("samples trained" if self.x == "samples" else "training seconds")
         axes.set_title(self.label)
         axes.set_xlim(left=0)

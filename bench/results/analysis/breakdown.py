@@ -33,14 +33,15 @@ GROSS = 0.01
 
 
 def walls(stream: RunRecords, world_size: int) -> list[float]:
-    """Wall time of each rank, seconds; empty if not all became ready."""
+    """Return the wall time of each rank, seconds; empty if not all became ready."""
     if len(stream.ready) < world_size:
         return []
     return [max(wall_end(stream, rank) - stream.ready[rank].at, 0.0) for rank in range(world_size)]
 
 
 def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
-    """By rank; empty if not all became ready. Raises AssertionError if the slices of a rank overlap grossly."""
+    """Return how each rank spent its wall time; empty if not all became ready. Raises AssertionError if the slices of a
+    rank overlap grossly."""
     slices = stream.slices
     category = categories(slices)
     waiting = slices.wire_start
@@ -48,20 +49,21 @@ def breakdown(stream: RunRecords, walls: list[float]) -> list[RankTime]:
 
 
 def seconds_in(rows: list[RankTime], walls: list[float], category: str) -> float:
-    """Seconds in `category`, mean over ranks."""
+    """Return the seconds in `category`, mean over ranks."""
     spent = [getattr(row, category) * wall for row, wall in zip(rows, walls, strict=True)]
     return float(np.mean(spent)) if spent else 0.0
 
 
 def wall_end(stream: RunRecords, rank: int) -> float:
-    """When the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not known."""
+    """Return when the wall time of a rank ends. A killed rank has not written its last slices: what it did then is not
+    known."""
     if rank in stream.drops and (mine := stream.slices.places(rank)).size:
         return float(stream.slices.stop[mine].max())
     return stream.finished[rank].at if rank in stream.finished else stream.last_at[rank]
 
 
 def categories(slices: Slices) -> Places:
-    """Of each slice the category, as its place in `CATEGORIES`. Raises AssertionError for a kind that has none."""
+    """Return the category of each slice, as its place in `CATEGORIES`. Raises AssertionError for a kind that has none."""
     kinds, codes = slices.kinds
     unknown = [kind for kind in kinds if kind not in CATEGORY]
     assert not unknown, f"slices of unknown kind: {unknown}"
@@ -69,7 +71,7 @@ def categories(slices: Slices) -> Places:
 
 
 def within(category: Places, names: Collection[str]) -> Flags:
-    """Which of the slices, whose `category` is given, lie in one of these categories."""
+    """Return which of the slices, whose `category` is given, lie in one of these categories."""
     return np.isin(category, [CATEGORIES.index(name) for name in names])
 
 

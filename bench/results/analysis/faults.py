@@ -12,7 +12,7 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
@@ -40,7 +40,7 @@ def rows(trouble: Iterable[tuple[float, Trouble]], zero: float, world_size: int)
 
 
 def notes(rows: list[FaultRow]) -> list[str]:
-    """Warnings: what a reader of the figures of such a run must know."""
+    """Return warnings: what a reader of the figures of such a run must know."""
     return [
         f"the run went on without rank {row.rank} since {row.seconds:.1f} s after launch: {row.text}"
         for row in rows
@@ -49,7 +49,8 @@ def notes(rows: list[FaultRow]) -> list[str]:
 
 
 def raised(rows: list[FaultRow]) -> list[str]:
-    """What a program did wrong, and was let off: one line for each rank that raised and that the run went on without."""
+    """Return what a program did wrong, and was let off: one line for each rank that raised and that the run went on
+    without."""
     return [
         f"rank {row.rank} raised {row.text}, and the run went on without it"
         for row in rows
@@ -86,8 +87,8 @@ class _Faults:
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
-                if found := _OF_RANK.fullmatch(record.reason):
-                    self._settle(at, int(found[1]), found[2], "ended the run")
+                if match := _OF_RANK.fullmatch(record.reason):
+                    self._settle(at, int(match[1]), match[2], "ended the run")
             case Join():
                 self.end_break()
 
@@ -103,7 +104,7 @@ class _Faults:
         self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:
-        """A new group is formed, or the run is over: a break that cost no rank is a row of its own."""
+        """End a break, as a new group is formed or the run is over: one that cost no rank is a row of its own."""
         broken, self._broken = self._broken, []
         cost_a_rank, self._cost_a_rank = self._cost_a_rank, False
         if not broken or cost_a_rank:
@@ -123,7 +124,7 @@ def _text(event: Failed | Lost) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    """`rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
+    """Return `rank 0`, `ranks 0 and 2`, `ranks 0, 1 and 2`."""
     *most, last = map(str, ranks)
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
@@ -131,10 +132,10 @@ def _ranks(ranks: list[int]) -> str:
 def _again(stream: RunRecords) -> dict[int | None, str]:
     """Return by lost rank how much of what it trained others had to train again; nothing of one of which all was kept."""
     lost = dict.fromkeys(stream.drops, 0)
-    for event in stream.progress if lost else ():
+    for event in stream.of(Progress) if lost else ():
         if event.rank in lost:
             lost[event.rank] += event.samples
-    for merged in stream.merged if lost else ():
+    for merged in stream.of(Merged) if lost else ():
         if merged.rank in lost:
             lost[merged.rank] -= measure(merged.spans)
     return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}

@@ -52,7 +52,7 @@ class Gap:
 
 
 def gaps(stream: RunRecords) -> list[Gap]:
-    """All gaps of all ranks that became ready, by rank and time."""
+    """Return all gaps of all ranks that became ready, by rank and time."""
     ranks = {rank: _RankSlices(stream, rank) for rank in sorted(stream.ready)}
     late = _last_arrivals(stream)
     troubles = sorted(
@@ -62,7 +62,7 @@ def gaps(stream: RunRecords) -> list[Gap]:
 
 
 def _last_arrivals(stream: RunRecords) -> dict[int, int]:
-    """Number of a collective -> the rank that came last."""
+    """Return the number of a collective -> the rank that came last."""
     s = stream.slices
     mine = np.flatnonzero(s.kind == "exchange")
     mine = mine[np.argsort(s.start[mine], kind="stable")]
@@ -85,17 +85,17 @@ class _RankSlices:
     def gaps(
         self, ranks: dict[int, _RankSlices], late: dict[int, int], troubles: list[tuple[float, int]]
     ) -> Iterator[Gap]:
-        """In the order of time."""
+        """Yield the gaps in the order of time."""
         busy = np.flatnonzero((self.kind != "wait") & (self.stop > self.begin) & (self.wire < self.end))
         begins = np.append(self.wire[busy], self.end).clip(self.begin, self.end)
         ends = np.maximum.accumulate(np.insert(self.stop[busy], 0, self.begin).clip(self.begin, self.end))
         waits = np.flatnonzero(self.kind == "wait")
         waited = np.concatenate([[0.0], np.cumsum(self.stop[waits] - self.start[waits])])
-        found = np.flatnonzero(begins > ends)
-        starts, stops = ends[found], begins[found]
-        held = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
-        followed = np.append(busy, -1)[found]
-        columns = (array.tolist() for array in (found, starts, stops, held, followed))
+        idle = np.flatnonzero(begins > ends)
+        starts, stops = ends[idle], begins[idle]
+        ordered = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
+        followed = np.append(busy, -1)[idle]
+        columns = (array.tolist() for array in (idle, starts, stops, ordered, followed))
         for index, start, stop, orders, follows in zip(*columns, strict=True):
             after = None if follows < 0 else follows
             yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
@@ -117,15 +117,15 @@ class _RankSlices:
         return ("end" if after is None else "startup" if index == 0 else "bookkeeping"), None, ""
 
     def doing(self, at: float) -> str:
-        """Category of the slice that holds this moment."""
+        """Return the category of the slice that holds this moment."""
         index = bisect_right(self._starts, at) - 1
         return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
 
 
-def by_cause(found: list[Gap]) -> list[dict[str, Any]]:
-    """Per rank and cause: how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
+def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:
+    """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
     sums: dict[tuple[int, str, int | None], list[float]] = {}
-    for gap in found:
+    for gap in every_gap:
         short = gap.seconds < LEAST_S
         key = (gap.rank, "short", None) if short else (gap.rank, gap.cause, gap.by)
         sums.setdefault(key, []).append(gap.seconds)

@@ -6,12 +6,12 @@ from collections import defaultdict
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema import LedgerRow, LedgerTotals
-from ddp.core.events import Merged
+from ddp.core.events import Merged, Progress
 from ddp.core.spans import Span, measure
 
 
 def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
-    """The ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
+    """Return the ledger of a run of `planned` epochs. One rank records no positions: its samples are counted."""
     samples = next((event.samples for event in stream.ready.values()), None)
     rows = _merged(stream, world_size) if world_size > 1 else _counted(stream, samples or 0)
     whole = [row.epoch for row in rows if row.samples == samples and not row.repeated]
@@ -26,7 +26,7 @@ def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
 def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
     rows = []
     merged: dict[int, list[Merged]] = defaultdict(list)
-    for event in (event for part in stream.parts_in_turn for event in part.merged):
+    for event in (event for part in stream.parts_in_turn for event in part.of(Merged)):
         merged[event.epoch].append(event)
     for epoch, lines in sorted(merged.items()):
         by_rank = [0] * world_size
@@ -38,7 +38,8 @@ def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
 
 
 def _covered(spans: list[Span]) -> int:
-    """Positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described, too."""
+    """Return the positions that lie in any of the spans, which may overlap: a ledger that is wrong is to be described,
+    too."""
     covered, end = 0, 0
     for start, stop in sorted(spans):
         covered += max(stop - max(start, end), 0)
@@ -49,7 +50,7 @@ def _covered(spans: list[Span]) -> int:
 def _counted(stream: RunRecords, samples: int) -> list[LedgerRow]:
     rows = []
     counts: dict[int, int] = defaultdict(int)
-    for event in (event for part in stream.parts_in_turn for event in part.progress):
+    for event in (event for part in stream.parts_in_turn for event in part.of(Progress)):
         counts[event.epoch] += event.samples
     for epoch, trained in sorted(counts.items()):
         once = min(trained, samples)

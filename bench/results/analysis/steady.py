@@ -14,7 +14,7 @@ import numpy as np
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Places, RunRecords, Slices
 from bench.results.schema import Steady
-from ddp.core.events import Progress
+from ddp.core.events import Progress, RoundClosed
 
 ROUNDS = 5
 """Rounds after which the controller has settled."""
@@ -41,10 +41,10 @@ class _RankStretch:
 
 
 def steady(stream: RunRecords, world_size: int) -> Steady | None:
-    """None where the run has no such stretch, or it is too short."""
+    """Return the speed at steady state; None where the run has no such stretch, or it is too short."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
     reported: Reports = defaultdict(list)
-    for event in stream.progress:
+    for event in stream.of(Progress):
         reported[event.rank].append(event)
     stretch = _stretch(stream, reported, live)
     if stretch is None:
@@ -69,7 +69,7 @@ def steady(stream: RunRecords, world_size: int) -> Steady | None:
 
 
 def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[float, float] | None:
-    """(begin, end) in seconds on the clock of the records."""
+    """Return (begin, end) in seconds on the clock of the records."""
     reports = [event for rank in live for event in reported[rank]]
     if not reports:
         return None
@@ -77,8 +77,8 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
     first = min(event.epoch for event in reports)
     begin = max(event.at for event in reports if event.epoch == first)
     end = min(max((event.at for event in reported[rank]), default=0.0) for rank in live)
-    if stream.closed:
-        rounds = [event.at for event in stream.closed if event.at > settled]
+    if stream.of(RoundClosed):
+        rounds = [event.at for event in stream.of(RoundClosed) if event.at > settled]
         if len(rounds) < ROUNDS:
             return None
         begin = max(begin, rounds[ROUNDS - 1])
@@ -93,7 +93,7 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
 def _measure(
     reported: list[Progress], slices: Slices, category: Places, rank: int, begin: float, end: float
 ) -> _RankStretch | None:
-    """Between the rank's last reports before `begin` and `end`; None if that is too short."""
+    """Return between the rank's last reports before `begin` and `end`; None if that is too short."""
     reports = [event for event in reported if event.at <= end]
     first = max((event.at for event in reports if event.at <= begin), default=begin)
     inside = [event for event in reports if event.at > first]
@@ -109,7 +109,8 @@ def _measure(
 
 
 def _times(slices: Slices, category: Places, rank: int, begin: float, end: float) -> dict[str, float]:
-    """Seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank does alone.
+    """Return the seconds by category in [begin, end], and `busy`: work, with the time between two slices of what a rank
+    does alone.
 
     A loop that does nothing but train and evaluate goes from the end of a step right to the next one: what lies between is
     its own.

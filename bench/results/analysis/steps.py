@@ -12,8 +12,9 @@ Steps = dict[int, tuple[Floats, Floats]]
 
 
 def steps(slices: Slices) -> Steps:
-    """A step begins with a batch (`data`) and ends with the last computing before the next one; what is exchanged in between
-    lies in it, what is done behind it does not. Computing before the first batch on record is a step as well."""
+    """Return the steps of each rank. One begins with a batch (`data`) and ends with the last computing before the next
+    one; what is exchanged in between lies in it, what is done behind it does not. Computing before the first batch on
+    record is a step as well."""
     busy, first = _busy(slices)
     if not first.size:
         return {}
@@ -23,8 +24,8 @@ def steps(slices: Slices) -> Steps:
 
 
 def worked(slices: Slices) -> dict[int, Floats]:
-    """By rank, the seconds of each of its steps that it worked itself: what it exchanged and waited for is left out, as a
-    rank that meets a slower one in every step takes as long for it."""
+    """Return by rank the seconds of each of its steps that it worked itself: what it exchanged and waited for is left
+    out, as a rank that meets a slower one in every step takes as long for it."""
     busy, first = _busy(slices)
     if not first.size:
         return {}
@@ -34,7 +35,7 @@ def worked(slices: Slices) -> dict[int, Floats]:
 
 
 def _busy(slices: Slices) -> tuple[Places, Places]:
-    """Which slices are batches and computing, by rank and time; where among them steps begin."""
+    """Return which slices are batches and computing, by rank and time; where among them steps begin."""
     category = categories(slices)
     busy = np.flatnonzero(within(category, ("data", "compute")))
     busy = busy[np.lexsort((slices.start[busy], slices.rank[busy]))]

@@ -15,12 +15,13 @@ from bench.results.analysis.stretches import Stretches, clipped, common, seconds
 from bench.results.analysis.volume import volume
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
+from ddp.core.events import Reduced, Snapshot
 
 WORK = ("data", "compute")
 
 
 def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) -> TimelineTotals:
-    """Of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
+    """Return the totals of a run whose other figures are in `metrics`; `config` is its resolved configuration."""
     size = metrics.world_size
     ranks = range(size) if len(stream.ready) == size else range(0)
     return TimelineTotals(
@@ -34,14 +35,15 @@ def timeline(stream: RunRecords, metrics: Metrics, config: Mapping[str, Any]) ->
 
 
 def straggler_index(stream: RunRecords) -> float | None:
-    """How much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not seen."""
+    """Return how much longer than others the slowest rank works for a step; None where nobody trained, or waiting is not
+    seen."""
     medians = [] if stream.hidden else [float(np.median(each)) for each in worked(stream.slices).values()]
     typical = float(np.median(medians)) if medians else 0.0
     return max(medians) / typical if typical > 0 else None
 
 
 def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
-    """By rank; None for one that trained nothing."""
+    """Return how long the steps of each rank took; None for one that trained nothing."""
     taken = {rank: 1e3 * (ends - begins) for rank, (begins, ends) in steps(stream.slices).items()}
     rows: list[StepTime | None] = []
     for rank in range(world_size):
@@ -54,13 +56,13 @@ def step_times(stream: RunRecords, world_size: int) -> list[StepTime | None]:
 
 
 def overlap(stream: RunRecords, rank: int) -> Overlap:
-    """Communication of a rank that became ready, and what of it lies behind its training."""
+    """Return the communication of a rank that became ready, and what of it lies behind its training."""
     begin, end = stream.ready[rank].at, wall_end(stream, rank)
     own = _of(stream.slices, rank, ("comm",), begin, end)
     beside = _of(stream.behind, rank, ("comm",), begin, end)
     averaging = (
-        np.array([event.at - event.seconds for event in stream.reduced], np.float64),
-        np.array([event.at for event in stream.reduced], np.float64),
+        np.array([event.at - event.seconds for event in stream.of(Reduced)], np.float64),
+        np.array([event.at for event in stream.of(Reduced)], np.float64),
     )
     comm = union(*map(np.concatenate, zip(own, beside, clipped(*averaging, begin, end), strict=True)))
     hidden = common(_of(stream.slices, rank, WORK, begin, end), comm)
@@ -76,14 +78,14 @@ def _of(s: Slices, rank: int, names: tuple[str, ...], begin: float, end: float) 
 
 
 def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
-    """By rank: at collectives; where there are none, at the rounds that snapshots were laid down for."""
+    """Return by rank when it came to collectives; where there are none, at the rounds that snapshots were laid down for."""
     s = stream.slices
     here = s.kind == "exchange"
     number, rank, at = s.seq[here], s.rank[here], s.start[here]
     if not here.any():
-        number = np.array([event.round for event in stream.snapshots], np.int64)
-        rank = np.array([event.rank for event in stream.snapshots], np.int64)
-        at = np.array([event.at for event in stream.snapshots], np.float64)
+        number = np.array([event.round for event in stream.of(Snapshot)], np.int64)
+        rank = np.array([event.rank for event in stream.of(Snapshot)], np.int64)
+        at = np.array([event.at for event in stream.of(Snapshot)], np.float64)
     order = np.lexsort((at, number))
     number, rank, at = number[order], rank[order], at[order]
     first = np.flatnonzero(np.diff(number, prepend=number[0] - 1)) if number.size else np.zeros(0, np.int64)

@@ -9,6 +9,7 @@ from bench.results.analysis.steady import steady
 from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
 from bench.results.schema import Epoch, TargetReached, Throughput
+from ddp.core.events import Merged
 from ddp.core.means import Scalars
 from ddp.core.spans import measure
 from ddp.core.summary import EpochFigures
@@ -21,7 +22,7 @@ class Finite:
         self.lost: list[str] = []
 
     def __call__(self, name: str, value: float | None) -> float | None:
-        """`value` if it is finite. None counts as a number that was not finite: events carry it so."""
+        """Return `value` if it is finite. None counts as a number that was not finite: events carry it so."""
         if value is not None and math.isfinite(value):
             return value
         self.lost.append(name)
@@ -29,7 +30,8 @@ class Finite:
 
 
 def train_seconds(stream: RunRecords) -> float:
-    """Seconds of training, from the last rank ready to the last finished (or the last record of a run cut short)."""
+    """Return the seconds of training, from the last rank ready to the last finished (or the last record of a run cut
+    short)."""
     if stream.clock is None:
         return 0.0
     finished = [event.at for event in stream.finished.values()]
@@ -61,7 +63,7 @@ def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
 
 
 def target(rows: list[Epoch], value: float, higher_is_better: bool) -> TargetReached:
-    """When the metric first reached `value`."""
+    """Return when the metric first reached `value`."""
     for row in rows:
         if row.eval is not None and (row.eval >= value if higher_is_better else row.eval <= value):
             return TargetReached(value=value, reached=True, samples=row.samples, seconds=row.seconds)
@@ -69,7 +71,7 @@ def target(rows: list[Epoch], value: float, higher_is_better: bool) -> TargetRea
 
 
 def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughput:
-    """Speed over `seconds` of training, and its share of what the ranks would do if they never waited."""
+    """Return the speed over `seconds` of training, and its share of what the ranks would do if they never waited."""
     ranks = [stream.figures.ranks.get(rank, RankFigures()) for rank in range(world_size)]
     samples, busy = [rank.samples - rank.earlier for rank in ranks], [rank.busy_s for rank in ranks]
     if seconds <= 0:
@@ -88,16 +90,16 @@ def throughput(stream: RunRecords, world_size: int, seconds: float) -> Throughpu
 
 
 def _there(stream: RunRecords, rank: int, seconds: float) -> float:
-    """Seconds of training during which the rank was there; `seconds` if it was not lost."""
+    """Return the seconds of training during which the rank was there; `seconds` if it was not lost."""
     if rank not in stream.drops or stream.clock is None:
         return seconds
     return min(stream.clock.at(stream.last_at[rank]), seconds)
 
 
 def _kept(stream: RunRecords) -> dict[int, int]:
-    """By lost rank, its samples that came into the model."""
+    """Return by lost rank, its samples that came into the model."""
     kept = dict.fromkeys(stream.drops, 0)
-    for event in stream.merged if kept else ():
+    for event in stream.of(Merged) if kept else ():
         if event.rank in kept:
             kept[event.rank] += measure(event.spans)
     return kept

@@ -14,13 +14,14 @@ from typing import Any
 
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Volume
-from ddp.backends import STEP_POLICY, is_torch_native
+from ddp.backends import is_torch_native
+from ddp.core.policies import meets_every_step
 
 WIRE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
-    """Of a run with its resolved configuration."""
+    """Return the volume of a run with its resolved configuration."""
     expected = formula(m, config)
     return Volume(
         bytes=m.sync.bytes,
@@ -31,7 +32,7 @@ def volume(m: Metrics, config: Mapping[str, Any]) -> Volume:
 
 
 def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
-    """Bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
+    """Return the bytes that all ranks hand over; None where the run is not whole, alone, or its collectives are not seen."""
     meetings = _meetings(m)
     whole = m.status == "ok" and not m.resumed and not m.faults
     if m.world_size == 1 or not whole or not m.parameters or not meetings or m.sync.kind == "none":
@@ -49,7 +50,7 @@ def formula(m: Metrics, config: Mapping[str, Any]) -> int | None:
 
 
 def _meetings(m: Metrics) -> int:
-    every_step = m.policy == STEP_POLICY and not is_torch_native(m.backend)
+    every_step = meets_every_step(m.policy) and not is_torch_native(m.backend)
     if every_step and m.ledger is not None and m.ledger.samples:
         return m.epochs_planned * math.ceil(m.ledger.samples / (m.batch_size * m.world_size))
     return m.sync.count

@@ -44,13 +44,13 @@ class RankFigures:
 class RunFigures:
     """A run so far."""
 
-    def __init__(self, planned: int = 0) -> None:
-        """`planned`: epochs of the run; 0: not known."""
+    def __init__(self, planned: int = 0, heard: float = 0.0) -> None:
+        """Begin. `planned`: epochs of the run; 0: not known. `heard`: the time before the first record."""
         self.first: float | None = None
         """The first record, the launch; and the latest one."""
         self.now = 0.0
-        self.heard = 0.0
-        """The latest event: what ranks measure of themselves is none."""
+        self.heard = heard
+        """The event before: what ranks measure of themselves is none."""
         self.began: float | None = None
         """When the last rank was ready, or the run was gone on with if that was later."""
         self.steps = self.samples = 0
@@ -58,8 +58,8 @@ class RunFigures:
         """Of `samples`, those that the run was gone on with."""
         self.ranks: dict[int, RankFigures] = {}
         self.epochs = EpochFold(planned)
-        self.evaluated = 0
-        """Epochs given out that were evaluated as a whole."""
+        self.complete = 0
+        """Epochs that were given out."""
         self.plan: Plan | None = None
         self.aborted: Abort | None = None
         self.resumed: Resumed | None = None
@@ -102,12 +102,12 @@ class RunFigures:
             case Resumed():
                 self._go_on(record)
         complete = self.epochs.add(record)
-        self.evaluated += sum(epoch.evaluated for epoch in complete)
+        self.complete += len(complete)
         return complete
 
     def advance(self, at: float) -> None:
         """Take note of the time of an event of which nothing else is needed."""
-        self.heard = max(at, self.heard)
+        self.heard = at
 
     def since(self, at: float) -> float:
         """Return the seconds from launch to `at`."""

@@ -76,10 +76,22 @@ class Lines:
 class Tail(Generic[S]):
     """A run folder as far as it is read."""
 
+    state: S
+    malformed: int
+    """Lines that are no records."""
+    unread: tuple[str, ...]
+    """Files that are there and cannot be read, a line each."""
+    _files: dict[str, Lines]
+
     def __init__(self, folder: Path, begin: Callable[[], S], measured: bool = True) -> None:
-        """`begin`: makes the state; `measured`: read what ranks measure themselves, too."""
+        """Begin. `begin` makes the state; `measured`: read what ranks measure themselves, too."""
         self.folder, self._begin, self._measured = folder, begin, measured
-        self.restart()
+        self._restart(measured)
+
+    def _restart(self, measured: bool) -> None:
+        """Read everything again. What ranks measured may be among the events by now."""
+        self.state, self.malformed, self.unread, self._files = self._begin(), 0, (), {}
+        self._apart = measured
 
     def restart(self) -> None:
         """Read everything again."""
@@ -95,7 +107,7 @@ class Tail(Generic[S]):
     def read(self) -> bool:
         """Take in what is new; return whether there may be more at once."""
         # What ranks measure themselves lies beside the events while the run lasts.
-        parts = [] if self._merged else sorted(path.name for path in self.folder.glob(SLICES))
+        parts = sorted(path.name for path in self.folder.glob(SLICES)) if self._apart else []
         more, unread = False, []
         for name in (EVENTS, *parts):
             file = self._files.setdefault(name, Lines(self.folder / name))
@@ -108,8 +120,7 @@ class Tail(Generic[S]):
                 unread.append(located(error))
                 continue
             if lines is None:
-                self.restart()
-                self._merged = True
+                self._restart(measured=False)
                 return True
             for line in lines:
                 self._take(line)
@@ -122,7 +133,7 @@ class Tail(Generic[S]):
         self.folder = folder
         known, status = self._files.get(EVENTS), _status(folder / EVENTS)
         if known is None or known.identity != (status and (status.st_dev, status.st_ino)):
-            self.restart()
+            self._restart(self._measured)
         for name, file in self._files.items():
             file.path = folder / name
 

@@ -82,6 +82,6 @@ def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
             yield f"probe {number}, rank {rank}: what a step exchanged is not its weighted mean ({sums})" if far else ""
 
 
-def _shown(found: Sums, wanted: list[float | None], far: float) -> str:
-    pairs = ", ".join(f"{a:.9g} for {b:.9g}" for a, b in zip(found[::2], wanted, strict=True) if None not in (a, b))
+def _shown(sums: Sums, wanted: list[float | None], far: float) -> str:
+    pairs = ", ".join(f"{a:.9g} for {b:.9g}" for a, b in zip(sums[::2], wanted, strict=True) if None not in (a, b))
     return f"sums over parameters and buffers: {pairs}; {far:.3g} times what rounding can do"

@@ -15,12 +15,13 @@ from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.verdict import Verdict, verdict
-from ddp.backends import STEP_POLICY, is_torch_native
+from ddp.backends import is_torch_native
+from ddp.core.policies import meets_every_step
 
 
 def promised(m: Metrics) -> bool:
     """Return whether a run's bits depend on nothing but its cell and seed."""
-    alike = m.engine == "solo" or (m.policy == STEP_POLICY and not is_torch_native(m.backend))
+    alike = m.engine == "solo" or (meets_every_step(m.policy) and not is_torch_native(m.backend))
     if m.engine == "graph" and m.world_size > 1:
         return False  # the shares of a batch follow the speeds
     return alike and not m.faults and not m.scripted_faults
@@ -36,9 +37,9 @@ def trace(m: Metrics) -> dict[str, Any]:
     return {"params_sha256": m.params_sha256, **rows}
 
 
-def unlike(one: Metrics, other: Metrics) -> list[str]:
+def unlike(first: Metrics, second: Metrics) -> list[str]:
     """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
-    a, b = trace(one), trace(other)
+    a, b = trace(first), trace(second)
     return [f"{name}: {a.get(name)} and {b.get(name)}" for name in a | b if a.get(name) != b.get(name)]
 
 

@@ -91,8 +91,8 @@ class _Made:
         return any(_same(model, average) for average in (*near, *self._unknown))
 
 
-def _same(one: Sums, other: Sums) -> bool:
+def _same(model: Sums, other: Sums) -> bool:
     return all(
         a is None or b is None or abs(a - b) <= NEAR * max(abs(a), abs(b), 1.0)
-        for a, b in zip(one, other, strict=False)
+        for a, b in zip(model, other, strict=False)
     )

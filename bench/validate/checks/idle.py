@@ -33,7 +33,7 @@ def _scarce(run: Run) -> str:
     m = run.metrics
     samples = (m.ledger.samples if m.ledger is not None else None) or 0
     batches = -(-samples // m.batch_size)
-    if not 0 < batches < m.world_size or all(_brought(run)):
+    if not 0 < batches < m.world_size or all(_trained(run)):
         return ""
     most = (samples - 1) // (m.world_size - 1)
     advice = f"train.batch_size={most} gives each one" if most else "train with fewer ranks"
@@ -41,7 +41,7 @@ def _scarce(run: Run) -> str:
     return f"an epoch of {samples} samples has {number} for {m.world_size} ranks, and some train nothing: {advice}"
 
 
-def _brought(run: Run) -> list[int]:
+def _trained(run: Run) -> list[int]:
     """Return samples in the model by rank; ones where nothing is known."""
     m = run.metrics
     if m.ledger is None:
@@ -50,8 +50,8 @@ def _brought(run: Run) -> list[int]:
 
 
 def _amiss(run: Run, known: Records) -> str:
-    for rank, brought in enumerate(_brought(run)):
-        if not brought:
+    for rank, samples in enumerate(_trained(run)):
+        if not samples:
             return f"rank {rank} brought nothing into the model in the whole run"
         still, rounds = _still(known, rank)
         if still > MOST * rounds:

@@ -16,7 +16,7 @@ from bench.validate.checks.levels import level, looked_at
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences
 from bench.validate.reference import Reference
-from bench.validate.verdict import EXITS, Verdict, verdict
+from bench.validate.verdict import remark, verdict
 
 METRIC = "samples_per_s"
 
@@ -34,7 +34,7 @@ def check(case: Case) -> Finding | None:
     differing = elsewhere(reference, runs)
     if refused := beyond(differing, case.allowed):
         line = f"not comparable: time on another machine ({len(refused)} fields differ)"
-        return Verdict("REFUSED", "speed", case.cell.name, line, EXITS["REFUSED"], fields=tuple(refused))
+        return remark("REFUSED", "speed", case.cell.name, line, tuple(refused))
     if differing:
         return verdict("INCONCLUSIVE", "speed", case.cell, "on another machine, as was allowed: time says nothing")
     if busy := [m.seed for m in runs if disturbed(m)]:

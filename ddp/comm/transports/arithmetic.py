@@ -14,19 +14,19 @@ OPS = {SUM: 0, MAX: 1, MEAN: 2}
 
 
 def about(flat: Tensor, op: str) -> int:
-    """A number that says what is reduced, and how."""
+    """Return a number that says what is reduced, and how."""
     return flat.numel() << 8 | TYPES.get(flat.dtype, len(TYPES)) << 2 | OPS[op]
 
 
-def told(what: int) -> str:
-    """In words, what a number of `about` says."""
+def words(what: int) -> str:
+    """Say in words what a number of `about` means."""
     kind = next((str(dtype)[6:] for dtype, code in TYPES.items() if code == what >> 2 & 63), "another type")
     op = next(name for name, code in OPS.items() if code == what & 3)
     return f"{what >> 8} x {kind} to their {op}"
 
 
 def reduction(parts: list[Tensor], op: str, out: Tensor) -> None:
-    """The reduction of `parts` in their order, into `out`. Half precision is summed in float32, and a mean of three or of
+    """Reduce `parts` in their order, into `out`. Half precision is summed in float32, and a mean of three or of
     more than four in double, so that the mean of equal values is that value, bit for bit; of two and four it is anyway."""
     count = len(parts)
     if count == 1:

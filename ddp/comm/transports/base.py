@@ -29,8 +29,8 @@ class ExchangeBroken(EngineError):
 
 
 def broken(error: Exception) -> ExchangeBroken:
-    """`error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward and
-    backward passes, where gloo and NCCL raise their own. Raises any other error again."""
+    """Return `error` as ExchangeBroken, where that is what it is: PyTorch's engines have their collectives inside forward
+    and backward passes, where gloo and NCCL raise their own. Raises any other error again."""
     if isinstance(error, ExchangeBroken):
         return error
     if isinstance(error, torch.distributed.DistError) or "gloo/transport" in str(error):
@@ -57,28 +57,21 @@ class TransportConfig:
     """Ranks on this host; 0: all."""
 
 
-def spare(site: TransportConfig) -> bool:
+def spare(config: TransportConfig) -> bool:
     """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
     has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return site.device.type == "cuda" or bool(site.meet) or cores > (site.host_ranks or site.world_size)
+    return config.device.type == "cuda" or bool(config.meet) or cores > (config.host_ranks or config.world_size)
 
 
 class Transport(Protocol):
     """A rank's side of the collectives. All ranks of a group call the same ones in the same order."""
 
     name: str
-    site: TransportConfig
-
-    def __init__(self, site: TransportConfig) -> None: ...
-
-    @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """Whether it works there."""
-        ...
+    config: TransportConfig
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
+        """Allocate flat memory that this transport reduces without a copy; of the same name, size and type on all ranks."""
         ...
 
     def join(self, members: Sequence[int], generation: int) -> None:
@@ -102,7 +95,7 @@ class Transport(Protocol):
         ...
 
     def fence(self) -> None:
-        """What any member wrote before it can be fetched behind it. Raises ExchangeBroken."""
+        """Wait until what any member wrote before can be fetched. Raises ExchangeBroken."""
         ...
 
     def leave(self) -> None:
@@ -110,14 +103,24 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Training is over: go without waking those who are still at work."""
+        """Go, as training is over, without waking those who are still at work."""
         ...
 
 
-def choose(name: str, site: TransportConfig) -> Transport:
-    """The transport `name`, or with `auto` the first that applies. Raises ValueError if it does not."""
+class TransportType(Protocol):
+    """The class of a transport that `choose` can make."""
+
+    def applies(self, config: TransportConfig) -> bool:
+        """Return whether it works there."""
+        ...
+
+    def __call__(self, config: TransportConfig) -> Transport: ...
+
+
+def choose(name: str, config: TransportConfig) -> Transport:
+    """Return the transport `name`, or with `auto` the first that applies. Raise ValueError if it does not."""
     for each in TRANSPORTS if name == "auto" else (name,):
-        transport: type[Transport] = importlib.import_module(TRANSPORTS[each]).Transport
-        if transport.applies(site):
-            return transport(site)
-    raise ValueError(f"cluster.transport={name} does not work here ({site.device}); use auto")
+        transport: TransportType = importlib.import_module(TRANSPORTS[each]).Transport
+        if transport.applies(config):
+            return transport(config)
+    raise ValueError(f"cluster.transport={name} does not work here ({config.device}); use auto")

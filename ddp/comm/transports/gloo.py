@@ -2,13 +2,13 @@
 
 A peer's end wakes all who wait for it, and the coordinator ends a rank that stands still: who waits for a slow one waits as
 long as it takes. Between hosts that cannot be said: behind a link that is cut nobody's end is heard, so a collective has the
-site's limit there.
+transport's limit there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +29,7 @@ LEAST = torch.iinfo(torch.int64).min
 
 
 def limit_collectives(limit: timedelta) -> None:
-    """How long collectives of the default group may take from now on."""
+    """Set how long collectives of the default group may take from now on."""
     newer = getattr(dist, "set_timeout", None)  # the older name is for torch before 2.12 or so
     (newer or dist.distributed_c10d._set_pg_timeout)(limit, dist.group.WORLD)
 
@@ -39,110 +39,108 @@ class Transport:
 
     name = "gloo"
 
-    def __init__(self, site: TransportConfig) -> None:
-        self.site = site
+    def __init__(self, config: TransportConfig) -> None:
+        self.config = config
 
     @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """On CPUs, wherever PyTorch was built with it."""
-        return site.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
+    def applies(config: TransportConfig) -> bool:
+        """Return whether ranks are on CPUs and PyTorch was built with it."""
+        return config.device.type == "cpu" and dist.is_available() and dist.is_gloo_available()
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Ordinary memory."""
-        return torch.empty(elements, dtype=dtype, device=self.site.device)
+        """Allocate ordinary memory."""
+        return torch.empty(elements, dtype=dtype, device=self.config.device)
 
     def join(self, members: Sequence[int], generation: int) -> None:
         """Meet the members at a file, or at the store of several hosts."""
         self.leave()
-        limit = timedelta(seconds=self.site.timeout_s)
+        limit = timedelta(seconds=self.config.timeout_s)
         with suppress(RuntimeError):  # a member is gone or too late: without a group, the next collective breaks
             dist.init_process_group(
                 self.name,
                 store=self._meeting(len(members), generation, limit),
-                rank=list(members).index(self.site.rank),
+                rank=list(members).index(self.config.rank),
                 world_size=len(members),
                 timeout=limit,
             )
             self._formed()
 
     def _meeting(self, size: int, generation: int, limit: timedelta) -> Store:
-        if not self.site.meet:
-            return FileStore(f"{self.site.folder.resolve()}/rendezvous-{generation}", size)
-        where, _, name = self.site.meet.partition("/")
+        if not self.config.meet:
+            return FileStore(f"{self.config.folder.resolve()}/rendezvous-{generation}", size)
+        where, _, name = self.config.meet.partition("/")
         host, _, port = where.rpartition(":")
         store = TCPStore(host.strip("[]"), int(port), is_master=False, timeout=limit, wait_for_workers=False)
         return PrefixStore(f"{name}/{generation}", store)
 
     def _formed(self) -> None:
-        if self.site.meet:
-            return
-        limit_collectives(DAY)
+        if not self.config.meet:
+            limit_collectives(DAY)
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """In buckets; integers of a type that the library lacks, whose maximum is asked for, as int64."""
+        """Reduce in buckets; integers of a type that the library lacks, whose maximum is asked for, as int64."""
         if op == MAX and tensor.dtype in UNKNOWN:
             wide = _widened(tensor)
             self.all_reduce(wide, op)
             tensor.copy_(_narrowed(wide, tensor.dtype))
             return
-        try:
+        with _breaking():
             for bucket in torch.split(tensor, BUCKET_BYTES // tensor.element_size()):
                 dist.all_reduce(bucket, op=OPS[op])
-        except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
-            raise ExchangeBroken(str(error)) from error
         if op == MEAN:
             tensor.div_(dist.get_world_size())
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
-        """Run by run, in buckets."""
-        try:
+        """Reduce run by run, in buckets."""
+        with _breaking():
             for owner, start, stop in runs:
                 for bucket in torch.split(tensor[start:stop], BUCKET_BYTES // tensor.element_size()):
                     dist.reduce(bucket, dst=owner)
-        except (RuntimeError, ValueError) as error:
-            raise ExchangeBroken(str(error)) from error
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
-        """Owners send what they have to all."""
+        """Have owners send what they have to all."""
         works: list[Any] = []
         at = 0
-        try:
+        with _breaking():
             for owner, start, stop in runs:
                 part, own = out[at : at + stop - start], source[start:stop]
                 if owner == dist.get_rank() and part.data_ptr() != own.data_ptr():
                     part.copy_(own)
                 works.append(dist.broadcast(part, src=owner, async_op=True))
                 at += stop - start
-        except (RuntimeError, ValueError) as error:
-            raise ExchangeBroken(str(error)) from error
 
         def wait() -> None:
-            try:
+            with _breaking():
                 for work in works:
                     work.wait()
-            except (RuntimeError, ValueError) as error:
-                raise ExchangeBroken(str(error)) from error
 
         return wait
 
     def fence(self) -> None:
-        """Nothing to wait for: a fetch waits for the owner."""
+        """Wait for nothing: a fetch waits for the owner."""
 
     def leave(self) -> None:
-        """Sockets that close wake the others."""
+        """Close the sockets, which wakes the others."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def close(self) -> None:
-        """The same."""
         self.leave()
 
 
+@contextmanager
+def _breaking() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:  # a peer is gone or too late; or there is no group
+        raise ExchangeBroken(str(error)) from error
+
+
 def _widened(values: Tensor) -> Tensor:
-    """As int64, in the same order."""
+    """Convert to int64, in the same order."""
     return values.view(torch.int64) ^ LEAST if values.dtype is torch.uint64 else values.to(torch.int64)
 
 
 def _narrowed(wide: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `_widened` has widened."""
+    """Undo `_widened`."""
     return (wide ^ LEAST).view(dtype) if dtype is torch.uint64 else wide.to(dtype)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ddp.comm import futex
-from ddp.comm.transports.arithmetic import about, reduction, told
+from ddp.comm.transports.arithmetic import about, reduction, words
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
 from ddp.process.memory import shared
 from ddp.process.process_lock import ProcessLock, ended
@@ -48,7 +48,7 @@ AHEAD_BYTES = 1 << 18
 LEFT = 1
 ASLEEP = 3
 """Place in a rank's cache line, behind the counter and what two collectives were about: whether it sleeps."""
-MOST_LAID = 256
+MOST_VIEWS = 256
 
 
 class Transport:
@@ -56,11 +56,11 @@ class Transport:
 
     name = "memory"
 
-    def __init__(self, site: TransportConfig) -> None:
-        self.site, self._folder, self._rank = site, site.folder, site.rank
-        self._spin_s = SPIN_S if site.world_size <= len(os.sched_getaffinity(0)) else 0.0
-        self._life = ProcessLock(self._lock(site.rank))
-        self._stage = [self._region(half, site.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
+    def __init__(self, config: TransportConfig) -> None:
+        self.config, self._folder, self._rank = config, config.folder, config.rank
+        self._spin_s = SPIN_S if config.world_size <= len(os.sched_getaffinity(0)) else 0.0
+        self._life = ProcessLock(self._lock(config.rank))
+        self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}
         """First address -> name and tensor of what `empty` gave."""
         self._peers: dict[tuple[str, int], Tensor] = {}
@@ -69,16 +69,16 @@ class Transport:
         self._rests = 0
         """Meetings to come without spinning."""
         self._more_rests = 1
-        self._laid: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
+        self._views: dict[tuple[int, int, torch.dtype], list[Tensor]] = {}
         """Views of the stages, by half, size and type: making them takes as long as a small reduction."""
         self._fence = threading.Lock()
         self._helper: ThreadPoolExecutor | None = None
 
     @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """On CPUs of one host with a system that lends its memory by name and can lock."""
-        here = not site.meet and site.folder.is_dir()
-        return here and site.device.type == "cpu" and hasattr(os, "sched_getaffinity")
+    def applies(config: TransportConfig) -> bool:
+        """Return whether ranks are on CPUs of one host with a system that lends its memory by name and can lock."""
+        here = not config.meet and config.folder.is_dir()
+        return here and config.device.type == "cpu" and hasattr(os, "sched_getaffinity")
 
     def _lock(self, rank: int) -> Path:
         return self._folder / f"alive-{rank}"
@@ -87,16 +87,16 @@ class Transport:
         return shared(self._folder / f"{name}-{rank}.memory", dtype, elements)
 
     def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Memory that the other ranks of the host can reach."""
+        """Allocate memory that the other ranks of the host can reach."""
         tensor = self._region(name, self._rank, dtype, elements)
         self._own[tensor.data_ptr()] = name, tensor
         return tensor
 
     def join(self, members: Sequence[int], generation: int) -> None:
-        """Nobody waits: ranks meet in the first collective."""
+        """Form the group without waiting: ranks meet in the first collective."""
         self.leave()
         self._members = tuple(members)
-        self._laid.clear()
+        self._views.clear()
         self._table = shared(self._folder / f"group-{generation}", torch.int64, 2 * LINE * len(members))
         self._counters = self._table.numpy().data.cast("B").cast("q")
         self._me = self._members.index(self._rank)
@@ -110,37 +110,35 @@ class Transport:
         self._members = ()
 
     def close(self) -> None:
-        """The files go with the folder."""
+        """Go; the files go with the folder."""
         self.leave()
         self._life.end()
         if self._helper is not None:
             self._helper.shutdown()
 
     def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
-        """In place where the tensor is from `empty`, else through the stage."""
-        if not self._members:
-            raise ExchangeBroken("there is no group")
+        """Reduce in place where the tensor is from `empty`, else through the stage."""
         flat = tensor.view(-1)
         name, whole = self._own.get(flat.data_ptr(), ("", flat))
-        self._what = about(flat, op)
+        self._begin(about(flat, op))
         if flat.nbytes <= SMALL_BYTES:
-            self._small(flat, op)
+            staged = self._staged(flat)
+            self._meet()
+            self._compare()
+            reduction(staged, op, flat)
         elif name and whole.dtype == flat.dtype:
             self._large([self._reach(name, m, whole)[: flat.numel()] for m in self._members], op)
         else:
             for part in torch.split(flat, STAGE_BYTES // flat.element_size()):
-                laid = self._staged(part)
-                laid[self._me].copy_(part)
-                self._large(laid, op)
-                part.copy_(laid[self._me])
+                staged = self._staged(part)
+                self._large(staged, op)
+                part.copy_(staged[self._me])
 
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
-        """Each reduces its own from everybody's tensor, or from everybody's stage if the tensor lies elsewhere."""
-        if not self._members:
-            raise ExchangeBroken("there is no group")
+        """Reduce what is this rank's from everybody's tensor, or everybody's stage if the tensor lies elsewhere."""
+        self._begin(about(tensor, SUM))
         name, whole = self._own.get(tensor.data_ptr(), ("", tensor))
         own = [(start, stop) for owner, start, stop in runs if owner == self._me]
-        self._what = about(tensor, SUM)
         if name and whole.dtype == tensor.dtype:
             tensors = [self._reach(name, m, whole) for m in self._members]
             self._meet()
@@ -156,14 +154,13 @@ class Transport:
         step = STAGE_BYTES // tensor.element_size()
         for begin in range(0, tensor.numel(), step):
             part = tensor[begin : begin + step]
-            laid = self._staged(part)
-            laid[self._me].copy_(part)
+            staged = self._staged(part)
             self._meet()
             self._compare()
             for first, last in own:
                 start, stop = max(first - begin, 0), min(last - begin, part.numel())
                 if start < stop:
-                    reduction([each[start:stop] for each in laid], SUM, part[start:stop])
+                    reduction([each[start:stop] for each in staged], SUM, part[start:stop])
 
     def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
         """Read it where it lies: no owner takes part. Another thread copies what is large, if it has a core."""
@@ -182,17 +179,14 @@ class Transport:
 
     def fence(self) -> None:
         """Wait for all."""
-        if not self._members:
-            raise ExchangeBroken("there is no group")
-        self._what = 0
+        self._begin(0)
         self._meet()
 
-    def _small(self, flat: Tensor, op: str) -> None:
-        laid = self._staged(flat)
-        laid[self._me].copy_(flat)
-        self._meet()
-        self._compare()
-        reduction(laid, op, flat)
+    def _begin(self, what: int) -> None:
+        """Begin a collective about this. Raises ExchangeBroken without a group."""
+        if not self._members:
+            raise ExchangeBroken("there is no group")
+        self._what = what
 
     def _large(self, tensors: list[Tensor], op: str) -> None:
         self._meet()
@@ -208,19 +202,21 @@ class Transport:
         self._meet()
 
     def _staged(self, flat: Tensor) -> list[Tensor]:
-        """Room for `flat` in every member's stage. Both halves take turns: who reads one is not overtaken by who writes."""
+        """Copy `flat` into this rank's stage; returns its place in every member's. Both halves take turns: who reads one is
+        not overtaken by who writes."""
         half = self._turn = 1 - self._turn
         size = flat.nbytes
-        if laid := self._laid.get((half, size, flat.dtype)):
-            return laid
-        stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
-        laid = [stage[:size].view(flat.dtype) for stage in stages]
-        if len(self._laid) < MOST_LAID:
-            self._laid[half, size, flat.dtype] = laid
-        return laid
+        staged = self._views.get((half, size, flat.dtype))
+        if staged is None:
+            stages = [self._reach(f"stage{half}", member, self._stage[half]) for member in self._members]
+            staged = [stage[:size].view(flat.dtype) for stage in stages]
+            if len(self._views) < MOST_VIEWS:
+                self._views[half, size, flat.dtype] = staged
+        staged[self._me].copy_(flat)
+        return staged
 
     def _reach(self, name: str, member: int, own: Tensor) -> Tensor:
-        """The tensor of that name that `member` has."""
+        """Return the tensor of that name that `member` has."""
         if member == self._rank:
             return own
         if (name, member) not in self._peers:
@@ -253,7 +249,7 @@ class Transport:
         self._settle()
 
     def _rest(self, slept: bool) -> None:
-        """Whether to spin the next time."""
+        """Decide whether to spin the next time."""
         if self._rests:
             self._rests -= 1
         elif slept:
@@ -265,11 +261,11 @@ class Transport:
         """Raise ExchangeBroken if a member came here with another collective in mind. Two places take turns."""
         for k, member in enumerate(self._members):
             if (theirs := self._counters[LINE * k + 1 + self._posted % 2]) != self._what:
-                mine = f"rank {self._rank} reduces {told(self._what)}"
-                raise ExchangeBroken(f"{mine}, rank {member} {told(theirs)}: they are not at the same place")
+                mine = f"rank {self._rank} reduces {words(self._what)}"
+                raise ExchangeBroken(f"{mine}, rank {member} {words(theirs)}: they are not at the same place")
 
     def _place(self, k: int) -> int:
-        """Address of a member's counter; the low half of it, which is the one that changes."""
+        """Return the address of a member's counter; the low half of it, which is the one that changes."""
         return self._table.data_ptr() + LINE * k * self._table.element_size()
 
     def _settle(self) -> None:
@@ -284,9 +280,9 @@ class Transport:
             left = self._counters[LINE * (len(self._members) + k)] == LEFT
             if (left or ended(self._lock(self._members[k]))) and self._counters[LINE * k] < target:
                 raise ExchangeBroken(f"rank {self._members[k]} {'has left' if left else 'is gone'}")
-        if waited_s > self.site.limit_s:
+        if waited_s > self.config.limit_s:
             late = ", ".join(str(self._members[k]) for k in waiting)
-            raise ExchangeBroken(f"rank {late} did not come within {self.site.limit_s:g} s")
+            raise ExchangeBroken(f"rank {late} did not come within {self.config.limit_s:g} s")
 
 
 def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:

@@ -16,26 +16,26 @@ class Transport(gloo.Transport):
 
     name = "nccl"
 
-    def __init__(self, site: TransportConfig) -> None:
-        super().__init__(site)
+    def __init__(self, config: TransportConfig) -> None:
+        super().__init__(config)
         # A collective that is too late raises, instead of ending the process.
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
     @staticmethod
-    def applies(site: TransportConfig) -> bool:
-        """Every rank has a GPU of its own."""
-        return site.device.type == "cuda" and torch.cuda.device_count() >= (site.host_ranks or site.world_size)
+    def applies(config: TransportConfig) -> bool:
+        """Return whether every rank has a GPU of its own."""
+        return config.device.type == "cuda" and torch.cuda.device_count() >= (config.host_ranks or config.world_size)
 
     def _formed(self) -> None:
-        """The time limit stays: it is what wakes a rank."""
+        """Keep the time limit: it is what wakes a rank."""
 
     def leave(self) -> None:
-        """A collective in flight would hold up an ordinary farewell."""
+        """Abort: a collective in flight would hold up an ordinary farewell."""
         if dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
 
     def close(self) -> None:
-        """Nothing is in flight."""
+        """Leave the group; nothing is in flight."""
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.policies.windows import WindowSettings, WindowState
+from ddp.core.commands import Plan
+from ddp.core.events import PolicyEvent, PolicyRecord
+from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
 from ddp.core.world import World
 
 
@@ -12,10 +14,10 @@ from ddp.core.world import World
 class Cadence(WindowSettings):
     """On a backend where nobody blocks, a rank may run up to one window ahead of its contribution."""
 
-    def freedom(self, world: World) -> tuple[bool, int]:
-        """Where ranks block they stand still at the end of an epoch, too."""
-        return not world.blocking, 0 if world.blocking else 1
+    def init(self, world: World) -> tuple[WindowState, Plan]:
+        """Begin with the first windows. Raises ValueError for a hint of wrong length."""
+        return WindowPlanner.of(self, Lead()).init(world)
 
-    def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """A window, where nobody blocks."""
-        return (0,) * state.world.size if state.world.blocking else state.elche.counts
+    def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | PolicyRecord, ...]]:
+        """Size the next windows."""
+        return WindowPlanner.of(self, Lead()).update(state, event)

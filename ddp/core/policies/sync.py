@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ddp.core.commands import Plan
 from ddp.core.events import PolicyEvent
@@ -13,8 +14,10 @@ from ddp.core.world import World
 class Sync:
     """No settings. Gradients are averaged inside the step where the backend can, else parameters after it."""
 
+    every_step: ClassVar[bool] = True
+
     def init(self, world: World) -> tuple[None, Plan]:
-        """One step each, for ever."""
+        """Plan one step each, for ever."""
         return None, Plan(
             counts=(1,) * world.size,
             ahead=(0,) * world.size,
@@ -26,5 +29,5 @@ class Sync:
         )
 
     def update(self, state: None, event: PolicyEvent) -> tuple[None, tuple[Plan, ...]]:
-        """Nothing to learn."""
+        """Learn nothing."""
         return None, ()

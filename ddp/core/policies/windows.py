@@ -1,18 +1,20 @@
-"""Windows sized by El Che and watched by a guard: what `cadence` and `async` share.
+"""Windows: so many steps of each rank, then an average. Policies are put together from three parts that know nothing of each
+other: a controller that divides and sizes windows (`ddp.core.elche`), a guard (`ddp.core.guard`), a lead.
 
-They differ in how far a rank may run ahead of its count, and that alone.
+Owns their interplay. When which policy uses which parts is in the policy's own file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ddp.core import elche
 from ddp.core.commands import Plan
 from ddp.core.elche import LARGEST, ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
-from ddp.core.guard import GUARDS, Guard, GuardDecision, Report
+from ddp.core.guard import GUARDS, Report
 from ddp.core.values import replace
 from ddp.core.world import World
 
@@ -35,12 +37,14 @@ class WindowState:
     content: int = REARM
     """Stable verdicts in a row."""
     overshoot: tuple[int, ...] = ()
-    """Steps by rank that `async` lets it run ahead."""
+    """The lead's own state: steps by rank."""
+    lr: float = 0.0
+    """Learning rate at the last average; 0: not known."""
 
 
 @dataclass(frozen=True)
 class WindowSettings(ElCheSettings):
-    """El Che's settings, those of the guard and those of dispatch."""
+    """What users set of windows, in one flat record: El Che's settings, the guard's and how samples are dispatched."""
 
     guard: str = "level"
     """`none`, `level` (rising divergence) or `growth` (its rate per step)."""
@@ -50,6 +54,7 @@ class WindowSettings(ElCheSettings):
     """Whatever `guard` says, none."""
     dispatch: str = "progressive"
     """`progressive`: the epoch is granted in its order; `partition`: every rank has its own slice of it first."""
+    every_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,103 +68,119 @@ class WindowSettings(ElCheSettings):
         if self.dispatch not in DISPATCHES:
             raise ValueError(f"dispatch={self.dispatch!r} is unknown; choose one of {', '.join(DISPATCHES)}")
 
-    def init(self, world: World) -> tuple[WindowState, Plan]:
-        """Windows of `anchor` steps, equal or as hinted, until the first one is measured. ValueError: a hint of wrong
-        length."""
-        controller = elche.start(self, world.size, world.steps)
-        overlap, lookahead = self.freedom(world)
-        counts, anchor = controller.counts, controller.anchor
-        reason = f"{anchor} steps each until speeds are known"
-        plan = Plan(counts, (), overlap, lookahead, in_step=False, anchor=anchor, reason=reason)
-        plan = replace(
-            plan,
-            max_lead=self.max_batch_diff,
-            dispatch="fixed" if self.partition_ratios else self.dispatch,
-        )
-        state = WindowState(world, controller, plan, self._guard.start(), overshoot=self.initial_overshoot(world))
-        state = replace(state, plan=self._planned(state, reason))
-        return state, state.plan
 
-    def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | GuardVerdict, ...]]:
-        """Follow the speeds; let the anchor move as far as the guard is content."""
-        assert isinstance(event, RoundClosed)
-        report = Report(max(event.divergence), sum(event.steps), max(event.steps))
-        guard, verdict = self._guard.update(state.guard, report)
-        content = state.content + 1 if verdict.kind == "stable" else 0
-        measured = elche.measure(self, state.elche, event)
-        if verdict.kind == "nudge":
-            now, overshoot = elche.nudge_down(measured, verdict.factor), self.initial_overshoot(state.world)
-        else:
-            now, overshoot = elche.tune(self, measured, may_grow=content >= REARM), state.overshoot
-        now = elche.recount(self, now, state.elche)
-        if content >= REARM:
-            overshoot = self.grown_overshoot(state, event, now)
-        after = replace(state, elche=now, guard=guard, content=min(content, REARM), overshoot=overshoot)
-        plan = self._planned(after, _reason(now, event))
-        said = self._said(event, report, verdict)
-        if _alike(plan, state.plan):
-            return after, said
-        return replace(after, plan=plan), (*said, plan)
+class Lead:
+    """How far ranks may run ahead of their counts: up to a window where nobody blocks; where ranks block they stand still,
+    at the end of an epoch too. All tuples are steps by rank."""
 
     def freedom(self, world: World) -> tuple[bool, int]:
-        """Whether ranks train while an average is in flight, and epochs that may be begun before the oldest is complete."""
-        raise NotImplementedError
+        """Return whether ranks train while an average is in flight, and epochs that may be begun before the oldest is
+        complete."""
+        return not world.blocking, 0 if world.blocking else 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """Steps that each rank may run beyond its count."""
-        raise NotImplementedError
+        """Return the steps beyond the counts of `state`."""
+        return (0,) * state.world.size if state.world.blocking else state.elche.counts
 
-    def initial_overshoot(self, world: World) -> tuple[int, ...]:
-        """By rank, to begin with and after a nudge."""
+    def initial(self, world: World) -> tuple[int, ...]:
+        """Return the lead's own state to begin with, and after a nudge."""
         return (0,) * world.size
 
-    def grown_overshoot(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
-        """By rank, after a window with which the guard is content; `now` has the counts of the next."""
+    def grown(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
+        """Return the lead's state after a window with which the guard is content; `now` has the counts of the next."""
         return state.overshoot
 
-    @property
-    def _guard(self) -> Guard:
-        return GUARDS["none" if self.no_divergence_guard else self.guard](self.divergence_threshold)
 
-    def _planned(self, state: WindowState, reason: str) -> Plan:
-        now, counts = state.elche, state.elche.counts
+AnchorRule = Callable[[WindowState, RoundClosed], int]
+"""The state before a window that was closed, and what was measured in it -> steps of the slowest rank in the next."""
+
+
+@dataclass(frozen=True)
+class WindowPlanner:
+    """A controller, a guard and a lead at work together."""
+
+    controller: ElCheSettings
+    lead: Lead
+    guard: str = "none"
+    threshold: float = 0.05
+    dispatch: str = "progressive"
+    rule: AnchorRule | None = None
+    """How long windows are; None: as the controller's tuner says."""
+
+    @staticmethod
+    def of(settings: WindowSettings, lead: Lead) -> WindowPlanner:
+        """Return the windows that `settings` describe."""
+        guard = "none" if settings.no_divergence_guard else settings.guard
+        return WindowPlanner(settings, lead, guard, settings.divergence_threshold, settings.dispatch)
+
+    def init(self, world: World) -> tuple[WindowState, Plan]:
+        """Begin with windows of `anchor` steps, equal or as hinted, until the first one is measured. Raises ValueError for a
+        hint of wrong length."""
+        now = elche.start(self.controller, world.size, world.steps)
+        overlap, lookahead = self.lead.freedom(world)
+        reason = f"{now.anchor} steps each until speeds are known"
+        plan = Plan(now.counts, (), overlap, lookahead, in_step=False, anchor=now.anchor, reason=reason)
+        dispatch = "fixed" if self.controller.partition_ratios else self.dispatch
+        plan = replace(plan, max_lead=self.controller.max_batch_diff, dispatch=dispatch)
+        guard = GUARDS[self.guard](self.threshold).start()
+        state = WindowState(world, now, plan, guard, overshoot=self.lead.initial(world))
+        plan = self.plan(state, reason)
+        return replace(state, plan=plan), plan
+
+    def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | GuardVerdict, ...]]:
+        """Follow the speeds; move the anchor as far as the guard is content."""
+        report = Report(max(event.divergence), max(event.steps))
+        guard, verdict = GUARDS[self.guard](self.threshold).update(state.guard, report)
+        content = state.content + 1 if verdict.kind == "stable" else 0
+        now = elche.measure(self.controller, state.elche, event)
+        overshoot = state.overshoot
+        if verdict.kind == "nudge":
+            now, overshoot = elche.nudge_down(now, verdict.factor), self.lead.initial(state.world)
+        elif self.rule is not None:
+            now = replace(now, anchor=self.rule(state, event))
+        else:
+            now = elche.tune(self.controller, now, may_grow=content >= REARM)
+        now = elche.recount(self.controller, now, state.elche)
+        if content >= REARM:
+            overshoot = self.lead.grown(state, event, now)
+        after = replace(state, elche=now, guard=guard, content=min(content, REARM), overshoot=overshoot, lr=event.lr)
+        plan = self.plan(after, _reason(now, event))
+        records: tuple[GuardVerdict, ...] = ()
+        if verdict.kind != "stable":
+            figures = (report.divergence, verdict.value, verdict.limit, verdict.factor)
+            records = (GuardVerdict(event.at, event.round, self.guard, verdict.kind, *figures),)
+        # Exact weights move with every measurement: they go along with the counts made of them.
+        if replace(plan, weights=state.plan.weights, reason=state.plan.reason) == state.plan:
+            return after, records
+        return replace(after, plan=plan), (*records, plan)
+
+    def plan(self, state: WindowState, reason: str) -> Plan:
+        """Return the plan that the counts of `state` make."""
+        now, counts, controller = state.elche, state.elche.counts, self.controller
         fewest = min(counts[rank] for rank in now.live)
-        slowest = fewest if self.user_set or now.rank is None else counts[now.rank]
-        ahead = self.ahead(state)
-        if self.max_batch_diff is not None:
-            ahead = tuple(
-                max(0, min(more, fewest + self.max_batch_diff - n)) for more, n in zip(ahead, counts, strict=True)
-            )
+        slowest = fewest if controller.user_set or now.rank is None else counts[now.rank]
+        ahead, most = self.lead.ahead(state), controller.max_batch_diff
+        if most is not None:
+            ahead = tuple(max(0, min(more, fewest + most - n)) for more, n in zip(ahead, counts, strict=True))
         return replace(
             state.plan,
             counts=counts,
             ahead=ahead,
             anchor=min(now.anchor, slowest),
-            weights=elche.weights(self, now),
+            weights=elche.weights(controller, now),
             phase=now.phase,
-            rebalance=self._rebalances(state, counts, ahead),
+            rebalance=self._rebalances(state, ahead),
             reason=reason,
         )
 
-    def _rebalances(self, state: WindowState, counts: tuple[int, ...], ahead: tuple[int, ...]) -> bool:
-        """Where all stand still for the last one, work is taken over from a rank that falls behind in a window; in one of a
-        few steps there is nothing to take."""
-        bound = self.user_set or self.dispatch != "progressive"
+    def _rebalances(self, state: WindowState, ahead: tuple[int, ...]) -> bool:
+        """Return whether work is taken over on the way from a rank that falls behind: where all stand still for the last
+        one, and not in a window of a few steps, in which there is nothing to take."""
+        bound = self.controller.user_set or self.dispatch != "progressive"
         waits = state.world.blocking and not any(ahead)
         return waits and not bound and state.elche.settled and state.elche.fewest >= FEWEST
-
-    def _said(self, event: RoundClosed, report: Report, verdict: GuardDecision) -> tuple[GuardVerdict, ...]:
-        if verdict.kind == "stable":
-            return ()
-        numbers = (report.divergence, verdict.value, verdict.limit, verdict.factor)
-        return (GuardVerdict(event.at, event.round, self.guard, verdict.kind, *numbers),)
 
 
 def _reason(now: ElChe, event: RoundClosed) -> str:
     speeds = "/".join("-" if r in now.gone else f"{1000 * s.step_s:.1f}" for r, s in enumerate(now.speeds))
     return f"window {event.round}, {now.phase}: {speeds} ms per step, average {1000 * event.sync_s:.1f} ms"
-
-
-def _alike(new: Plan, old: Plan) -> bool:
-    """Exact weights move with every measurement: they go along with the counts made of them."""
-    return replace(new, weights=old.weights, reason=old.reason) == old

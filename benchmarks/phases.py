@@ -1,0 +1,59 @@
+"""The diagram of a round's phases, drawn from the table that the coordinator plays.
+
+python -m benchmarks.phases            # print it
+python -m benchmarks.phases --write    # put it into the document
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+
+from ddp.core.phases import TABLE, Input, Phase
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "architecture.md"
+BEGIN, END = "<!-- phases of a round: python -m benchmarks.phases --write -->", "<!-- end of the phases -->"
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram: an arrow for each pair of phases, with what comes and what is done."""
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> idle"]
+    lines += [f"    state {phase.value!r} as {_id(phase)}".replace("'", '"') for phase in Phase if " " in phase]
+    for phase, row in TABLE.items():
+        arrows: dict[Phase, list[str]] = defaultdict(list)
+        for cause, (following, action) in row.items():
+            arrows[following].append(f"{_shown(cause)} / {action}")
+        lines += [f"    {_id(phase)} --> {_id(to)}: {'<br>'.join(labels)}" for to, labels in arrows.items()]
+    return "\n".join([*lines, "```"])
+
+
+def _id(phase: Phase) -> str:
+    return phase.replace(" ", "_")
+
+
+def _shown(cause: Input) -> str:
+    return f"[{cause}]" if cause[0].islower() else cause
+
+
+def written(text: str) -> str:
+    """Return a document with the diagram between its marks. Raises ValueError if it has none."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{DOCUMENT} has no place for the diagram: {BEGIN} ... {END}")
+    return f"{before}{BEGIN}\n\n{diagram()}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Print the diagram, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put it into the document")
+    if parser.parse_args().write:
+        DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    else:
+        print(diagram())
+
+
+if __name__ == "__main__":
+    main()

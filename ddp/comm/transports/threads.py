@@ -1,0 +1,157 @@
+"""The transport of ranks that are threads of one process.
+
+A collective is done by whoever comes to it last, in the order of ranks: its bits depend on nothing else. Whoever comes
+earlier pauses. Owns what each rank has brought to the collective in progress; how a thread pauses is the caller's business.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ddp.comm.transports.arithmetic import about, reduction, words
+from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
+
+Pause = Callable[[Callable[[], bool]], None]
+"""Returns once the condition holds; other threads run meanwhile."""
+
+
+@dataclass
+class _Collective:
+    """One collective: what its members have brought, by rank."""
+
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    what: int | None = None
+    done: bool = False
+    error: str = ""
+
+    def over(self) -> bool:
+        return self.done or bool(self.error)
+
+
+class ThreadGroup:
+    """The group of ranks that share a process."""
+
+    def __init__(self, pauses: Sequence[Pause]) -> None:
+        """`pauses`: what each rank waits with."""
+        self.pauses = pauses
+        self.regions: dict[tuple[int, str], Tensor] = {}
+        """What `Transport.empty` gave, by rank and name."""
+        self.members: tuple[int, ...] = ()
+        self._generation = -1
+        self._current = _Collective()
+        self._lock = threading.Lock()
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Form the group of `members`; the first of them breaks up the older one."""
+        with self._lock:
+            if generation > self._generation:
+                self._fail("there is another group")
+                self.members, self._generation = tuple(members), generation
+
+    def leave(self, rank: int, generation: int | None = None) -> None:
+        """Break what waits for `rank`, and what comes after it, in the group of `generation`, or whichever there is."""
+        with self._lock:
+            if generation in (None, self._generation) and rank in self.members:
+                self._fail(f"rank {rank} has left")
+                self.members = ()
+
+    def _fail(self, error: str) -> None:
+        self._current.error = error
+        self._current = _Collective()
+
+    def meet(self, rank: int, tensor: Tensor, what: int, act: Callable[[list[Tensor]], None]) -> None:
+        """Bring `tensor`; `act` is called once with those of all members, in their order. Raises ExchangeBroken."""
+        with self._lock:
+            if rank not in self.members:
+                raise ExchangeBroken("there is no group")
+            current = self._current
+            if current.what not in (None, what):
+                self._fail(f"rank {rank} reduces {words(what)}, others {words(current.what or 0)}")
+            else:
+                current.what = what
+                current.tensors[rank] = tensor
+                if len(current.tensors) == len(self.members):
+                    act([current.tensors[member] for member in self.members])
+                    current.done, self._current = True, _Collective()
+        if not current.over():
+            self.pauses[rank](current.over)
+        if not current.done:
+            raise ExchangeBroken(current.error)
+
+
+class Transport:
+    """A rank's side."""
+
+    name = "memory"
+
+    def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
+        # Ranks that take turns have no core to spare, however many there are.
+        self.config = replace(config, host_ranks=sys.maxsize)
+        self._group, self._rank, self._device = group, config.rank, config.device
+        self._generation = -1
+        self._names: dict[int, str] = {}
+        """First address -> name of what `empty` gave."""
+
+    def empty(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
+        """Return ordinary memory that the other ranks can reach."""
+        tensor = torch.zeros(elements, dtype=dtype, device=self._device)
+        self._group.regions[self._rank, name] = tensor
+        self._names[tensor.data_ptr()] = name
+        return tensor
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Form the group; nobody waits."""
+        self._generation = generation
+        self._group.join(members, generation)
+
+    def all_reduce(self, tensor: Tensor, op: str = SUM) -> None:
+        """Reduce `tensor` over the group, in place. Raises ExchangeBroken."""
+
+        def act(tensors: list[Tensor]) -> None:
+            first = tensors[0]
+            reduction([each.to(first.device) for each in tensors], op, first)
+            for other in tensors[1:]:
+                other.copy_(first)
+
+        flat = tensor.view(-1)
+        self._group.meet(self._rank, flat, about(flat, op), act)
+
+    def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
+        """Sum, for each member, what it owns of its tensor. Raises ExchangeBroken."""
+
+        def act(tensors: list[Tensor]) -> None:
+            for owner, start, stop in runs:
+                parts = [each[start:stop].to(tensors[owner].device) for each in tensors]
+                total = torch.empty_like(parts[0])
+                reduction(parts, SUM, total)
+                tensors[owner][start:stop] = total
+
+        self._group.meet(self._rank, tensor, about(tensor, SUM), act)
+
+    def fetch(self, out: Tensor, source: Tensor, runs: Sequence[Run]) -> Wait:
+        """Fill `out` at once from where the owners have it."""
+        name, at = self._names[source.data_ptr()], 0
+        for owner, start, stop in runs:
+            part = out[at : at + stop - start]
+            theirs = self._group.regions[self._group.members[owner], name][start:stop]
+            at += stop - start
+            if part.data_ptr() != theirs.data_ptr():
+                part.copy_(theirs)
+        return lambda: None
+
+    def fence(self) -> None:
+        """Wait for all. Raises ExchangeBroken."""
+        self._group.meet(self._rank, torch.empty(0), 0, lambda tensors: None)
+
+    def leave(self) -> None:
+        """Leave the group: what waits for this rank breaks."""
+        self._group.leave(self._rank, self._generation)
+
+    def close(self) -> None:
+        """Do nothing: the others may still be at work in what this rank has completed."""

@@ -1,0 +1,108 @@
+"""The phases of a round as one table: in a phase, what may come, which phase follows and what is done.
+
+Owns the protocol of a round, as data. What an action does is in `ddp.core.round_actions`.
+`python -m benchmarks.phases --write` draws the table into the documents.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Where a round is. IDLE: none is in flight."""
+
+    IDLE = "idle"
+    COLLECTIVE = "collective"
+    SNAPSHOTS = "snapshots"
+    REDUCE = "reduce"
+    APPLY = "apply"
+    SEND_STATE = "send state"
+    LOAD_STATE = "load state"
+
+
+class Input(StrEnum):
+    """What may come: a decision of the core, an event by its name, or how a phase ends once nobody is waited for."""
+
+    DUE_COLLECTIVE = "due in a collective"
+    DUE_SNAPSHOTS = "due by snapshots"
+    RANK_BEHIND = "a rank is a step behind"
+    SNAPSHOT = "Snapshot"
+    REDUCED = "Reduced"
+    AVERAGED = "Averaged"
+    FAILED = "AverageFailed"
+    SHARED = "Shared"
+    LOST = "Lost"
+    ALL = "all have it"
+    SOME = "some missed it"
+    NOBODY = "nobody has it"
+    ALIKE = "ranks in step are alike"
+
+
+class Action(StrEnum):
+    """What is done."""
+
+    OPEN = "order all to average"
+    REQUEST = "order one to send its state"
+    OFFER = "order the others to load it"
+    CONTRIBUTE = "enter its training"
+    ACKNOWLEDGE = "note that it has the average"
+    LOADED = "enter what it loaded"
+    NOTE_FAILURE = "note that it missed the average"
+    AVERAGE = "order to average the snapshots"
+    HAND_OUT = "order all to apply the average"
+    RELEASE = "free its training"
+    LEAVE_OUT = "leave it out, free its training"
+    SUSPEND = "free its training, unless the others may hold it"
+    CLOSE = "bring the training into the model"
+    UNDO = "undo the round"
+    RESUME = "go on inside steps"
+
+
+TABLE: dict[Phase, dict[Input, tuple[Phase, Action]]] = {
+    Phase.IDLE: {
+        Input.DUE_COLLECTIVE: (Phase.COLLECTIVE, Action.OPEN),
+        Input.DUE_SNAPSHOTS: (Phase.SNAPSHOTS, Action.OPEN),
+        Input.RANK_BEHIND: (Phase.SEND_STATE, Action.REQUEST),
+        Input.LOST: (Phase.IDLE, Action.RELEASE),
+    },
+    # A blocking backend: ranks meet in a collective, which may break on some of them.
+    Phase.COLLECTIVE: {
+        Input.AVERAGED: (Phase.COLLECTIVE, Action.CONTRIBUTE),
+        Input.FAILED: (Phase.COLLECTIVE, Action.NOTE_FAILURE),
+        Input.LOST: (Phase.COLLECTIVE, Action.SUSPEND),
+        Input.ALL: (Phase.IDLE, Action.CLOSE),
+        Input.SOME: (Phase.SEND_STATE, Action.REQUEST),
+        Input.NOBODY: (Phase.IDLE, Action.UNDO),
+    },
+    Phase.SEND_STATE: {
+        Input.SHARED: (Phase.LOAD_STATE, Action.OFFER),
+        Input.LOST: (Phase.SEND_STATE, Action.SUSPEND),
+        Input.ALL: (Phase.IDLE, Action.CLOSE),
+        Input.SOME: (Phase.SEND_STATE, Action.REQUEST),
+        Input.NOBODY: (Phase.IDLE, Action.UNDO),
+    },
+    Phase.LOAD_STATE: {
+        Input.AVERAGED: (Phase.LOAD_STATE, Action.LOADED),
+        Input.LOST: (Phase.LOAD_STATE, Action.SUSPEND),
+        Input.ALL: (Phase.IDLE, Action.CLOSE),
+        Input.ALIKE: (Phase.IDLE, Action.RESUME),
+    },
+    # Another backend: ranks copy their replicas and go on, the coordinator's process averages the copies.
+    Phase.SNAPSHOTS: {
+        Input.SNAPSHOT: (Phase.SNAPSHOTS, Action.CONTRIBUTE),
+        Input.LOST: (Phase.SNAPSHOTS, Action.LEAVE_OUT),
+        Input.ALL: (Phase.REDUCE, Action.AVERAGE),
+        Input.NOBODY: (Phase.IDLE, Action.UNDO),
+    },
+    Phase.REDUCE: {
+        Input.REDUCED: (Phase.APPLY, Action.HAND_OUT),
+        Input.LOST: (Phase.REDUCE, Action.RELEASE),
+    },
+    Phase.APPLY: {
+        Input.AVERAGED: (Phase.APPLY, Action.ACKNOWLEDGE),
+        Input.LOST: (Phase.APPLY, Action.RELEASE),
+        Input.ALL: (Phase.IDLE, Action.CLOSE),
+    },
+}
+"""Phase -> what may come -> (the next phase, what is done). What is not there is an error."""

@@ -1,0 +1,213 @@
+"""What is done in a round: the actions of `ddp.core.phases.TABLE`, and the figures of a round that is closed.
+
+Owns how answers, losses and results are entered into the books. When which action is due, the table says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddp.core import evaluation
+from ddp.core.commands import Abort, Apply, Command, LoadState, Reduce, SendState
+from ddp.core.coordinator_state import CoordinatorState, RankState, Round, Trained
+from ddp.core.errors import ProtocolError
+from ddp.core.events import Averaged, AverageFailed, Event, Lost, Merged, Reduced, RoundClosed, Snapshot
+from ddp.core.ledger import in_model
+from ddp.core.phases import Action
+from ddp.core.spans import measure
+from ddp.core.values import replace
+
+Output = Command | RoundClosed | Merged
+Reaction = tuple[CoordinatorState, tuple[Output, ...]]
+RETRIES = 1
+"""How often in a row a collective may break though no rank is lost."""
+
+
+def holders(cohort: CoordinatorState) -> tuple[int, ...]:
+    """Return the ranks that have what came out of a collective."""
+    return tuple(state.rank for state in cohort.current.contributions if cohort.ranks[state.rank].alive)
+
+
+def missed(cohort: CoordinatorState) -> tuple[int, ...]:
+    """Return the ranks that lack it."""
+    return tuple(rank for rank in cohort.current.failed if cohort.ranks[rank].alive)
+
+
+def _request(cohort: CoordinatorState, event: Any) -> Reaction:
+    source, current = holders(cohort)[0], cohort.current
+    order = SendState(source, current.index, f"rank {missed(cohort)[0]} missed it")
+    return cohort.with_round(waiting=(source,)), (order,)
+
+
+def _offer(cohort: CoordinatorState, event: Any) -> Reaction:
+    behind, current = missed(cohort), cohort.current
+    orders: list[Output] = []
+    for rank in behind:
+        owed = tuple(o for o in cohort.evaluating if o.rank == rank and o.epoch in current.closes)
+        orders += [LoadState(rank, current.index, "the others have it"), *evaluation.orders(owed)]
+    return cohort.with_round(waiting=behind), tuple(orders)
+
+
+def _contribute(cohort: CoordinatorState, event: Snapshot | Averaged) -> Reaction:
+    state, index = cohort.ranks[event.rank], cohort.current.index
+    if event.steps != state.steps:
+        raise ProtocolError(
+            f"rank {event.rank} contributed {event.steps} steps to round {index}, {state.steps} were reported"
+        )
+    cohort = cohort.with_round(contributions=(*cohort.current.contributions, state))
+    cohort = cohort.with_rank(event.rank, replace(state.contribute(), after=index))
+    return _acknowledge(cohort, event) if isinstance(event, Averaged) else (cohort, ())
+
+
+def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
+    return cohort.with_round(answers=(*cohort.current.answers, event)), ()
+
+
+def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
+    """Enter that a rank has loaded a state; inside steps, of a rank that was a step ahead."""
+    if not cohort.shares:
+        return _contribute(cohort, event)
+    ahead, state = max(cohort.ranks[r].steps for r in cohort.live), cohort.ranks[event.rank]
+    queue = tuple(chunk.advance(ahead - state.steps) for chunk in state.queue)
+    state = replace(state, steps=ahead, queue=tuple(c for c in queue if c.steps), after=cohort.rounds - 1)
+    return cohort.with_rank(event.rank, state), ()
+
+
+def _note_failure(cohort: CoordinatorState, event: AverageFailed) -> Reaction:
+    return cohort.with_round(failed=(*cohort.current.failed, event.rank)), ()
+
+
+def _average(cohort: CoordinatorState, event: Any) -> Reaction:
+    # By rank, not as they arrived: a sum of floats depends on its order.
+    states = sorted(cohort.current.contributions, key=lambda state: state.rank)
+    members, samples = tuple(state.rank for state in states), tuple(state.samples for state in states)
+    return cohort, (Reduce(cohort.current.index, members, samples, "all snapshots are there"),)
+
+
+def _hand_out(cohort: CoordinatorState, event: Reduced) -> Reaction:
+    live = tuple(rank for rank in cohort.current.members if cohort.ranks[rank].alive)
+    commands = tuple(Apply(rank, event.round, "the average is there") for rank in live)
+    cohort = cohort.with_round(waiting=live, reduce_s=event.seconds)
+    cohort, evaluations = evaluation.evaluate(cohort, cohort.current.closes)
+    return cohort, (*commands, *evaluations)
+
+
+def _release(cohort: CoordinatorState, event: Lost) -> Reaction:
+    """Free what a lost rank had trained and not brought into an average."""
+    state = cohort.ranks[event.rank]
+    return _free(cohort, state.trained).with_rank(event.rank, state.contribute()), ()
+
+
+def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
+    """Leave out a rank that has not contributed: its samples miss the average, so no epoch is complete with it."""
+    current = cohort.current
+    if all(state.rank != event.rank for state in current.contributions):
+        members = tuple(rank for rank in current.members if rank != event.rank)
+        cohort = cohort.with_round(closes=(), members=members)
+    return _release(cohort, event)
+
+
+def _suspend(cohort: CoordinatorState, event: Lost) -> Reaction:
+    """Wait for the others' answers, which tell whether its replica went into the collective."""
+    contributed = any(state.rank == event.rank for state in cohort.current.contributions)
+    return _release(cohort, event) if contributed or event.rank not in cohort.current.members else (cohort, ())
+
+
+def _close(cohort: CoordinatorState, event: Event) -> Reaction:
+    current = cohort.current
+    trained = [(state.rank, state.trained) for state in current.contributions]
+    if cohort.world.blocking:
+        # The collective came to its end, so it held the replicas of members that died right after it, too.
+        for rank in (r for r in current.members if not cohort.ranks[r].alive):
+            trained.append((rank, cohort.ranks[rank].trained))
+            cohort = cohort.with_rank(rank, cohort.ranks[rank].contribute())
+    lines: list[Output] = []
+    for rank, by_epoch in trained:
+        cohort, more = merge(cohort, rank, by_epoch, event.at)
+        lines += more
+    # An epoch that became complete by steps beyond those reported when the round opened is left for the next one.
+    ledgers = tuple(ledger for ledger in cohort.ledgers if ledger.epoch not in current.closes)
+    raised = tuple(entry for entry in cohort.raised if entry.round > current.index)
+    cohort = replace(cohort, ledgers=ledgers, retries=0, raised=raised)
+    return cohort, (*lines, _closed(cohort, current, event.at))
+
+
+def merge(
+    cohort: CoordinatorState, rank: int, trained: Trained, at: float
+) -> tuple[CoordinatorState, tuple[Merged, ...]]:
+    """Bring what a rank trained into the model, in the ledgers and for the record."""
+    for epoch, spans in trained:
+        cohort = cohort.with_ledger(cohort.ledger(epoch).merge(spans))
+    return cohort, tuple(Merged(at, rank, epoch, spans) for epoch, spans in trained if spans)
+
+
+def _closed(cohort: CoordinatorState, current: Round, at: float) -> RoundClosed:
+    states = {state.rank: state for state in current.contributions}
+    answers = {answer.rank: answer for answer in current.answers}
+    ranks = range(cohort.world.size)
+    by_rank = [states.get(rank, RankState()) for rank in ranks]
+    # In a collective the last rank to arrive waits for nobody: the shortest stay is the time on the wire.
+    entered = [rank for rank in answers if cohort.world.blocking and rank not in current.failed]
+    stays = {rank: answers[rank].seconds for rank in entered}
+    wire = min(stays.values(), default=current.reduce_s)
+    samples = sum(state.samples for state in by_rank)
+    away = [answers[state.rank].away_s * state.samples for state in current.contributions if state.rank in answers]
+    return RoundClosed(
+        at,
+        current.index,
+        steps=tuple(state.steps for state in by_rank),
+        busy_s=tuple(state.busy_s for state in by_rank),
+        sync_s=wire + sum(away) / max(samples, 1),
+        wait_s=tuple(stays.get(rank, wire) - wire for rank in ranks),
+        divergence=tuple(answers[rank].divergence or 0.0 if rank in answers else 0.0 for rank in ranks),
+        starved=tuple(rank in current.starved for rank in ranks),
+        lost=tuple(rank for rank in ranks if not cohort.ranks[rank].alive),
+        lr=max(state.lr for state in by_rank if state.steps or not samples),
+        samples=in_model(cohort.begun, cohort.ledgers, cohort.world.samples),
+        loss=sum(state.loss_sum for state in by_rank) / samples if samples else None,
+        spread=sum(answers[rank].distance or 0.0 for rank in sorted(answers)),  # whoever answered first,
+    )
+
+
+def _undo(cohort: CoordinatorState, event: Event) -> Reaction:
+    """Undo a round that broke: what was to enter it is as before, and a new round will be due."""
+    current = cohort.current
+    if cohort.world.blocking and all(cohort.ranks[rank].alive for rank in current.members):
+        if cohort.retries == RETRIES:
+            return cohort, (Abort("failed", f"replicas could not be averaged: {cohort.cause}"),)
+        cohort = replace(cohort, retries=cohort.retries + 1)
+    cohort = replace(
+        cohort,
+        evaluating=tuple(owed for owed in cohort.evaluating if owed.epoch not in current.closes),
+        orphaned=tuple(owed for owed in cohort.orphaned if owed.epoch not in current.closes),
+    )
+    for state in current.contributions:  # of ranks that had the result, and died with it
+        cohort = _free(cohort, state.trained)
+    for rank in (r for r in current.members if not cohort.ranks[r].alive):
+        cohort, _ = _release(cohort, Lost(event.at, rank, ""))
+    return cohort, ()
+
+
+def _free(cohort: CoordinatorState, trained: Trained) -> CoordinatorState:
+    for epoch, spans in trained:
+        cohort = cohort.with_ledger(cohort.ledger(epoch).give_back(spans))
+    return replace(cohort, samples=cohort.samples - sum(measure(spans) for _, spans in trained))
+
+
+ACTIONS: dict[Action, Callable[[CoordinatorState, Any], Reaction]] = {
+    Action.REQUEST: _request,
+    Action.OFFER: _offer,
+    Action.CONTRIBUTE: _contribute,
+    Action.ACKNOWLEDGE: _acknowledge,
+    Action.LOADED: _loaded,
+    Action.NOTE_FAILURE: _note_failure,
+    Action.AVERAGE: _average,
+    Action.HAND_OUT: _hand_out,
+    Action.RELEASE: _release,
+    Action.LEAVE_OUT: _leave_out,
+    Action.SUSPEND: _suspend,
+    Action.CLOSE: _close,
+    Action.UNDO: _undo,
+    Action.RESUME: lambda cohort, event: (cohort, ()),
+}

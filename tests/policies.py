@@ -1,0 +1,13 @@
+"""Policies as tests ask for them: by name, with the settings that they have of those that are offered."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ddp.core.policies import POLICIES
+
+
+def accepted(name: str, **settings: Any) -> dict[str, Any]:
+    """Those of the `settings` that the policy has."""
+    return {key: value for key, value in settings.items() if key in inspect.signature(POLICIES[name]).parameters}

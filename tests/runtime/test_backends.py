@@ -1,0 +1,52 @@
+"""What a backend's entry says is what its class has: the harness believes the entry, and never imports the class."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+from ddp.backends import BACKENDS, Acts, world_of
+from ddp.backends.base import CollectiveAverage, SnapshotAverage, StepExchange, load
+from ddp.registered import Unusable
+
+PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}
+OWN = {
+    Acts.STEP: {"in_step"},
+    Acts.COLLECTIVE: {"average", "send_state", "load_state"},
+    Acts.SNAPSHOT: {"snapshot", "apply"},
+}
+"""What tells a protocol from the others."""
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_has_the_protocols_of_its_entry_and_no_other(name: str) -> None:
+    backend = load(name)
+    for acts, methods in OWN.items():
+        assert {method for method in methods if hasattr(backend, method)} == (
+            methods if acts in BACKENDS[name].acts else set()
+        )
+
+
+def test_each_protocol_has_what_tells_it_from_the_others() -> None:
+    for acts, methods in OWN.items():
+        assert methods <= vars(PROTOCOLS[acts]).keys()
+        assert all(methods.isdisjoint(vars(other)) for mark, other in PROTOCOLS.items() if mark is not acts)
+
+
+def test_a_backend_that_lacks_what_its_entry_says_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("lacking")
+    module.Backend = type("Backend", (), {"__module__": "lacking", "join": None})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lacking", module)
+    monkeypatch.setitem(BACKENDS, "lacking", replace(BACKENDS["zero1"], module="lacking"))
+    with pytest.raises(Unusable, match=r"backend lacking: lacking.Backend has no in_step \(StepExchange\)"):
+        load("lacking")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_core_is_told_what_the_entry_says(name: str) -> None:
+    world, spec = world_of(name, 2, 100, 10, 3, tolerate_loss=True), BACKENDS[name]
+    assert (world.blocking, world.in_step) == (Acts.SNAPSHOT not in spec.acts, Acts.STEP in spec.acts)
+    assert (world.tolerate_loss, world.indispensable == "") == (spec.averages, spec.averages)
