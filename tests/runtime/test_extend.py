@@ -83,11 +83,12 @@ def test_the_engine_trains_and_leaves_its_profile(
     assert (tmp_path / "profile.pstats").stat().st_size
 
 
-def test_the_backend_acts_inside_steps(module: Module) -> None:
-    assert spec("BACKENDS", ddp.backends) == ddp.backends.BackendSpec("ddp.backends.bf16", ddp.backends.Acts.STEP)
-    backend = module("BACKENDS").Backend
-    assert issubclass(backend, ddp.backends.base.GroupBackend)
-    assert callable(backend.in_step)
+def test_the_backend_goes_with_every_policy(module: Module) -> None:
+    found = spec("BACKENDS", ddp.backends)
+    assert found == ddp.backends.BackendSpec("ddp.backends.bf16", ddp.backends.Acts.COLLECTIVE)
+    assert isinstance(found, ddp.backends.BackendSpec)
+    assert found.averages
+    assert "average" in vars(module("BACKENDS").Backend)
 
 
 def test_section_check_and_logger_read_a_run(module: Module, tmp_path: Path) -> None:
