@@ -24,11 +24,12 @@ Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
 
 
 LOCAL = frozenset(
-    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere"}
+    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", "threads"}
     | {"host", "clock_shift", "clock_error_s"}
 )
 """Fields of a `Job` that are made anew where it arrives."""
-_TRAVELLING = {name: kind for name, kind in get_type_hints(Job).items() if name not in LOCAL}
+_FIELDS = {name: kind for name, kind in Job.__annotations__.items() if name not in LOCAL}
+_TRAVELLING = get_type_hints(type("_Fields", (), {"__annotations__": _FIELDS, "__module__": Job.__module__}))
 _Travelling = msgspec.defstruct("_Travelling", list(_TRAVELLING.items()))
 """What of a `Job` is the same everywhere: all other fields, with their types."""
 
