@@ -28,8 +28,8 @@ LOCAL = frozenset(
     | {"host", "clock_shift", "clock_error_s"}
 )
 """Fields of a `Job` that are made anew where it arrives."""
-_FIELDS = {name: kind for name, kind in Job.__annotations__.items() if name not in LOCAL}
-_TRAVELLING = get_type_hints(type("_Fields", (), {"__annotations__": _FIELDS, "__module__": Job.__module__}))
+_TYPES = get_type_hints(Job, localns={"ThreadGroup": Any})  # of a local field, so there is no need to import it
+_TRAVELLING = {name: kind for name, kind in _TYPES.items() if name not in LOCAL}
 _Travelling = msgspec.defstruct("_Travelling", list(_TRAVELLING.items()))
 """What of a `Job` is the same everywhere: all other fields, with their types."""
 
