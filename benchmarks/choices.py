@@ -21,7 +21,7 @@ from ddp.core.commands import Plan
 from ddp.core.events import PolicyEvent
 from ddp.core.policies.asynchronous import Async
 from ddp.core.policies.cadence import Cadence
-from ddp.core.policies.windows import OneWindow, WindowPlanner, WindowState
+from ddp.core.policies.windows import Lead, WindowPlanner, WindowState
 from ddp.core.world import World
 from ddp.sim import Costs, Simulation, simulate
 
@@ -46,7 +46,7 @@ class Stepwise(Cadence):
         pairs = zip(after.elche.counts, state.elche.counts, strict=True)
         counts = tuple(max(old - self.change, min(new, old + self.change)) for new, old in pairs)
         after = replace(after, elche=replace(after.elche, counts=counts))
-        plan = WindowPlanner.of(self, OneWindow()).plan(after, "stepwise")
+        plan = WindowPlanner.of(self, Lead()).plan(after, "stepwise")
         return replace(after, plan=plan), (*(one for one in said if not isinstance(one, Plan)), plan)
 
 

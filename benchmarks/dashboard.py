@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from bench.dashboard.listening import listen
+from bench.dashboard.process import listen
 from bench.results.runfolder import CONFIG, EVENTS, find_runs
 from bench.results.writer import RunWriter
 from tests.bench.dashboards import messages

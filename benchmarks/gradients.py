@@ -90,7 +90,8 @@ def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backe
     size = recipe.batch_size
     task = partial(models.make_task, model, recipe, data)
     loop = TrainingLoop(Job(task, 1, size, 0, WORLD, Sync(), backend_name, folder), rank, lambda event: None)
-    backend = load(backend_name).Backend(loop.job, rank, loop)
+    loaded: Any = load(backend_name)
+    backend = getattr(loaded, "Backend", loaded)(loop.job, rank, loop)  # a module, in earlier checkouts
     print(flush=True)
     replica, slices, done = loop.replica, loop.meter._slices, 0
     teams: dict[str, Any] = {"alone": None}

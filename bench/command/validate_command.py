@@ -79,7 +79,7 @@ def _junit(place: Path, judgement: Judgement) -> None:
 def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Sequence[Run]) -> Judgement:
     """Add what an experiment planned and is not here: a verdict if it was asked for, else a remark."""
     from bench.report.planned import planned
-    from bench.results.rerun_command import said
+    from bench.results.rerun_command import setting
     from bench.validate.verdict import EXITS, Verdict
 
     plan = planned(options.path[0], options.experiment)
@@ -91,7 +91,7 @@ def _with_missing(judgement: Judgement, options: argparse.Namespace, runs: Seque
         seeds[f"{point.model} {point.mode} ×{point.world_size}"].append(str(point.seed))
     line = f"{len(missing)} of the {len(plan.points)} runs that it plans are not here: "
     line += "; ".join(f"{cell} seeds {', '.join(listed)}" for cell, listed in seeds.items())
-    line += f"; train them: python -m bench experiment={plan.experiment} {said('output', str(options.path[0]))}"
+    line += f"; train them: python -m bench experiment={plan.experiment} {setting('output', str(options.path[0]))}"
     if options.experiment is None:
         return replace(judgement, footer=[*judgement.footer, f"experiment {plan.experiment}: {line}"])
     verdict = Verdict("INCONCLUSIVE", "planned", f"experiment {plan.experiment}", line, EXITS["INCONCLUSIVE"])
@@ -207,7 +207,7 @@ def some_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 def _remedy(path: Path) -> str:
     """Say what to do where there is no run: go on with one that was killed, if there is one; make one where nothing lies."""
-    from bench.results.rerun_command import said
+    from bench.results.rerun_command import setting
 
     begun = unfinished(path)
     for place, process in begun:
@@ -218,9 +218,9 @@ def _remedy(path: Path) -> str:
     if not begun and any(path.iterdir()):
         return "; give a run folder or a tree of them, such as runs/"
     if not begun:
-        return f"; make one: python -m bench {said('output', str(path))}"
+        return f"; make one: python -m bench {setting('output', str(path))}"
     place, more = begun[0][0], f", as were {len(begun) - 1} more" if len(begun) > 1 else ""
-    return f": {place} was killed{more}; go on with it: python -m bench {said('resume', str(place))}"
+    return f": {place} was killed{more}; go on with it: python -m bench {setting('resume', str(place))}"
 
 
 def _today() -> date:

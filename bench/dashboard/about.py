@@ -27,7 +27,7 @@ class RunCard:
     problems: tuple[str, ...] = ()
     """What of the folder cannot be read, a line each."""
 
-    def asked(self, *path: str) -> Any:
+    def setting(self, *path: str) -> Any:
         """Return a value of the configuration; None where it has none."""
         value: Any = self.config
         for name in path:
@@ -36,7 +36,7 @@ class RunCard:
 
     def count(self, *path: str) -> int:
         """Return a whole number of the configuration; 0 where there is none."""
-        value = self.asked(*path)
+        value = self.setting(*path)
         return value if isinstance(value, int) and value > 0 else 0
 
     @property
@@ -45,7 +45,7 @@ class RunCard:
         if self.metrics is not None:
             return self.metrics.model, self.metrics.mode, self.metrics.run_id
         parts = ("", "", *self.key.split("/"))
-        return str(self.asked("model") or parts[-3]), parts[-2], str(self.asked("run_id") or parts[-1])
+        return str(self.setting("model") or parts[-3]), parts[-2], str(self.setting("run_id") or parts[-1])
 
     @property
     def claimed(self) -> int:

@@ -37,7 +37,7 @@ class Piece(NamedTuple):
 class _Watched:
     """A run whose folder is followed."""
 
-    found: tree.Found
+    place: tree.RunPlace
     about: RunCard
     tail: Tail[RunHistory]
     complete: bool = False
@@ -66,29 +66,29 @@ class RunBoard:
     def refresh(self, keys: Collection[str]) -> bool:
         """Look at the folders again; follow the records of what is in progress and of the runs in `keys`. Whether there is
         more to read at once."""
-        found = tree.scan(self.root)
-        for key in self._runs.keys() - found.keys():
+        places = tree.scan(self.root)
+        for key in self._runs.keys() - places.keys():
             del self._runs[key]
             for kind in (ROW, ABOUT, LIVE):
                 self._show(kind, key, None)
-        return sum(self._look_at(entry, key in keys) for key, entry in found.items()) > 0
+        return sum(self._look_at(entry, key in keys) for key, entry in places.items()) > 0
 
-    def _look_at(self, found: tree.Found, wanted: bool) -> bool:
+    def _look_at(self, place: tree.RunPlace, wanted: bool) -> bool:
         """Refresh; whatever a folder does to that is shown in its own row, and harms no other."""
         try:
-            return self._refresh(found, wanted)
+            return self._refresh(place, wanted)
         except Exception as error:
-            self._show_all(_broken(found.key, error), RunHistory(), wanted)
+            self._show_all(_broken(place.key, error), RunHistory(), wanted)
             return False
 
-    def _refresh(self, found: tree.Found, wanted: bool) -> bool:
-        run = self._runs.get(found.key)
+    def _refresh(self, place: tree.RunPlace, wanted: bool) -> bool:
+        run = self._runs.get(place.key)
         if run is None:
-            run = self._runs[found.key] = _Watched(found, _about(found), Tail(found.folder, RunHistory))
-        elif found != run.found:
-            if found.folder != run.found.folder:
-                run.tail.move(found.folder)
-            run.found, run.about, run.complete = found, _about(found), False
+            run = self._runs[place.key] = _Watched(place, _about(place), Tail(place.folder, RunHistory))
+        elif place != run.place:
+            if place.folder != run.place.folder:
+                run.tail.move(place.folder)
+            run.place, run.about, run.complete = place, _about(place), False
         more = False
         if not run.complete and (wanted or run.about.metrics is None):
             more = run.tail.read()
@@ -116,12 +116,12 @@ class RunBoard:
             self._pieces[kind, key] = Piece(self.number, kind, key, text)
 
 
-def _about(found: tree.Found) -> RunCard:
+def _about(place: tree.RunPlace) -> RunCard:
     """Return what lies beside the records; of a folder that cannot be read at all, why."""
     try:
-        return tree.read(found)
+        return tree.read(place)
     except Exception as error:  # read again when the folder changes, not at every look
-        return _broken(found.key, error)
+        return _broken(place.key, error)
 
 
 def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
@@ -131,8 +131,8 @@ def _noted(about: RunCard, unread: Collection[str]) -> RunCard:
 
 
 def _broken(key: str, error: Exception) -> RunCard:
-    said = " ".join(f"{type(error).__name__}: {error}".split())
-    return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({said[:300]})",))
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({text[:300]})",))
 
 
 def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:

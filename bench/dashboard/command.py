@@ -18,7 +18,7 @@ from bench.base.usage import UsageError, usage
 from bench.base.writing import write_text
 from bench.dashboard import page, server
 from bench.dashboard.board import whole
-from bench.dashboard.listening import address, listen
+from bench.dashboard.process import address, listen
 from ddp.process.orphans import at_parents_end
 
 

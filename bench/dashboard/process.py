@@ -1,18 +1,18 @@
 """The dashboard beside a run: another process, which the run starts, never waits for, and ends. It cannot fail the run.
 
 The socket is the run's, so that its address is known before the other process has begun to exist; a pipe tells that one when
-the run is gone, however it went.
+the run is gone, however it went. Imports nothing that takes time: a run that has a dashboard starts no later.
 """
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from bench.base.environment import inherited
-from bench.dashboard.listening import address, listen
 
 ENDING_S = 3.0
 """How long it may take to end, before it is killed."""
@@ -47,3 +47,20 @@ class DashboardProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket that connections queue at from now on. Raises OSError, also for a host or port that cannot be."""
+    if not 0 <= port < 1 << 16:
+        raise OSError("ports are 0 to 65535")
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((place[0], place[1]), family=family)
+    except (OverflowError, UnicodeError) as error:
+        raise OSError(str(error)) from None
+
+
+def address(listening: socket.socket, host: str) -> str:
+    """Return where a browser on this machine finds it."""
+    port = listening.getsockname()[1]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"

@@ -35,9 +35,9 @@ def pace(history: RunHistory, size: int, metrics: Metrics | None) -> PaceOver:
     have reported."""
     if metrics is not None:
         cells = {number: _within(history, number, 0.0, math.inf) for number in range(size)}
-        told = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
-        over = f"over {metrics.time_s.train:.1f} s of training" if told else None
-        return PaceOver(over, _shown(told), cells)
+        speeds = dict(enumerate(metrics.throughput.per_rank)) if metrics.throughput.samples_per_s is not None else {}
+        over = f"over {metrics.time_s.train:.1f} s of training" if speeds else None
+        return PaceOver(over, _shown(speeds), cells)
     span = _span(history, size)
     if span is None:
         return PaceOver(None, {}, {number: _within(history, number, 0.0, math.inf) for number in _live(history, size)})

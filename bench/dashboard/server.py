@@ -67,7 +67,7 @@ def names_us(host: str, bound: str) -> bool:
         address = ipaddress.ip_address(name)
         return address.is_loopback or not _is_loopback(bound)
     ours = {"localhost", bound, *(() if _is_loopback(bound) else (socket.gethostname(),))}
-    return name in {one.lower().removesuffix(".") for one in ours}
+    return name in {each.lower().removesuffix(".") for each in ours}
 
 
 def _is_loopback(host: str) -> bool:
@@ -80,14 +80,14 @@ def _is_loopback(host: str) -> bool:
 def asked_by_us(headers: Iterable[tuple[bytes, bytes]], bound: str) -> bool:
     """Return whether a request names this server, once, and no page of another one asks. A browser says who asks in
     `Sec-Fetch-Site`, an old one in `Origin`."""
-    said: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for name, value in headers:
-        said.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    hosts, sites, origins = (said.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    hosts, sites, origins = (values.get(name, []) for name in ("host", "sec-fetch-site", "origin"))
     if len(hosts) != 1 or not names_us(hosts[0], bound):
         return False
     own = (f"http://{hosts[0]}".lower(), f"https://{hosts[0]}".lower())
-    return all(site in ("none", "same-origin") for site in sites) and all(one.lower() in own for one in origins)
+    return all(site in ("none", "same-origin") for site in sites) and all(origin.lower() in own for origin in origins)
 
 
 class OnlyUs:

@@ -19,7 +19,7 @@ _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
 
 
 @dataclass(frozen=True)
-class Found:
+class RunPlace:
     """Where the files of a run are."""
 
     key: str
@@ -32,25 +32,25 @@ class Found:
     """Changes when configuration, graph or result do."""
 
 
-def scan(root: Path) -> dict[str, Found]:
+def scan(root: Path) -> dict[str, RunPlace]:
     """Return the runs below `root`, or the run folder `root` itself, by key. A run that is being trained again is shown
     as it is now; what nobody goes on with is shown where there is nothing else of the run."""
-    found: dict[str, Found] = {}
+    places: dict[str, RunPlace] = {}
     shut: list[OSError] = []
     for path, subfolders, files in regular.walk(root, shut):
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             if entry := _entry(root, path):
-                found[entry.key] = _best(found.get(entry.key), entry)
+                places[entry.key] = _best(places.get(entry.key), entry)
             continue
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") or _MAKING.fullmatch(name))
     for path in (Path(error.filename) for error in shut):
         if entry := _entry(root, path):
-            found.setdefault(entry.key, entry)
-    return dict(sorted(found.items()))
+            places.setdefault(entry.key, entry)
+    return dict(sorted(places.items()))
 
 
-def _entry(root: Path, path: Path) -> Found | None:
+def _entry(root: Path, path: Path) -> RunPlace | None:
     relative = path.relative_to(root)
     name = path.name if path == root else relative.name
     making = _MAKING.fullmatch(name)
@@ -58,11 +58,13 @@ def _entry(root: Path, path: Path) -> Found | None:
     if making:
         key = relative.with_name(making[1]).as_posix() if path != root else making[1]
     marks = tuple(_mark(path / name) for name in (METRICS, CONFIG, GRAPH))
-    return Found(key, path, making is not None, making is not None and _lives(int(making[2])), marks)
+    return RunPlace(key, path, making is not None, making is not None and _lives(int(making[2])), marks)
 
 
-def _best(one: Found | None, other: Found) -> Found:
-    return other if one is None else max(one, other, key=lambda found: (found.running, not found.making, found.marks))
+def _best(known: RunPlace | None, other: RunPlace) -> RunPlace:
+    return (
+        other if known is None else max(known, other, key=lambda place: (place.running, not place.making, place.marks))
+    )
 
 
 def _lives(pid: int) -> bool:
@@ -77,25 +79,25 @@ def _mark(path: Path) -> tuple[int, int]:
     return (status.st_mtime_ns, status.st_size)
 
 
-def read(found: Found) -> RunCard:
+def read(place: RunPlace) -> RunCard:
     """Read what lies beside the records; what cannot be read is a problem of the card, not raised."""
     problems: list[str] = []
     parts = {}
     for name in (CONFIG, GRAPH):
         try:
-            parts[name] = read_object(found.folder / name) if there(found.folder / name) else {}
+            parts[name] = read_object(place.folder / name) if there(place.folder / name) else {}
         except ValueError as error:
             problems.append(str(error))
     metrics = None
-    if not found.making:
+    if not place.making:
         try:
-            runs, unread = find_runs(found.folder)
+            runs, unread = find_runs(place.folder)
             metrics = runs[0].metrics if runs else None
             problems += [problem for problem in unread if problem not in problems]
         except ValueError as error:
             problems.append(str(error))
-    status = metrics.status if metrics else RUNNING if found.running else LEFT
-    about = RunCard(found.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
+    status = metrics.status if metrics else RUNNING if place.running else LEFT
+    about = RunCard(place.key, status, parts.get(CONFIG, {}), parts.get(GRAPH) or None, metrics, tuple(problems))
     if about.claimed > MOST_RANKS:
         much = f"world_size={about.claimed:g}: no run has more than {MOST_RANKS} ranks"
         about = replace(about, problems=(much, *problems))

@@ -123,7 +123,7 @@ def notes(about: RunCard, run: RunFigures) -> list[str]:
     lines += [event.note for event in run.ready if event.note]
     if about.metrics is not None:
         lines += about.metrics.warnings
-    elif speeds := about.asked("cluster", "speeds"):
+    elif speeds := about.setting("cluster", "speeds"):
         lines.append(f"emulated devices: ranks are slowed down to {json.dumps(speeds)} of their speed")
     if run.aborted is not None:
         lines.append(f"the run was given up: {run.aborted.reason}")

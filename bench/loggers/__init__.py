@@ -8,6 +8,7 @@ Packages are imported there; each is an extra of the same name.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from typing import Any
 
 from ddp.suggest import unknown
@@ -21,10 +22,23 @@ LOGGERS: dict[str, str] = {
 """Name, which is that of the package and of the extra -> module, imported on use."""
 
 
-def chosen(said: Any) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class RunInfo:
+    """What loggers know of a run at its start, before it has a folder."""
+
+    model: str
+    mode: str
+    run_id: str
+    config_hash: str
+    world_size: int
+    metric: str
+    """Name of what evaluation measures."""
+
+
+def chosen(choice: Any) -> tuple[str, ...]:
     """Return the loggers that `logger=...` asks for: a name, or a list of names. ValueError, in one line, for one that
     is unknown or whose package is not there."""
-    words = said if isinstance(said, list | tuple) else [NONE if said is None else said]
+    words = choice if isinstance(choice, list | tuple) else [NONE if choice is None else choice]
     names = tuple(dict.fromkeys(str(word) for word in words if word != NONE))
     for name in names:
         if name not in LOGGERS:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from bench.loggers import RunInfo
 from bench.loggers.base import Live, Logger
-from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Scalar, begun, learning, recorded, schedule
 from bench.results.analysis.syncing import plan_row
 from bench.results.analysis.training import Finite, epoch_row
@@ -113,10 +113,10 @@ def main(words: list[str]) -> str | None:
     """Follow the run until it ends. What went wrong, in one line."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
-    module, folder, output, said = words
+    module, folder, output, info = words
     try:
         logger: Logger = importlib.import_module(module)
-        following = RunFollower(logger, Path(folder), Path(output), RunInfo(**json.loads(said)))
+        following = RunFollower(logger, Path(folder), Path(output), RunInfo(**json.loads(info)))
         pause = LOOK_S
         while not select.select([sys.stdin], [], [], pause)[0]:
             began = time.monotonic()

@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from bench.base.environment import inherited
-from bench.loggers import LOGGERS
-from bench.loggers.info import RunInfo
+from bench.loggers import LOGGERS, RunInfo
 
 ENDING_S = 120.0
 """How long they may take, all together, for what is left to be written when the run is over."""
@@ -24,11 +23,11 @@ ENDING_S = 120.0
 class LoggerProcesses:
     """Loggers `names` of the run that is made in `folder`. A context manager: they end with it, or with this process."""
 
-    def __init__(self, names: tuple[str, ...], folder: Path, output: Path, said: RunInfo) -> None:
+    def __init__(self, names: tuple[str, ...], folder: Path, output: Path, info: RunInfo) -> None:
         self._notes: list[str] = []
         self._processes: dict[str, subprocess.Popen[str]] = {}
         for name in names:
-            words = [LOGGERS[name], str(folder), str(output), json.dumps(asdict(said))]
+            words = [LOGGERS[name], str(folder), str(output), json.dumps(asdict(info))]
             try:
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "bench.loggers.follow", *words],
@@ -59,12 +58,12 @@ class LoggerProcesses:
     def _ended(self, name: str, until: float) -> str | None:
         process = self._processes.pop(name)
         try:
-            said, _ = process.communicate(timeout=max(until - time.monotonic(), 0.0))
+            output, _ = process.communicate(timeout=max(until - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             return _note(name, f"it did not end within {ENDING_S:g} s")
         finally:
             _kill(process)
-        problem = said.strip() or (f"it ended with code {process.returncode}" if process.returncode else "")
+        problem = output.strip() or (f"it ended with code {process.returncode}" if process.returncode else "")
         return _note(name, problem) if problem else None
 
     def __exit__(

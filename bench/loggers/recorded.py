@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.loggers.info import RunInfo
+from bench.loggers import RunInfo
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
@@ -56,11 +56,11 @@ class Recorded(Begun):
     scalars: list[Scalar]
 
 
-def begun(folder: Path, said: RunInfo) -> Begun:
+def begun(folder: Path, info: RunInfo) -> Begun:
     """Read the run that is being made in `folder`. Raises ValueError, OSError if there is nothing of it yet."""
     params = dict(flat(read_object(folder / CONFIG)))
     began = (folder / CONFIG).stat().st_mtime
-    return Begun(folder, said.model, said.mode, said.run_id, said.config_hash, params, began)
+    return Begun(folder, info.model, info.mode, info.run_id, info.config_hash, params, began)
 
 
 def recorded(folder: Path) -> Recorded:
@@ -70,9 +70,9 @@ def recorded(folder: Path) -> Recorded:
         raise ValueError(problems[0] if problems else f"{folder}: no run")
     run, m = runs[0], runs[0].metrics
     began = (folder / METRICS).stat().st_mtime - m.time_s.total
-    plans, told = m.elche.plans if m.elche else (), (m.final.eval_metric, m.time_s.startup)
+    plans, about = m.elche.plans if m.elche else (), (m.final.eval_metric, m.time_s.startup)
     scalars = [
-        *(each for before, row in pairwise([None, *m.epochs]) if row for each in learning(row, before, *told)),
+        *(each for before, row in pairwise([None, *m.epochs]) if row for each in learning(row, before, *about)),
         *(each for step, plan in enumerate(plans) for each in schedule(plan, step)),
         *_ranks(run),
         *_final(m),

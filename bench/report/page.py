@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pandas as pd
@@ -38,6 +38,8 @@ LONGEST = 80
 """Signs of a model's name in the name of a file."""
 
 Rows = TypeVar("Rows")
+Table = pd.DataFrame | list[dict[str, Any]]
+"""Of figures; a list has a row an entry."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Page:
         metric = f", {workload.metric}" if len({w.metric for w in alike}) > 1 else ""
         return f"{workload.title} ({workload.course}{metric})"
 
-    def figure(self, figure: Figure, name: str, data: pd.DataFrame, title: str, alt: str) -> Picture:
+    def figure(self, figure: Figure, name: str, data: Table, title: str, alt: str) -> Picture:
         """Write the figure under its title, and its data beside it; `alt` says in words what it shows."""
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
@@ -111,9 +113,10 @@ class Page:
         self.data(name, data)
         return Picture(f"{name}.png", alt, f"{name}.csv")
 
-    def data(self, name: str, data: pd.DataFrame) -> None:
+    def data(self, name: str, data: Table) -> None:
         """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""
-        data.map(_no_formula).to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
+        texts = pd.DataFrame(data).map(_no_formula)
+        texts.to_csv(self.out / f"{name}.csv", index=False, float_format="%.8g", lineterminator="\n")
 
     def cores(self, cell: Cell) -> int | None:
         """Return how many processor cores the ranks of a cell had, if they are processes; None: devices of their own."""

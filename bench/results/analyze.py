@@ -14,6 +14,8 @@ from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
 from bench.runner.spec import RunSpec
+from ddp.core.commands import Publish
+from ddp.core.events import Evaluated, Saved
 from ddp.process.codec import Record
 
 
@@ -39,16 +41,16 @@ def analyze(
     rows = [epoch_row(figures, spec.world_size, finite) for figures in stream.epochs]
     if status == "ok" and rows and rows[-1].train_loss is None:
         status, error = "diverged", error or "the training loss stopped being finite"
-    found = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
-    notes = [*spec.warnings, *warnings, *faults.notes(found), *_notes(stream), *_restarted(restarts, stream)]
-    said = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
+    lines = [row for part in stream.parts_in_turn for row in faults.faults(part, spec.world_size)]
+    notes = [*spec.warnings, *warnings, *faults.notes(lines), *_notes(stream), *_restarted(restarts, stream)]
+    outcome = {"status": status, "error": error, "git": git, "env": env, "warnings": list(dict.fromkeys(notes))}
     metrics = Metrics.model_validate(
         _identity(spec, stream)
-        | said
+        | outcome
         | _measured(spec, stream, launched, ended)
         | {
             "restarts": restarts,
-            "faults": found,
+            "faults": lines,
             "ledger": ledger(stream, spec.world_size, spec.epochs),
             "epochs": rows,
             "final": _final(spec, rows),
@@ -118,11 +120,12 @@ def _notes(stream: RunRecords) -> list[str]:
         )
     if stream.hidden:
         notes.append(HIDDEN)
+    unsaved = [event for event in stream.of(Saved) if event.error]
     whole = [
-        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.published[-1:]
+        f"the last one that was is {last.index}, after {last.books.epochs} epochs" for last in stream.of(Publish)[-1:]
     ]
     kept = whole[0] if whole else "no other was"
-    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in stream.unsaved[:1]]
+    notes += [f"checkpoint {event.index} could not be written: {event.error}; {kept}" for event in unsaved[:1]]
     return notes
 
 
@@ -165,7 +168,7 @@ def _time(
     stream: RunRecords, launched: float, ended: float, trained: float, wall: list[float], checkpoint: float
 ) -> Time:
     startup = (ended if stream.begun is None else stream.begun) - launched
-    evaluating = sum(event.seconds for event in stream.evaluated) / max(len(stream.ready), 1)
+    evaluating = sum(event.seconds for event in stream.of(Evaluated)) / max(len(stream.ready), 1)
     return Time(
         total=ended - launched,
         startup=startup,

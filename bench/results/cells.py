@@ -68,8 +68,8 @@ class Workload(NamedTuple):
 def norm_limit(config: Mapping[str, Any]) -> float | None:
     """Return `train.max_grad_norm` of a resolved configuration, whatever lies there; None: no limit."""
     train = config.get("train")
-    said = train.get("max_grad_norm") if isinstance(train, dict) else None
-    return float(said) if isinstance(said, int | float) and abs(said) <= LARGEST else None
+    limit = train.get("max_grad_norm") if isinstance(train, dict) else None
+    return float(limit) if isinstance(limit, int | float) and abs(limit) <= LARGEST else None
 
 
 @dataclass(frozen=True)
@@ -113,10 +113,10 @@ class Cell:
         """The run of every seed that stands for it, in their order: a seed is one value, however often it was trained. The
         first that finished; else the first that failed or diverged; else one that somebody interrupted."""
         ordered = sorted(self.runs, key=lambda run: ("ok", "failed", "killed").index(_kind(run)))
-        found: dict[int, Run] = {}
+        by_seed: dict[int, Run] = {}
         for run in ordered:
-            found.setdefault(run.metrics.seed, run)
-        return [found[seed] for seed in sorted(found)]
+            by_seed.setdefault(run.metrics.seed, run)
+        return [by_seed[seed] for seed in sorted(by_seed)]
 
     @property
     def one_each(self) -> list[Metrics]:
@@ -170,17 +170,17 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
     workloads = Counter(workload.model for workload in {key[0] for key in groups})
     details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
-    found = []
+    listed = []
     for key, group in sorted(groups.items(), key=lambda item: _order(item[1][0])):
         label = _label(group[0].metrics)
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
         label = label if unique else f"{label} #{key[3][:6]}"
-        model, told = key[0].model, key[0].detail
-        told += f", {key[0].metric}" if details[model, told] > 1 else ""
-        detail = f" ({told})" if workloads[model] > 1 else ""
-        found.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
-    return found
+        model, words = key[0].model, key[0].detail
+        words += f", {key[0].metric}" if details[model, words] > 1 else ""
+        detail = f" ({words})" if workloads[model] > 1 else ""
+        listed.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
+    return listed
 
 
 def _kind(run: Run) -> str:
@@ -204,16 +204,16 @@ def _order(run: Run) -> tuple[object, ...]:
     return (*workload, m.engine != "solo", m.world_size, *distorted, m.mode, m.config_hash)
 
 
-def by_workload(found: Sequence[Cell]) -> dict[Workload, list[Cell]]:
+def by_workload(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
     """Return the cells by workload, in the order given."""
     groups: dict[Workload, list[Cell]] = defaultdict(list)
-    for cell in found:
+    for cell in cells:
         groups[cell.workload].append(cell)
     return dict(groups)
 
 
-def solo_of(found: Sequence[Cell]) -> Cell | None:
+def solo_of(cells: Sequence[Cell]) -> Cell | None:
     """Return the reference among the cells of one workload: solo, at full speed, with a finished run; None if there is
     none."""
-    candidates = [cell for cell in found if cell.is_solo and cell.ok]
+    candidates = [cell for cell in cells if cell.is_solo and cell.ok]
     return min(candidates, key=lambda cell: bool(cell.about.emulated_speeds), default=None)

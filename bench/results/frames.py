@@ -48,8 +48,8 @@ def _who(run: Run) -> Row:
 def _run(run: Run) -> Iterator[Row]:
     body = run.metrics.model_dump()
     # What was asked for: lists as a whole, as text, so that they can be compared and grouped by.
-    asked = {key: value for key, value in run.config.items() if key not in ("run_id", "config_hash")}
-    config = flat(_lists_as_text(asked), "config.")
+    settings = {key: value for key, value in run.config.items() if key not in ("run_id", "config_hash")}
+    config = flat(_lists_as_text(settings), "config.")
     yield _who(run) | flat(body) | {"faults": len(run.metrics.faults), "warnings": len(run.metrics.warnings)} | config
 
 
@@ -88,8 +88,8 @@ def _events(run: Run) -> Iterator[Row]:
             body = msgspec.json.decode(line, type=dict[str, Any])
             at = float(body["at"])
             first = at if first is None else first
-            said = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}
-            yield _who(run) | {"line": number, "type": body["type"], "since_s": at - first} | said
+            values = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}
+            yield _who(run) | {"line": number, "type": body["type"], "since_s": at - first} | values
     except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         warnings.warn(f"{run.path / EVENTS}: the rest is left out: {error}", stacklevel=5)
 

@@ -52,21 +52,21 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
     def sources(*values: Any) -> set[int]:
         return {source for tensor in tensors(values) for source in origins.get(id(tensor), ())}
 
-    def mark(value: Any, found: set[int]) -> None:
+    def mark(value: Any, layers: set[int]) -> None:
         for tensor in tensors(value):
             kept.append(tensor)
-            origins[id(tensor)] = set(found)
+            origins[id(tensor)] = set(layers)
 
     class ShapeRecorder(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             value = func(*args, **(kwargs or {}))
-            if not stack and tensors(value) and (found := sources(args, kwargs)):
-                if len(found) > 1:  # what comes together here is a layer of its own
+            if not stack and tensors(value) and (layers := sources(args, kwargs)):
+                if len(layers) > 1:  # what comes together here is a layer of its own
                     name = func.__name__.strip("_")
                     nodes.append({"name": name, "type": name, "detail": "", "parameters": 0, "out": shape(value)})
-                    edges.update((source, len(nodes) - 1) for source in found)
-                    found = {len(nodes) - 1}
-                mark(value, found)
+                    edges.update((source, len(nodes) - 1) for source in layers)
+                    layers = {len(nodes) - 1}
+                mark(value, layers)
             return value
 
     def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -110,9 +110,6 @@ def shape(value: Any) -> list[int]:
 def tensors(value: Any) -> list[Any]:
     """Return the tensors in nested lists, tuples and dictionaries."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [tensor for item in value for tensor in tensors(item)] if isinstance(value, list | tuple) else []
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -73,9 +73,9 @@ def deviation(run: Run) -> tuple[int, str | None]:
 
 def _equal(given: Any, recorded: Any, fields: dict[str, Any]) -> bool:
     """Return whether the core gave what is recorded, in the `fields` that the record has: an earlier version knew fewer."""
-    told = _limited(msgspec.to_builtins(given), fields)
+    own = _limited(msgspec.to_builtins(given), fields)
     # As text: what is not a number equals nothing.
-    return type(given) is type(recorded) and msgspec.json.encode(told) == msgspec.json.encode(_limited(fields, told))
+    return type(given) is type(recorded) and msgspec.json.encode(own) == msgspec.json.encode(_limited(fields, own))
 
 
 def _limited(value: Any, other: Any) -> Any:
@@ -90,7 +90,7 @@ def _limited(value: Any, other: Any) -> Any:
 def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
     """Return (time, record, its fields) of all that passed the coordinator, in its order. Raises Unfit for records
     without one."""
-    found = []
+    records = []
     try:
         lines = list(regular.whole_lines(path))
     except OSError as error:
@@ -99,14 +99,14 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
         try:
             record, fields = decode(line), body(line)
             if not isinstance(record, UNHEARD):
-                found.append((int(fields["n"]), float(fields["at"]), record, fields))
+                records.append((int(fields["n"]), float(fields["at"]), record, fields))
         except (KeyError, TypeError):
             raise Unfit("its records do not tell in which order they came: it was made by an earlier version") from None
         except (ProtocolError, msgspec.MsgspecError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
-    if not found:
+    if not records:
         raise Unfit("it has no records")
-    return [entry[1:] for entry in sorted(found, key=lambda entry: entry[0])]
+    return [entry[1:] for entry in sorted(records, key=lambda entry: entry[0])]
 
 
 def _coordinator(run: Run, at: float) -> Coordinator:

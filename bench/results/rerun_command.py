@@ -32,14 +32,18 @@ def command(runs: Sequence[Run]) -> str:
     run = runs[0]
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
-    words += [said("model", m.model), *([said("model.depth", m.depth)] if m.depth else []), said("mode", m.mode)]
-    words += [] if engine_of(m.engine).one_rank else [said("world_size", m.world_size)]
-    words += [said("recipe", m.recipe), *_data(run), said("train.epochs", m.epochs_planned)]
-    words += [said("train.batch_size", m.batch_size), said("train.lr", m.lr)]
+    words += [
+        setting("model", m.model),
+        *([setting("model.depth", m.depth)] if m.depth else []),
+        setting("mode", m.mode),
+    ]
+    words += [] if engine_of(m.engine).one_rank else [setting("world_size", m.world_size)]
+    words += [setting("recipe", m.recipe), *_data(run), setting("train.epochs", m.epochs_planned)]
+    words += [setting("train.batch_size", m.batch_size), setting("train.lr", m.lr)]
     train = _group(run, "train")
-    words += [said(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
+    words += [setting(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm") if name in train]
     words += _cluster(run)
-    words += [said("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
+    words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]
     usual = _policy(_group(run, "policy").get("name")) | {"averaging": Averaging(), "loader": Loading()}
     mode = modes().get(m.mode)
     preset = {"policy": mode.settings} if mode is not None else {}
@@ -48,33 +52,33 @@ def command(runs: Sequence[Run]) -> str:
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
 
 
-def said(key: str, value: Any) -> str:
+def setting(key: str, value: Any) -> str:
     """Return `key=value` as a word for the shell, in which Hydra reads this very value."""
     return shlex.quote(f"{key}={_spelt(value)}")
 
 
 def _group(run: Run, name: str) -> dict[str, Any]:
     """Return what the configuration says of a group; nothing where it has none."""
-    found = run.config.get(name)
-    return found if isinstance(found, dict) else {}
+    group = run.config.get(name)
+    return group if isinstance(group, dict) else {}
 
 
 def _data(run: Run) -> list[str]:
     """Return the data set and its settings; where it lies, if that is not the usual place."""
     named = {"name": run.metrics.data} | _group(run, "data")
-    return [said(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
+    return [setting(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
 
 def _cluster(run: Run) -> list[str]:
     """Return the devices; the fault script, with the deadline that it was met with, and whether the run was to go on."""
     m, cluster = run.metrics, _group(run, "cluster")
-    words = [said("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
+    words = [setting("cluster.speeds", m.emulated_speeds)] if m.emulated_speeds else []
     words += [
-        said(f"cluster.{key}", cluster[key]) for key in ("device", "transport") if cluster.get(key, "auto") != "auto"
+        setting(f"cluster.{key}", cluster[key]) for key in ("device", "transport") if cluster.get(key, "auto") != "auto"
     ]
     if m.scripted_faults:
-        words.append(said("cluster.faults", m.scripted_faults))
-        words.append(said("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
+        words.append(setting("cluster.faults", m.scripted_faults))
+        words.append(setting("cluster.deadline_s", cluster.get("deadline_s", 60.0)))
     return words + ["cluster.tolerate_loss=false"] * (cluster.get("tolerate_loss") is False)
 
 
@@ -85,7 +89,7 @@ def _policy(name: Any) -> dict[str, Any]:
 def _changed(group: str, settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
     """Return the settings that are not as they are by themselves."""
     plain = json.loads(json.dumps(usual)) | {"name": settings.get("name")}
-    return [said(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
+    return [setting(f"{group}.{key}", value) for key, value in settings.items() if value != plain.get(key)]
 
 
 def _spelt(value: Any) -> str:

@@ -111,12 +111,12 @@ def writer(folder: Path) -> int | None:
 def unfinished(path: Path) -> list[tuple[Path, int | None]]:
     """Return the runs in `path`, a tree or the place of one, that have no folder yet: their places, and the process that
     makes one; None: it was killed, and can be gone on with."""
-    found = []
+    runs = []
     for folder in sorted(path.rglob(".tmp-*-*")):
         process = writer(folder)
         if folder.is_dir() and (process is not None or resumable(folder)):
-            found.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
-    return found
+            runs.append((folder.with_name(folder.name.removeprefix(".tmp-").rpartition("-")[0]), process))
+    return runs
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def _on_one_line(value: Any) -> Any:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
-    return found
+    config: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
+    return config
 
 
 def located(error: OSError) -> str:

@@ -27,8 +27,7 @@ from bench.command import summary
 from bench.command.compose import compose
 from bench.command.hydra_errors import complain
 from bench.command.summary import CellOutcome
-from bench.loggers import chosen
-from bench.loggers.info import RunInfo
+from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object

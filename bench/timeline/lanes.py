@@ -22,7 +22,18 @@ from bench.results.analysis.stream import Floats, RunRecords
 from bench.timeline.about import Named
 from bench.timeline.trace import Span, Trace
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import Averaged, AverageFailed, Failed, Snapshot
+from ddp.core.events import (
+    Averaged,
+    AverageFailed,
+    Evaluated,
+    Failed,
+    GuardVerdict,
+    Memory,
+    Progress,
+    Reduced,
+    RoundClosed,
+    Snapshot,
+)
 from ddp.process.operations import Operation
 
 PHASE, COMPUTE, COMM, WAIT, POLICY, IDLE, TORCH = range(7)
@@ -60,7 +71,7 @@ def make_trace(
     for gap in idle:
         if gap.seconds >= LEAST_S:
             trace.slice(gap.rank, IDLE, cause(gap), gap.start, gap.stop, cat="idle")
-    for event in stream.reduced:
+    for event in stream.of(Reduced):
         trace.slice(run, COMM, "reduce", event.at - event.seconds, event.at, {"bytes": event.bytes}, "comm")
     _collectives(trace, stream)
     _rounds(trace, stream)
@@ -104,10 +115,10 @@ def cause(gap: Gap) -> str:
 def _phases(trace: Trace, stream: RunRecords, launched: float) -> None:
     """Add each rank's startup, then its epochs: each from the end of the phase before to the rank's last report of it."""
     last: dict[int, dict[int, float]] = defaultdict(dict)
-    for progress in stream.progress:
+    for progress in stream.of(Progress):
         last[progress.rank][progress.epoch] = progress.at
     evaluated: dict[int, list[float]] = defaultdict(list)
-    for event in stream.evaluated:
+    for event in stream.of(Evaluated):
         evaluated[event.rank].append(event.at)
     for rank, ready in stream.ready.items():
         trace.slice(rank, PHASE, "startup", launched, ready.at, cat="phase")
@@ -159,8 +170,8 @@ def _collectives(trace: Trace, stream: RunRecords) -> None:
 def _rounds(trace: Trace, stream: RunRecords) -> None:
     """Add one arrow per round of a backend that blocks nobody: from snapshot to snapshot, then to where the average arrived.
     A rank speaks of either as soon as its copy is made."""
-    rounds = {event.round for event in stream.snapshots}
-    reports: list[Snapshot | Averaged] = [*stream.snapshots, *(e for e in stream.averaged if e.round in rounds)]
+    rounds = {event.round for event in stream.of(Snapshot)}
+    reports: list[Snapshot | Averaged] = [*stream.of(Snapshot), *(e for e in stream.of(Averaged) if e.round in rounds)]
     s = stream.slices
     copies: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for rank, start, stop in _rows(s.kind == "copy", s.rank, s.start, s.stop):
@@ -186,7 +197,7 @@ def _rows(chosen: NDArray[np.bool_], *columns: NDArray[Any]) -> Iterator[Any]:
 
 def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
     reported: dict[int, float] = {rank: event.at for rank, event in stream.ready.items()}
-    for event in stream.progress:
+    for event in stream.of(Progress):
         if event.loss_sum is not None and event.samples:
             trace.counter(event.rank, "loss", event.at, event.loss_sum / event.samples)
         trace.counter(event.rank, "lr", event.at, event.lr)
@@ -195,7 +206,7 @@ def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
             trace.counter(event.rank, "samples/s", event.at, event.samples / elapsed)
         reported[event.rank] = event.at
     _resources(trace, stream)
-    for closed in stream.closed:
+    for closed in stream.of(RoundClosed):
         if closed.divergence:
             trace.counter(run, "divergence", closed.at, max(closed.divergence))
 
@@ -203,7 +214,7 @@ def _counters(trace: Trace, stream: RunRecords, run: int) -> None:
 def _resources(trace: Trace, stream: RunRecords) -> None:
     """Add memory and processor as ranks measured them; the use of the processor holds until the next measurement."""
     last: dict[int, tuple[float, float]] = {}
-    for use in stream.memory:
+    for use in stream.of(Memory):
         trace.counter(use.rank, "memory MB", use.at, use.rss_bytes / 1e6)
         if use.device_bytes is not None:
             trace.counter(use.rank, "GPU memory MB", use.at, use.device_bytes / 1e6)
@@ -220,7 +231,7 @@ def _resources(trace: Trace, stream: RunRecords) -> None:
 def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
     for at, plan in stream.plans:
         trace.mark(run, POLICY, f"anchor {plan.anchor}, counts {list(plan.counts)}", at, {"reason": plan.reason})
-    for verdict in stream.verdicts:
+    for verdict in stream.of(GuardVerdict):
         numbers = {"value": verdict.value, "limit": verdict.limit, "factor": verdict.factor}
         trace.mark(run, POLICY, f"guard {verdict.guard}: {verdict.verdict}", verdict.at, numbers)
     for at, event in stream.trouble:
@@ -232,6 +243,6 @@ def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
             if isinstance(event, Drop):
                 trace.mark(run, PHASE, f"went on without rank {event.rank}", at, {"reason": event.reason})
     if stream.begun is not None:
-        windows = [(stream.begun, -1), *((window.at, window.round) for window in stream.closed)]
+        windows = [(stream.begun, -1), *((window.at, window.round) for window in stream.of(RoundClosed))]
         for (start, _), (end, number) in pairwise(windows):
             trace.slice(run, PHASE, f"window {number}", start, end, cat="phase")

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.base.figures import plural
 from bench.results.cells import Cell
-from bench.results.rerun_command import command, said
+from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
@@ -40,7 +40,7 @@ def rerun(cell: Cell) -> str:
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:
     runs = [replace(run, metrics=run.metrics.model_copy(update={"seed": seed})) for seed in seeds]
-    return command(runs) + ("" if output == USUAL else f" {said('output', str(output))}")
+    return command(runs) + ("" if output == USUAL else f" {setting('output', str(output))}")
 
 
 def _tree(cell: Cell) -> Path:

@@ -187,8 +187,8 @@ def load(name: str) -> type[Backend]:
 
 @contextmanager
 def reducing(job: Job, done: Callable[[Reduced | Exception], None]) -> Iterator[Reducer | None]:
-    """Within it, the reducer of the job's backend works: `done` is called from its thread with each average, or with what
-    went wrong. None where ranks average among themselves."""
+    """Run the reducer of the job's backend within: it calls `done` from its thread with each average, or with what went
+    wrong. Give None where ranks average among themselves."""
     if Acts.SNAPSHOT not in BACKENDS[job.backend].acts:
         yield None
         return

@@ -156,7 +156,7 @@ class TorchStep:
                 dist.broadcast(section.values.view(torch.uint8), 0)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Within it the replica has the assembled values; it has them from then on, where no step is misled."""
+        """Leave the replica the assembled values, which no step is misled by; so it has them from then on."""
         return nullcontext()
 
     def settle(self) -> None:

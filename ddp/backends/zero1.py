@@ -28,7 +28,7 @@ class ZeroBackend(GroupBackend):
         return self._sharded
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
-        """Within it parameters are whole."""
+        """Make parameters whole within."""
         return self._sharded.whole()
 
     def settle(self) -> None:

@@ -23,14 +23,14 @@ _EPSILON = 1e-9
 
 
 def rate(counts: tuple[int, ...], costs: tuple[float, ...]) -> float:
-    """Steps per second of a window whose ranks wait for the last one."""
+    """Return the steps per second of a window whose ranks wait for the last one."""
     longest = max((n * cost for n, cost in zip(counts, costs, strict=True)), default=0.0)
     return sum(counts) / longest if longest else 0.0
 
 
 def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | None = None) -> tuple[int, ...]:
-    """Counts of a window of at least `shortest` seconds and at most `STRETCH` times that, of the highest rate.
-    `most` is at least a step for every rank.
+    """Return the counts of the highest rate for a window of `shortest` seconds to `STRETCH` times that. `most` is at least
+    a step for every rank.
 
     Rounding to the length asked for costs up to half a step of the slowest rank; among windows a little longer there is
     one that nearly fits all. An epoch of `most` steps is the longest window, and few windows of an epoch are made equal.
@@ -51,7 +51,7 @@ def allocate(costs: tuple[float, ...], shortest: float, most: int, lead: int | N
 
 
 def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """A step for every rank, taken from those that have most."""
+    """Give every rank a step, taken from those that have most."""
     some = list(counts)
     for rank in (r for r, n in enumerate(counts) if not n):
         some[some.index(max(some))] -= 1
@@ -60,7 +60,7 @@ def _with_all(counts: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tuple[int, ...]:
-    """Shorter windows until they fit: cutting single steps off would take some ranks further ahead than `lead`."""
+    """Shorten windows until they fit: cutting single steps off would take some ranks further ahead than `lead`."""
     while True:
         counts = _fill(costs, shortest, shortest)
         counts = tuple(min(n, min(counts) + lead) for n in counts)
@@ -72,13 +72,13 @@ def _led(costs: tuple[float, ...], shortest: float, most: int, lead: int) -> tup
 
 
 def _fill(costs: tuple[float, ...], shortest: float, length: float) -> tuple[int, ...]:
-    """Steps that fit into `length` seconds, one at least."""
+    """Return the steps that fit into `length` seconds, one at least."""
     slack = shortest * _EPSILON
     return tuple(max(1, int((length + slack) / cost)) for cost in costs)
 
 
 def _best_length(costs: tuple[float, ...], shortest: float) -> float:
-    """The length from `shortest` to `STRETCH` times that with the most steps per second: where some rank ends a step."""
+    """Return the length, up to `STRETCH` times `shortest`, with the most steps per second: where some rank ends a step."""
     steps = _fill(costs, shortest, shortest)
     stretch = min(STRETCH, 1 + TRIED / sum(steps))
     longest = max(n * cost for n, cost in zip(steps, costs, strict=True))
@@ -94,7 +94,7 @@ def _best_length(costs: tuple[float, ...], shortest: float) -> float:
 
 
 def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tuple[int, ...]:
-    """`total` steps, or as many as `caps` hold, in proportion to `weights`: the most done per weight is least."""
+    """Divide `total` steps, or as many as `caps` hold, in proportion to `weights`: the most done per weight is least."""
     total, whole = min(total, sum(caps)), sum(w for w, cap in zip(weights, caps, strict=True) if cap)
     steps = [min(cap, int(total * w / whole)) if cap else 0 for w, cap in zip(weights, caps, strict=True)]
     ends = [((n + 1) / weights[r], r) for r, n in enumerate(steps) if n < caps[r]]
@@ -108,8 +108,8 @@ def level(weights: tuple[float, ...], caps: tuple[int, ...], total: int) -> tupl
 
 
 def top_up(have: tuple[float, ...], weights: tuple[float, ...], more: int) -> tuple[int, ...]:
-    """`more` whole steps for ranks that `have` some already, so that all together are as near to `weights` as can be: a rank
-    that has its part, or weighs nothing, gets none."""
+    """Divide `more` steps among ranks that `have` some, so that all together are as near to `weights` as can be: a rank that
+    has its part, or weighs nothing, gets none."""
     open_, steps, end = list(weights), [0] * len(have), 0.0
     while any(open_):
         end = (more + sum(n for n, w in zip(have, open_, strict=True) if w)) / sum(open_)
@@ -133,7 +133,7 @@ def top_up(have: tuple[float, ...], weights: tuple[float, ...], more: int) -> tu
 def merge_lone(
     steps: tuple[int, ...], weights: tuple[float, ...], caps: tuple[int, ...], lead: int | None = None
 ) -> tuple[int, ...]:
-    """Every rank 0 or at least 2 steps, where its cap is 2 or more and another rank can take the one.
+    """Give every rank 0 or at least 2 steps, where its cap is 2 or more and another rank can take the one.
 
     A single step tells nothing of a rank's speed but its start-up. With `lead` a step stays where moving it would take a
     rank further ahead of the slowest than that.
@@ -152,7 +152,7 @@ def merge_lone(
 
 
 def fit(counts: tuple[int, ...], weights: tuple[float, ...], left: int, lead: int | None = None) -> tuple[int, ...]:
-    """Counts of the next window, of `left` steps that an epoch still has: `counts`, or less towards its end.
+    """Return the counts of the next window, with `left` steps in the epoch: `counts`, or less towards its end.
 
     The last two windows share what is left, so that no sliver of a step or two costs a whole average; where to cut is
     chosen by the time that both take. Counts only shrink, so every bound that they keep is kept.

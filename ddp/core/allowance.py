@@ -1,6 +1,6 @@
 """Allowance: how many steps more a rank may be granted now, by the window, by what it may run ahead, by the slowest rank.
 
-Pure questions to the books; `dispatch` grants, `rounds` asks who has nothing left to do.
+Pure questions to the coordinator's state; `dispatch` grants, `rounds` asks who has nothing left to do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ddp.core.phases import Phase
 
 
 def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
-    """Steps that may still be granted to `rank`."""
+    """Return how many steps may still be granted to `rank`."""
     room = _room(cohort, plan, rank)
     if plan.max_lead is None or cohort.world.blocking or room <= 0:
         return room
@@ -24,19 +24,19 @@ def allowance(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
 
 
 def starved(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
-    """Whether the rank stands still for lack of samples; to be asked after a dispatch."""
+    """Return whether the rank stands still for lack of samples. Valid after a dispatch."""
     return not cohort.ranks[rank].queue and allowance(cohort, plan, rank) > 0
 
 
 def givers(cohort: CoordinatorState, plan: Plan) -> tuple[int, ...]:
-    """Ranks whose own samples others may take over."""
+    """Return the ranks whose own samples others may take over."""
     if plan.dispatch == "progressive":
         return ()
     return tuple(r for r, state in enumerate(cohort.ranks) if plan.dispatch == "partition" or not state.alive)
 
 
 def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
-    """What the window and the steps ahead of it leave to `rank`, whatever the others do."""
+    """Return what the window and the steps ahead of it leave to `rank`, whatever the others do."""
     state, current = cohort.ranks[rank], cohort.round
     since, queued = state.steps, state.queued - state.before
     if current is not None and rank in current.members:
@@ -49,7 +49,7 @@ def _room(cohort: CoordinatorState, plan: Plan, rank: int) -> int:
 
 
 def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
-    """Whether the rank has something to train or to lay down, or could be given some of the epochs in progress."""
+    """Return whether the rank has something to train or to copy, or could be granted some of the epochs in progress."""
     if cohort.ranks[rank].queue or _lays_down(cohort, rank):
         return True
     if _room(cohort, plan, rank) <= 0:
@@ -58,7 +58,7 @@ def _works(cohort: CoordinatorState, plan: Plan, rank: int) -> bool:
 
 
 def _done(cohort: CoordinatorState, rank: int) -> int:
-    """Steps of `rank` in the window: what it has still to lay down for a round in flight is of the one before."""
+    """Return the steps of `rank` in the window; what it has still to copy for a round in flight is of the one before."""
     return 0 if _lays_down(cohort, rank) else cohort.ranks[rank].steps
 
 

@@ -88,12 +88,12 @@ class Averaging:
         return self.elastic is not None and self.elastic < 1
 
     def resolved(self) -> Averaging:
-        """The same with nothing left to derive: two settings that mean one thing become equal."""
+        """Return the same with nothing left to derive: two settings that mean one thing become equal."""
         if self.outer == "none":
             return replace(self, optimizer_reset=self.optimizer_reset or None)
         lr, momentum = self.outer_rates
         return replace(self, outer_lr=lr, outer_momentum=momentum, optimizer_reset=self.resets)
 
     def weight(self, samples: int) -> float:
-        """What a contribution of so many samples weighs, before it is divided by the sum over those that entered."""
+        """Return the weight of so many samples, before it is divided by the sum over the contributions."""
         return float(samples) ** self.gamma if samples else 0.0

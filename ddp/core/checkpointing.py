@@ -1,4 +1,4 @@
-"""`Checkpointing`: how often a run lays down what it needs to go on after its end. Settings alone."""
+"""`Checkpointing`: how often a run writes what it needs to go on after its end. Settings alone."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Checkpointing:
             raise ValueError(f"checkpoint spacing_s={self.spacing_s} must be from 0 to {LONGEST_S:g} seconds")
 
     def due(self, epochs: int, averages: int, seconds: float) -> bool:
-        """Whether it is time, so many complete epochs, averages and seconds after the last one."""
+        """Return whether it is time, so many complete epochs, averages and seconds after the last one."""
         done = epochs if self.unit == "epochs" else averages
         return 0 < self.every <= done and seconds >= self.spacing_s
 
     def left(self, averages: int) -> int | None:
-        """Averages from here to the next one that may be saved, `averages` after the last one; None: at an epoch's end."""
+        """Return how many averages come before the next checkpoint, `averages` after the last; None: that ends an epoch."""
         return self.every - averages % self.every if self.every and self.unit == "averages" else None

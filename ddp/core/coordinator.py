@@ -10,32 +10,11 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import evaluation, pacing, rounds, saving
+from ddp.core import evaluation, events, pacing, rounds, saving
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, book
 from ddp.core.dispatch import begin_window, dispatch
 from ddp.core.errors import ProtocolError
-from ddp.core.events import (
-    Alive,
-    Averaged,
-    AverageFailed,
-    Evaluated,
-    Event,
-    Failed,
-    Finished,
-    Lost,
-    Merged,
-    PolicyEvent,
-    PolicyRecord,
-    Progress,
-    Ready,
-    Reduced,
-    RoundClosed,
-    Saved,
-    Shared,
-    Snapshot,
-    Tick,
-)
 from ddp.core.phases import Phase
 from ddp.core.policies import Policy
 from ddp.core.recovery import distrust, lose, recover, settle
@@ -47,7 +26,7 @@ STUCK = 2
 START_UP = 5
 """A rank may take this many deadlines to get ready: it imports, reads data, builds its model."""
 
-Output = Command | PolicyEvent | PolicyRecord | Merged
+Output = Command | events.PolicyEvent | events.PolicyRecord | events.Merged
 """Commands to obey; and for the record events for policies, what policies say beside their plans, and the ledger's lines."""
 
 
@@ -67,14 +46,14 @@ class Coordinator:
 
     @staticmethod
     def start(policy: Policy, world: World, at: float, books: CoordinatorCheckpoint | None = None) -> Coordinator:
-        """The state before any rank has reported. `world.samples` may be 0: the first rank that is ready tells.
+        """Return the state before any rank has reported. `world.samples` may be 0: then it is that of the first rank.
 
         `books`: of the checkpoint that the ranks have been made from."""
         ranks = tuple(RankState(rank, last_seen=at) for rank in range(world.size))
         cohort = CoordinatorState(world, ranks) if books is None else saving.reopen(world, ranks, books)
         return Coordinator(policy, cohort, books=books)
 
-    def update(self, event: Event) -> tuple[Coordinator, tuple[Output, ...]]:
+    def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
         """React to one event.
 
         Raises ProtocolError for one that the state does not know, naming both; where losses are tolerated, the rank that
@@ -85,7 +64,7 @@ class Coordinator:
         try:
             cohort, outputs = _book(self.cohort, event)
         except ProtocolError as error:
-            if isinstance(event, (Reduced, Tick)) or not self.cohort.world.tolerate_loss:
+            if isinstance(event, (events.Reduced, events.Tick)) or not self.cohort.world.tolerate_loss:
                 raise
             cohort, outputs = distrust(self.cohort, event, str(error))
         return replace(self, cohort=cohort)._decide(event.at, outputs)
@@ -108,7 +87,7 @@ class Coordinator:
         return replace(self, cohort=_ordered(self.cohort, issued, at)), issued
 
     def _plan(self, at: float) -> tuple[Coordinator, Plan]:
-        """The policy begins, or goes on with what it had learnt."""
+        """Begin with the policy, or go on with what it had learnt."""
         state, plan = self.policy.init(self.cohort.world)
         if self.books is not None and self.books.plan is not None:
             state, plan = self.books.policy_state, self.books.plan
@@ -144,59 +123,59 @@ class Coordinator:
 
     def _consult(self, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Show the policy the events meant for it; a new plan takes effect at once."""
-        if not any(isinstance(output, RoundClosed) for output in outputs):
+        if not any(isinstance(output, events.RoundClosed) for output in outputs):
             return self, outputs
         state, plan = self.policy_state, self.plan
         issued: list[Output] = []
         for output in outputs:
             issued.append(output)
-            if isinstance(output, RoundClosed):
+            if isinstance(output, events.RoundClosed):
                 state, said = self.policy.update(state, output)
                 issued += said
                 plan = next((order for order in reversed(said) if isinstance(order, Plan)), plan)
         return replace(self, policy_state=state, plan=plan), tuple(issued)
 
 
-def _book(cohort: CoordinatorState, event: Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
+def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Enter an event into the books."""
-    if not isinstance(event, (Reduced, Tick)) and not cohort.ranks[event.rank].alive:
+    if not isinstance(event, (events.Reduced, events.Tick)) and not cohort.ranks[event.rank].alive:
         return cohort, ()  # the last words of a rank that was given up
     cohort = _heard(cohort, event)
     match event:
-        case Ready():
+        case events.Ready():
             return _on_ready(cohort, event)
-        case Progress():
+        case events.Progress():
             return _on_progress(cohort, event)
-        case Snapshot() | Reduced() | Averaged() | AverageFailed() | Shared():
+        case events.Snapshot() | events.Reduced() | events.Averaged() | events.AverageFailed() | events.Shared():
             return rounds.react(cohort, event)
-        case Evaluated():
+        case events.Evaluated():
             return evaluation.on_evaluated(cohort, event), ()
-        case Saved():
+        case events.Saved():
             return saving.on_saved(cohort, event), ()
-        case Alive():
+        case events.Alive():
             return cohort, ()
-        case Finished():
+        case events.Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()
-        case Failed():
+        case events.Failed():
             return lose(cohort, event.rank, event.at, event.error, event.origin)
-        case Lost():
+        case events.Lost():
             return lose(cohort, event.rank, event.at, event.reason)
-        case Tick():
+        case events.Tick():
             return _on_tick(cohort, event)
 
 
-def _heard(cohort: CoordinatorState, event: Event) -> CoordinatorState:
+def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     """Note who spoke, and when something last moved."""
-    if isinstance(event, Tick):
+    if isinstance(event, events.Tick):
         return cohort
-    if isinstance(event, Alive):
+    if isinstance(event, events.Alive):
         return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
-    if not isinstance(event, Reduced):
+    if not isinstance(event, events.Reduced):
         cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at, told=event.at))
     return replace(cohort, moved=event.at)
 
 
-def _on_ready(cohort: CoordinatorState, event: Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:
+def _on_ready(cohort: CoordinatorState, event: events.Ready) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state = cohort.ranks[event.rank]
     if state.digest:
         raise ProtocolError(f"rank {event.rank} reports ready twice")
@@ -219,7 +198,7 @@ def _on_ready(cohort: CoordinatorState, event: Ready) -> tuple[CoordinatorState,
     return cohort.with_rank(event.rank, replace(state, digest=event.digest)), ()
 
 
-def _on_progress(cohort: CoordinatorState, event: Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
+def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[CoordinatorState, tuple[Output, ...]]:
     state, before = cohort.ranks[event.rank], cohort.samples
     granted = takewhile(lambda chunk: chunk.epoch == event.epoch, state.queue)
     if event.steps > sum(chunk.steps for chunk in granted):
@@ -240,7 +219,7 @@ def _on_progress(cohort: CoordinatorState, event: Progress) -> tuple[Coordinator
     return cohort, ()
 
 
-def _on_tick(cohort: CoordinatorState, event: Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
+def _on_tick(cohort: CoordinatorState, event: events.Tick) -> tuple[CoordinatorState, tuple[Output, ...]]:
     """Give up ranks that owe something and have been silent beyond the deadline."""
     cohort = cohort.heard(event.at) if event.away_s else cohort
     outputs: tuple[Output, ...] = ()
@@ -281,7 +260,7 @@ def _close_epochs(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState
 
 
 def _ordered(cohort: CoordinatorState, issued: tuple[Output, ...], at: float) -> CoordinatorState:
-    """Silence counts from the order that is owed an answer, standing still from the last order given."""
+    """Count silence from the order that is owed an answer, standing still from the last order given."""
     ordered = {order.rank for order in issued if isinstance(order, TO_RANKS)}
     if ordered:
         cohort = replace(cohort, moved=at)

@@ -46,11 +46,11 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
-    """Share out some of what was held back of the window, once every rank has told how far it is or one has nothing left to
-    do: half, and all of it where that is less than what the cohort does in a step of its slowest rank.
+    """Share out half of the window's reserve, once every rank has reported how far it is or one has nothing left to do; all
+    of it where that is less than what all do in a step of the slowest rank.
 
-    A rank does not tell at its first sign of life: a step or two say more of jitter than of the rank. In the scheduling of
-    loops this is factoring (Hummel, Schonberg, Flynn, 1992).
+    A rank does not report at its first sign of life: a step or two show more of jitter than of the rank. In the scheduling
+    of loops this is factoring (Hummel, Schonberg, Flynn, 1992).
     """
     if not cohort.reserve or cohort.round is not None:
         return cohort
@@ -66,7 +66,7 @@ def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """How many steps each rank will have behind it in this window with what it was given, and what it weighs for more.
+    """Return the steps that each rank will have done in this window with what it was given, and its weight for more.
 
     What it has done counts by the clock, from when the first of them told last: all are to end together, though one began
     the window later than others, after its part of an evaluation. It counts at the speed that is expected of the rank:
@@ -99,7 +99,7 @@ def _weights(cohort: CoordinatorState, plan: Plan) -> tuple[float, ...]:
 
 
 def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
-    """The ledger of the next epoch, its slices in proportion to the plan where every rank has its own."""
+    """Return the ledger of the next epoch, its slices in proportion to the plan where every rank has its own."""
     world = cohort.world
     if plan.dispatch == "progressive":
         return Ledger.shared(cohort.begun, world.samples)
@@ -108,7 +108,7 @@ def _open(cohort: CoordinatorState, plan: Plan) -> Ledger:
 
 
 def _of_own(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[int, ...]:
-    """Where nobody takes over another's samples: what is left of each slice, in windows no longer than the plan's.
+    """Return a window where nobody takes over another's samples: what is left of each slice, no longer than the plan's.
 
     What lost ranks leave behind is shared out in addition. Every rank with something left does some of it.
     """
@@ -157,7 +157,7 @@ def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[Co
 
 
 def _wants(cohort: CoordinatorState, plan: Plan, ledger: Ledger, owners: tuple[int, ...]) -> tuple[int, ...]:
-    """Steps of an epoch that may be granted to each rank now."""
+    """Return the steps of an epoch that may be granted to each rank now."""
     left = ledger.steps(cohort.world.batch)
     wants = tuple([_want(cohort, plan, ledger, rank, owners) for rank in range(cohort.world.size)])
     last = cohort.begun == cohort.world.epochs and plan.dispatch != "fixed"
@@ -175,7 +175,7 @@ def _want(cohort: CoordinatorState, plan: Plan, ledger: Ledger, rank: int, owner
 
 
 def _end_together(cohort: CoordinatorState, plan: Plan, wants: tuple[int, ...], left: int) -> tuple[int, ...]:
-    """At the end of training a rank that runs ahead leaves the others their part of what is left: all end together.
+    """Leave the others their part of what is left, at the end of training: all end together.
 
     What a rank has been granted already counts as done by it. A rank that has its part, or more, gets nothing.
     """
@@ -186,7 +186,7 @@ def _end_together(cohort: CoordinatorState, plan: Plan, wants: tuple[int, ...], 
 
 
 def _share_left(cohort: CoordinatorState, rank: int) -> int:
-    """Steps of the window that `rank` has not been granted."""
+    """Return the steps of the window that `rank` has not been granted."""
     state, current = cohort.ranks[rank], cohort.round
     contributes = current is not None and current.gathers(rank)
     return max(cohort.window[rank] - (0 if contributes else state.steps) - state.queued + state.before, 0)
@@ -214,7 +214,7 @@ def _grant(cohort: CoordinatorState, plan: Plan, rank: int, steps: int, epoch: i
 
 
 def _samples(state: RankState, before: bool) -> int:
-    """What a rank was granted and has not reported: of the steps before its order to average, or of those behind it."""
+    """Return the samples granted and not reported, of the steps before the order to average or of those behind it."""
     samples, left = [0, 0], state.before
     for chunk in state.queue:
         first = min(left, chunk.steps)
@@ -239,8 +239,7 @@ def _begin_epoch(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
 
 
 def _whole_epoch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
-    """Where gradients are averaged inside the step: a slice of every global batch to each rank, of the whole epoch at once
-    or up to the next checkpoint."""
+    """Grant each rank its slice of every global batch of an epoch, or up to the next checkpoint."""
     world = cohort.world
     if cohort.shares or cohort.round is not None or (not cohort.ledgers and cohort.begun == world.epochs):
         return cohort, ()

@@ -91,7 +91,7 @@ class ElCheSettings:
 
 
 def _ratios(name: str, given: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    """As a tuple: configuration files know lists only."""
+    """Return the ratios as a tuple: configuration files know lists only."""
     if given is None:
         return None
     if not given or any(not 1 / LARGEST <= x <= LARGEST for x in given):
@@ -151,7 +151,7 @@ class ElChe:
 
 
 def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
-    """Equal counts, as nothing is known of the ranks' speeds yet; or as hinted. Raises ValueError for a wrong length."""
+    """Begin with equal counts, or as hinted. Raises ValueError for a hint of wrong length."""
     for name in ("speed_hint", "partition_ratios"):
         given = getattr(settings, name)
         if given is not None and len(given) != size:
@@ -161,7 +161,7 @@ def start(settings: ElCheSettings, size: int, most: int) -> ElChe:
 
 
 def _counts(settings: ElCheSettings, state: ElChe, lead: int | None) -> tuple[int, ...]:
-    """Steps of each rank in a window, for the anchor and the speeds; none for a rank that is lost."""
+    """Return the steps of each rank in a window, for the anchor and the speeds; none of a rank that is lost."""
     costs, live = step_costs(settings, state), state.live
     shortest, most = state.anchor * _slowest(settings, state), max(state.most, len(live))
     found = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
@@ -169,7 +169,7 @@ def _counts(settings: ElCheSettings, state: ElChe, lead: int | None) -> tuple[in
 
 
 def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
-    """What the counts are made for: the inverse of fixed parts, measured seconds per step, or what was hinted."""
+    """Return what the counts are made for: the inverse of fixed parts, measured seconds per step, or what was hinted."""
     if settings.partition_ratios:
         return tuple(1 / part for part in settings.partition_ratios)
     if not any(speed.step_s for speed in state.speeds):
@@ -179,13 +179,13 @@ def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 
 
 def _slowest(settings: ElCheSettings, state: ElChe) -> float:
-    """What the anchor counts steps of: the anchor rank, or where ratios or leads are fixed the slowest by them."""
+    """Return the cost of a step that the anchor counts: of the anchor rank, or with fixed ratios or leads of the slowest."""
     costs = step_costs(settings, state)
     return max(costs[r] for r in state.live) if settings.user_set or state.rank is None else costs[state.rank]
 
 
 def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
-    """Exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
+    """Return the exact parts of the work by rank, which sum to 1; counts are whole steps near them."""
     parts = _rates(state, step_costs(settings, state))
     if settings.max_batch_diff is not None:
         parts = tuple(map(float, state.counts))
@@ -193,7 +193,7 @@ def weights(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:
 
 
 def _rates(state: ElChe, costs: tuple[float, ...]) -> tuple[float, ...]:
-    """Steps in a unit of `costs` by rank; nothing of a rank that is lost."""
+    """Return the steps in a unit of `costs` by rank; none of a rank that is lost."""
     return tuple(0.0 if rank in state.gone else 1 / cost for rank, cost in enumerate(costs))
 
 
@@ -211,7 +211,7 @@ def measure(settings: ElCheSettings, state: ElChe, event: RoundClosed) -> ElChe:
 
 
 def _lost(state: ElChe, event: RoundClosed) -> float:
-    """Seconds of the whole cohort's work that an average cost: its own time and, weighted by speed, waiting before it.
+    """Return the seconds of all ranks' work that an average cost: its own time and, weighted by speed, waiting before it.
 
     Of a rank's waiting, a step of its own at most: so much stems from whole steps and jitter and weighs less in a longer
     window. What is beyond stems from counts that do not fit the speeds, which no window's length amends; of the windows
@@ -230,7 +230,7 @@ def _lost(state: ElChe, event: RoundClosed) -> float:
 
 
 def _elect(state: ElChe) -> int | None:
-    """The lowest of the slowest ranks; who holds the office keeps it unless clearly outdone, and throughout warm-up."""
+    """Return the lowest of the slowest ranks; the present one stays unless clearly outdone, and throughout warm-up."""
     step_s = [speed.step_s for speed in state.speeds]
     slowest, incumbent = max(step_s), state.rank
     if incumbent is not None and step_s[incumbent]:
@@ -268,7 +268,7 @@ def tune(settings: ElCheSettings, state: ElChe, may_grow: bool = True) -> ElChe:
 
 
 def _unfit(settings: ElCheSettings, state: ElChe, costs: tuple[float, ...]) -> float:
-    """Part of a window that the ranks stand still because steps are whole, by their speeds and the anchor alone.
+    """Return the part of a window that ranks stand still because steps are whole, by their speeds and the anchor alone.
 
     Known before any window of such counts was measured, and not mistaken about the first averages.
     """
@@ -283,7 +283,7 @@ def nudge_down(state: ElChe, factor: float) -> ElChe:
 
 
 def recount(settings: ElCheSettings, state: ElChe, before: ElChe) -> ElChe:
-    """Counts for the anchor and the speeds, unless those in force do nearly as well."""
+    """Set the counts for the anchor and the speeds, unless those in force do nearly as well."""
     if state.rank is None:
         return state
     costs, new = step_costs(settings, state), _counts(settings, state, settings.max_batch_diff)

@@ -22,12 +22,12 @@ def evaluate(
 
 
 def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
-    """The orders for parts of evaluations."""
+    """Return the orders for parts of evaluations."""
     return tuple(Evaluate(o.rank, o.epoch, o.part, o.parts, turn, f"epoch {o.epoch} is complete") for o in owed)
 
 
 def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState:
-    """A rank has done its part. Raises ProtocolError if it was not asked for."""
+    """Enter that a rank has done its part. Raises ProtocolError if it was not ordered."""
     asked = (event.epoch, event.rank, event.part)
     left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
     if len(left) == len(cohort.evaluating):
@@ -36,7 +36,7 @@ def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState
 
 
 def adopt(cohort: CoordinatorState) -> tuple[CoordinatorState, tuple[Evaluate, ...]]:
-    """At the end of training, have a survivor evaluate what lost ranks owed of the final model.
+    """Have a survivor evaluate what lost ranks owed of the final model, at the end of training.
 
     Of an earlier epoch, the model is gone: its evaluation stays incomplete.
     """

@@ -47,7 +47,7 @@ class Fault:
 
 
 def parse(text: str) -> Fault:
-    """`RANK@STEP:KIND`, such as `1@40:crash` or `0@10:slow*3`. Raises ValueError that shows the form."""
+    """Read `RANK@STEP:KIND`, such as `1@40:crash` or `0@10:slow*3`. Raises ValueError that shows the form."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"fault {text!r} is not of the form RANK@STEP:KIND, such as 1@40:crash or 0@10:slow*3")

@@ -27,12 +27,12 @@ class Ledger:
 
     @staticmethod
     def shared(epoch: int, samples: int) -> Ledger:
-        """An epoch whose positions are granted in their order to whoever comes."""
+        """Return an epoch whose positions are granted in their order to whoever comes."""
         return Ledger(epoch, samples, ((0, samples),))
 
     @staticmethod
     def sliced(epoch: int, samples: int, batch: int, steps: tuple[int, ...]) -> Ledger:
-        """An epoch of which every rank owns a slice of so many `steps` of `batch` samples; they cover it."""
+        """Return an epoch of which every rank owns a slice of so many `steps` of `batch` samples; they cover it."""
         cuts = [0]
         for n in steps:
             cuts.append(min(samples, cuts[-1] + n * batch))
@@ -41,20 +41,20 @@ class Ledger:
 
     @property
     def free(self) -> int:
-        """Samples that can be granted."""
+        """The samples that can be granted."""
         return sum(stop - start for start, stop in self.pools) + measure(self.returned)
 
     def steps(self, batch: int) -> int:
-        """Batches that can be granted; a span may end with a smaller one."""
+        """Return how many batches can be granted; a span may end with a smaller one."""
         return sum(-(-(stop - start) // batch) for start, stop in (*self.pools, *self.returned))
 
     @property
     def complete(self) -> bool:
-        """Every sample is in the model."""
+        """Whether every sample is in the model."""
         return self.merged == ((0, self.samples),)
 
     def within_reach(self, rank: int, owners: tuple[int, ...]) -> int:
-        """Samples that can be granted to `rank`, if it may take over what is left to `owners`."""
+        """Return how many samples can be granted to `rank`, if it may take over what is left to `owners`."""
         own = 0 if len(self.pools) == 1 else rank
         pools = {own, *owners} & set(range(len(self.pools)))
         return measure(self.returned) + sum(self.pools[pool][1] - self.pools[pool][0] for pool in pools)
@@ -86,7 +86,7 @@ class Ledger:
         return replace(self, returned=union(self.returned, spans)) if spans else self
 
     def reopen(self) -> Ledger:
-        """The ledger of whoever goes on from the model as it is: what is not in it is free."""
+        """Return the ledger of whoever goes on from the model as it is: what is not in it is free."""
         edges = (0, *(edge for span in self.merged for edge in span), self.samples)
         gaps = tuple((start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop)
         return replace(self, pools=((0, 0),) * len(self.pools), returned=gaps)

@@ -1,4 +1,4 @@
-"""Pacing: where a rank is in the schedule, and telling it where the cohort is.
+"""Pacing: where a rank is in the schedule, and telling it where all are.
 
 A grant says how many samples will have been seen when it begins, by what all ranks were expected to do until then. Where
 nobody blocks it may begin much later than expected, or sooner: what ranks report takes the place of what was expected.
@@ -14,7 +14,7 @@ from ddp.core.values import replace
 
 
 def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[CoordinatorState, tuple[Pace, ...]]:
-    """Tell the rank that has spoken now where the cohort is, if it is off by more than a step of every rank."""
+    """Tell the rank that has reported now where all are, if it is off by more than a step of every rank."""
     if plan.in_step or (cohort.world.blocking and not any(plan.ahead)):
         return cohort, ()  # what all have done by the next grant is known when it is made
     orders: list[Pace] = []
@@ -34,8 +34,8 @@ def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[Coordinato
 
 
 def _pace(cohort: CoordinatorState, plan: Plan, rank: int) -> float:
-    """What the cohort trains for each sample of a rank, as fast as its ranks are known to be; no more than it may until the
-    rank is through with what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
+    """Return what all train for each sample of a rank, at their known speeds; no more than they may until the rank has done
+    what it was granted, nor than there is to train: nobody is at the end of the schedule before it."""
     world, state = cohort.world, cohort.ranks[rank]
     weights = plan.weights or tuple(map(float, plan.counts))
     expected = sum(weights[r] for r in cohort.live) / max(weights[rank], 1e-12)

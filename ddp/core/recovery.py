@@ -18,7 +18,7 @@ from ddp.core.values import replace
 def lose(
     cohort: CoordinatorState, rank: int, at: float, reason: str, origin: str = ""
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """A rank is gone: go on without it, or end the run. `origin`: of what it raised, if it did."""
+    """Go on without a rank that is gone, or end the run. `origin`: of what it raised, if it did."""
     state = cohort.ranks[rank]
     if state.finished:
         return cohort, ()
@@ -51,7 +51,7 @@ def lose(
 def distrust(
     cohort: CoordinatorState, event: RankEvent | Lost, error: str
 ) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """What a rank says does not fit what is known of it, most likely because a message is lost: go on without it."""
+    """Go on without a rank whose report does not fit what is known of it, most likely because a message is lost."""
     rank, current = event.rank, cohort.round
     if cohort.world.blocking and not cohort.shares and current is not None and rank in current.waiting:
         # Its replica may be in the others' already. How much of its training was in it, its answer to the round says;
@@ -65,7 +65,7 @@ def distrust(
 
 
 def recover(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """Form a group of those who are there, if it is not in place; to be asked whenever no round is in flight."""
+    """Form a group of the live ranks, if it is not in place. For whenever no round is in flight."""
     whole = cohort.group == cohort.live and not cohort.broken
     if whole or cohort.round is not None or not cohort.world.blocking:
         return cohort, ()
@@ -99,7 +99,7 @@ def settle(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple
 
 
 def _resume(cohort: CoordinatorState, at: float) -> tuple[CoordinatorState, tuple[Output, ...]]:
-    """All survivors hold the same state: cut the rest of the epoch for them."""
+    """Cut the rest of the epoch for the survivors, who hold the same state."""
     _, chunk = cohort.shares[0]
     cohort, lines = settle(cohort, at)
     cohort, joins = _regroup(cohort, "ranks that exchange gradients", void=True)

@@ -65,7 +65,7 @@ def _acknowledge(cohort: CoordinatorState, event: Averaged) -> Reaction:
 
 
 def _loaded(cohort: CoordinatorState, event: Averaged) -> Reaction:
-    """Inside steps a rank has now the state of one that was a step ahead."""
+    """Enter that a rank has loaded a state; inside steps, of a rank that was a step ahead."""
     if not cohort.shares:
         return _contribute(cohort, event)
     ahead, state = max(cohort.ranks[r].steps for r in cohort.live), cohort.ranks[event.rank]
@@ -100,7 +100,7 @@ def _release(cohort: CoordinatorState, event: Lost) -> Reaction:
 
 
 def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
-    """Its samples miss the average, so no epoch is complete with it; unless it has contributed."""
+    """Leave out a rank that has not contributed: its samples miss the average, so no epoch is complete with it."""
     current = cohort.current
     if all(state.rank != event.rank for state in current.contributions):
         members = tuple(rank for rank in current.members if rank != event.rank)
@@ -109,7 +109,7 @@ def _leave_out(cohort: CoordinatorState, event: Lost) -> Reaction:
 
 
 def _suspend(cohort: CoordinatorState, event: Lost) -> Reaction:
-    """Whether its replica went into the collective, the others' answers will tell."""
+    """Wait for the others' answers, which tell whether its replica went into the collective."""
     contributed = any(state.rank == event.rank for state in cohort.current.contributions)
     return _release(cohort, event) if contributed or event.rank not in cohort.current.members else (cohort, ())
 

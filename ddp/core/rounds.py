@@ -28,7 +28,7 @@ SHORT = 2
 
 
 def due(cohort: CoordinatorState, plan: Plan) -> str:
-    """Why a round is due now; empty if none is. To be asked after a dispatch."""
+    """Return why a round is due now; empty if none is. Valid after a dispatch."""
     live = [cohort.ranks[rank] for rank in cohort.live]
     if cohort.round is not None or plan.in_step or cohort.reserve:
         return ""
@@ -46,7 +46,7 @@ def due(cohort: CoordinatorState, plan: Plan) -> str:
 
 
 def _ends_soon(cohort: CoordinatorState) -> bool:
-    """Whether all are at work, and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
+    """Return whether all are at work and lack but a sliver of the oldest epoch: the round that ends it will do for both."""
     oldest = cohort.ledgers[0]
     if oldest.free or not all(cohort.ranks[rank].queue for rank in cohort.live):
         return False
@@ -54,7 +54,7 @@ def _ends_soon(cohort: CoordinatorState) -> bool:
 
 
 def in_turn(cohort: CoordinatorState, plan: Plan) -> bool:
-    """Whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it.
+    """Return whether the order to average travels with the window's work: to a collective, if nobody runs ahead of it.
 
     Not where the last one broke though nobody is lost. All stand still then, and what broke it may have been the wait for
     a slow rank: with a window before it, the next one might break of the same.

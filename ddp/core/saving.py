@@ -1,4 +1,4 @@
-"""Saving: when a checkpoint is due, who lays down what for it, and how a run goes on from one.
+"""Saving: when a checkpoint is due, who writes what for it, and how a run goes on from one.
 
 A checkpoint is the model that all ranks share right after an average, with the books as of that average: what is not in the
 model then is not in the books either, and is trained again by whoever goes on. If a rank is lost before all have laid down
@@ -35,7 +35,7 @@ def begin(cohort: CoordinatorState, plan: Plan, at: float, turn: bool) -> tuple[
 
 
 def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> str:
-    """Why a checkpoint is due at `mark`, the last one being of `last`; empty if none is. The end of a run needs none."""
+    """Return why a checkpoint is due at `mark`, after one at `last`; empty: none is. The end of a run needs none."""
     if settings is None or mark.epochs == epochs:
         return ""
     if not settings.due(mark.epochs - last.epochs, mark.averages - last.averages, mark.at - last.at):
@@ -44,13 +44,13 @@ def due(settings: Checkpointing | None, mark: Mark, last: Mark, epochs: int) -> 
 
 
 def begun(samples: int, seen: int) -> tuple[Ledger, ...]:
-    """The ledger of the epoch that is begun after `seen` samples in order; none at the end of one."""
+    """Return the ledger of the epoch that is begun after `seen` samples in order; none at the end of one."""
     epoch, rest = divmod(seen, samples)
     return (Ledger(epoch, samples).merge(((0, rest),)).reopen(),) if rest else ()
 
 
 def averages(cohort: CoordinatorState, plan: Plan) -> int:
-    """Averages since the start of the run, the one in flight too; inside steps, one a step of all ranks together."""
+    """Return the averages since the start, the one in flight too; inside steps, one a step of all ranks together."""
     if not plan.in_step:
         return cohort.rounds
     world = cohort.world
@@ -60,12 +60,12 @@ def averages(cohort: CoordinatorState, plan: Plan) -> int:
 
 
 def handed_out(outputs: tuple[Any, ...]) -> bool:
-    """Whether an average of snapshots was handed out just now: what ranks are told next, they do right behind it."""
+    """Return whether an average of snapshots was handed out just now: what is ordered next, ranks do right behind it."""
     return any(isinstance(output, Apply) for output in outputs)
 
 
 def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
-    """A rank has laid down its part, or could not. Parts of a checkpoint that is off are of no interest."""
+    """Enter that a rank has written its part, or could not. Parts of a checkpoint that is off are passed over."""
     saving = next((saving for saving in cohort.savings if saving.index == event.index), None)
     if saving is None:
         return cohort
@@ -79,8 +79,8 @@ def on_saved(cohort: CoordinatorState, event: Saved) -> CoordinatorState:
 def settle(
     cohort: CoordinatorState, plan: Plan | None, policy_state: Any, outputs: tuple[Any, ...]
 ) -> tuple[CoordinatorState, tuple[Publish, ...]]:
-    """Keep the books of a checkpoint once its average is there; publish it once all parts are; drop it if a rank is lost, or
-    the average that it was to be of broke."""
+    """Keep the state of a checkpoint once its average is there, publish it once all parts are; drop it if a rank is lost, or
+    its average broke."""
     orders: list[Publish] = []
     there = (plan is not None and plan.in_step) or any(isinstance(output, RoundClosed) for output in outputs)
     for saving in cohort.savings:
@@ -101,7 +101,7 @@ def _with(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
 
 
 def _over(cohort: CoordinatorState, saving: Saving) -> CoordinatorState:
-    """It is made, or could not be: the next one counts from it."""
+    """End a checkpoint that is made, or could not be: the next one counts from it."""
     later = max(cohort.saved, saving.mark, key=lambda mark: mark.averages)
     return replace(_without(cohort, saving), saved=later)
 
@@ -120,7 +120,7 @@ def _books(cohort: CoordinatorState, plan: Plan | None, policy_state: Any) -> Co
 
 
 def reopen(world: World, ranks: tuple[RankState, ...], books: CoordinatorCheckpoint) -> CoordinatorState:
-    """The cohort that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
+    """Return the state that goes on from a checkpoint: nothing is granted, and what is not in its model is free."""
     return CoordinatorState(
         world,
         ranks,

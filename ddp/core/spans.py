@@ -19,7 +19,7 @@ Spans = tuple[Span, ...]
 
 
 def union(spans: Spans, more: Spans) -> Spans:
-    """`spans` with `more` added. Raises AssertionError if any position is in both: a sample trained twice."""
+    """Return `spans` with `more` added. Raises AssertionError if any position is in both: a sample trained twice."""
     merged: list[Span] = []
     for start, stop in sorted((*spans, *more)):
         assert start < stop, f"empty span [{start}, {stop})"
@@ -33,12 +33,12 @@ def union(spans: Spans, more: Spans) -> Spans:
 
 
 def measure(spans: Spans) -> int:
-    """Number of positions covered."""
+    """Return the number of positions covered."""
     return sum([stop - start for start, stop in spans])
 
 
 def sharers(samples: int, ranks: int, least: int) -> int:
-    """Number of ranks that a batch of `samples` is cut for: all, or as many as can have `least` of them; one at least.
+    """Return how many ranks a batch of `samples` is cut for: all, or as many as can have `least` of them; one at least.
 
     The first ranks take part, and none has fewer samples unless the batch has.
     """
@@ -84,11 +84,11 @@ class Chunk:
 
     @property
     def steps(self) -> int:
-        """Steps left to do."""
+        """The steps left to do."""
         return -(-(self.stop - self.start) // self.batch) - self.done
 
     def at(self, step: int) -> Batch:
-        """The batch of the `step`-th step that is left (0 = the next one)."""
+        """Return the batch of the `step`-th step that is left (0 = the next one)."""
         first = self.start + (self.done + step) * self.batch
         last = min(first + self.batch, self.stop)
         assert first < last, f"step {step} is past the end of {self}"
@@ -101,7 +101,7 @@ class Chunk:
         return Batch(self.epoch, start, start + each + (self.part < odd), total, among < self.parts)
 
     def spans(self, steps: int) -> Spans:
-        """What the next `steps` steps train."""
+        """Return what the next `steps` steps train."""
         if self.parts == 1:
             assert steps <= self.steps, f"{steps} steps asked for, {self.steps} left of {self}"
             first = self.start + self.done * self.batch
@@ -109,6 +109,6 @@ class Chunk:
         return union((), tuple((b.start, b.stop) for b in map(self.at, range(steps)) if b.samples))
 
     def advance(self, steps: int) -> Chunk:
-        """The chunk with `steps` more steps behind it."""
+        """Return the chunk with `steps` more steps behind it."""
         assert 0 <= steps <= self.steps, f"{steps} steps reported, {self.steps} left of {self}"
         return replace(self, done=self.done + steps)

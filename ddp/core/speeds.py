@@ -37,7 +37,7 @@ class Speed:
 
 
 def follow(speed: Speed, steps: int, busy_s: float, smoothing: str) -> Speed:
-    """After a window in which the rank trained `steps` in `busy_s` seconds."""
+    """Return the speed after a window in which the rank trained `steps` in `busy_s` seconds."""
     if not steps or busy_s <= 0:
         missed = speed.missed + 1
         return Speed() if missed >= TRUST else Speed(speed.step_s, speed.samples, missed, speed.doubted)
@@ -52,7 +52,7 @@ def follow(speed: Speed, steps: int, busy_s: float, smoothing: str) -> Speed:
 
 
 def _believed(speed: Speed, new: float) -> float:
-    """`new`; of two windows in a row that are both too far from what is known, the nearer; 0: not to be believed yet.
+    """Return `new`; of two windows in a row that are both too far from what is known, the nearer; 0: not to be believed yet.
 
     The very first window is no better known than the second, and holds what starting up takes: the faster one counts.
     """

@@ -14,7 +14,7 @@ else:
     _new, _set = object.__new__, object.__setattr__
 
     def replace(value: Any, /, **changes: Any) -> Any:
-        """A copy of `value` with other `changes`; of a frozen dataclass without slots, whose `__post_init__` is not run."""
+        """Return a copy of `value`, a frozen dataclass without slots, with `changes`. Its `__post_init__` is not run."""
         fields = value.__dict__.copy()
         fields.update(changes)
         new = _new(value.__class__)

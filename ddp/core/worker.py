@@ -57,7 +57,7 @@ class Worker:
     stopped: bool = False
 
     def receive(self, order: RankCommand) -> Worker:
-        """Take note of an order. Raises ProtocolError after a stop."""
+        """Note an order. Raises ProtocolError after a stop."""
         if self.stopped:
             raise ProtocolError(f"{order} arrived after the order to stop")
         if isinstance(order, Pace):
@@ -75,7 +75,7 @@ class Worker:
         return replace(self, orders=(*self.orders, order))
 
     def act(self) -> tuple[Worker, Action]:
-        """What to do now. Taking a `Step` counts it as done."""
+        """Return what to do now. Taking a `Step` counts it as done."""
         if self.orders:
             order, *rest = self.orders
             halted = self.halted and not isinstance(order, Join)
@@ -94,7 +94,7 @@ class Worker:
         return replace(self, offset=self.offset + 1, own=self.own + batch.total, seen=seen), step
 
     def _paced(self, order: Pace) -> Iterator[Train | Average | Evaluate | Save]:
-        """The lane, its grants on the way that `order` tells."""
+        """Yield the lane, its grants at the place in the schedule that `order` tells."""
         seen, own = float(order.seen), self.own
         for entry in self.lane:
             if isinstance(entry, Train):
@@ -104,7 +104,7 @@ class Worker:
             yield entry
 
     def ahead(self) -> Iterator[Batch]:
-        """The batches that are granted and not begun, in their order."""
+        """Yield the batches that are granted and not begun, in their order."""
         done = self.offset
         for order in self.lane:
             if isinstance(order, Train):
@@ -112,7 +112,7 @@ class Worker:
                 done = 0
 
     def broke(self) -> Worker:
-        """A round broke: what was to follow from it is off, and nothing is trained until a new group is formed."""
+        """Return the state after a round broke: what follows from it is off, nothing is trained until a group is formed."""
         return replace(
             self,
             lane=tuple(order for order in self.lane if not isinstance(order, FOLLOWING)),

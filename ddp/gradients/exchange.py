@@ -19,7 +19,7 @@ class Exchange:
 
     def __init__(self, states: Sequence[FlatState]) -> None:
         self.states = states
-        self.gradients = [StepGradients(state) for state in self.states]
+        self.gradients = [StepGradients(state, eager=True) for state in self.states]
         for gradients in self.gradients:
             gradients.clear()
 

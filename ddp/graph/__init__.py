@@ -1,8 +1,8 @@
 """Models as flows: `FlowBuilder` writes them, `Graph` runs them, `GraphError` names the node that is wrong.
 
-Building a model knows nothing of data, training or processes. Training one, on one device or on replicas on several in one
-process, is beside it: `setup`, `setup_with`, `DdpConfig`, `DataLoader`. Names are looked up on first use:
-building needs no runtime, and naming the engine no torch.
+Owns building a model, which knows neither data nor training nor processes, and training one on one device or on replicas in
+one process: `setup`, `setup_with`, `DdpConfig`, `DataLoader`. Names are looked up on first use: building needs no runtime,
+and naming the engine no torch.
 """
 
 from __future__ import annotations
@@ -11,25 +11,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ddp.graph.builder import FlowBuilder
-    from ddp.graph.config import DdpConfig
-    from ddp.graph.devices import is_heterogeneous
-    from ddp.graph.entry import setup, setup_with
-    from ddp.graph.errors import GraphError
-    from ddp.graph.graph import Graph
-    from ddp.graph.loader import DataLoader, GraphBatch
-
-__all__ = [
-    "DataLoader",
-    "DdpConfig",
-    "FlowBuilder",
-    "Graph",
-    "GraphBatch",
-    "GraphError",
-    "is_heterogeneous",
-    "setup",
-    "setup_with",
-]
+    from ddp.graph.builder import FlowBuilder as FlowBuilder
+    from ddp.graph.config import DdpConfig as DdpConfig
+    from ddp.graph.devices import is_heterogeneous as is_heterogeneous
+    from ddp.graph.entry import setup as setup
+    from ddp.graph.entry import setup_with as setup_with
+    from ddp.graph.errors import GraphError as GraphError
+    from ddp.graph.graph import Graph as Graph
+    from ddp.graph.loader import DataLoader as DataLoader
+    from ddp.graph.loader import GraphBatch as GraphBatch
 
 _HOME = {
     "DataLoader": "loader",

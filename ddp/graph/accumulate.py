@@ -1,6 +1,6 @@
-"""A replica of the engine: its gradients accumulate over batches of its own until the replicas have met, then it steps.
+"""A replica of the engine: its gradients accumulate over its batches until the replicas have met, then it steps.
 
-Knows its own part of a window; who reduces, and when, is the engine's business.
+Owns its part of a window. Must not know who reduces, nor when.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ddp.replica.replica import Replica
 
 
 class Accumulating(Replica):
-    """`gradients` and `turns` are given before the first step. The update of a window is made when the next one begins."""
+    """A replica that is given `gradients` and `turns` before its first step, and updates its model of a window when the
+    next one begins."""
 
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
@@ -33,16 +34,17 @@ class Accumulating(Replica):
         self._due = False
 
     def begin(self, samples: int) -> None:
-        """A window of so many samples of its own begins."""
+        """Begin a window in which this replica has `samples`."""
         self.own, self.busy_s = samples, 0.0
 
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
-        """Add the gradients of a batch, as its part of the mean over the replica's samples; (mean loss, busy seconds)."""
+        """Add the gradients of a batch, as its part of the mean over the replica's samples; return (mean loss, busy
+        seconds)."""
         began = self._slowdown.begin()
-        self.spend(counted=False)
+        self.update(counted=False)
         meter, at = self._meter, now()
         part = batch.samples / self.own
-        kept = self._put_aside() if part < 1.0 else []
+        earlier = self._put_aside() if part < 1.0 else []
         self.lr = self.rates.apply(self.fraction(seen))
         base = self._epoch(batch.epoch)
         with self.turns.of(lambda: (base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF, self._device):
@@ -56,25 +58,25 @@ class Accumulating(Replica):
             with self.scalars:
                 loss: Tensor = self.task.loss(self.model, tensors)
         at = meter.add("forward", at)
-        for parameter, _ in kept:
+        for parameter in self.state.parameters if part < 1.0 else ():
             if parameter.grad is not None:  # of a backward pass inside the user's loss
                 parameter.grad *= part
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
         self.untouched.end()
-        _add_to(kept)
+        _add_to(earlier)
         at = self._slowdown.pay(meter.add("backward", at) - began, meter)
         self.busy_s += at - began
         return loss, at - began
 
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
-        """Take the window's gradients out of reach of the user's loss, which may clear them; (parameter, its gradient)."""
-        kept = [(p, p.grad) for p in self.state.parameters if p.grad is not None]
-        for parameter, _ in kept:
+        """Take the window's gradients out of reach of the user's loss, which may clear them; return the pairs."""
+        pairs = [(p, p.grad) for p in self.state.parameters if p.grad is not None]
+        for parameter, _ in pairs:
             parameter.grad = None
-        return kept
+        return pairs
 
-    def bring(self, total: int, seen: float) -> float:
-        """Lay down what this replica brings into a window of `total` samples, which began with `seen`; when it is there."""
+    def contribute(self, total: int, seen: float) -> float:
+        """Weigh this replica's part of a window of `total` samples, which began with `seen`; return when it is done."""
         assert self.gradients is not None
         began = now()
         self.lr = self.rates.apply(self.fraction(seen))  # also of one that had no batch
@@ -83,8 +85,8 @@ class Accumulating(Replica):
         self._due = True
         return self._meter.add("copy", began)
 
-    def spend(self, counted: bool = True) -> None:
-        """Step with what has been reduced, if there is something. `counted`: where no step of a batch counts the time."""
+    def update(self, counted: bool = True) -> None:
+        """Step with what has been reduced, if anything. `counted`: no step of a batch counts the time."""
         if not self._due:
             return
         assert self.gradients is not None
@@ -100,9 +102,9 @@ class Accumulating(Replica):
             self._slowdown.pay(at - began, self._meter, "optimizer")
 
 
-def _add_to(kept: Sequence[tuple[Tensor, Tensor]]) -> None:
+def _add_to(earlier: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Add a batch's gradients to those of the window, in their place."""
-    for parameter, gradient in kept:
+    for parameter, gradient in earlier:
         if parameter.grad is not None:
             gradient.add_(parameter.grad)
         parameter.grad = gradient

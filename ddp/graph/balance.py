@@ -1,7 +1,8 @@
-"""Auto-balancing: how a batch is cut over replicas of unequal speed. Pure arithmetic; knows no device and no clock.
+"""Auto-balancing: how a batch is cut over replicas of unequal speed. Pure arithmetic.
 
-Source: the auto-balancer of floDl's graph mode. Difference: shares that would make a step hardly shorter are not taken over,
-so that replicas of equal speed keep equal shards, and the same bits, whatever the jitter.
+Owns measured throughput and the shares that follow from it. Must not know devices or clocks. Source: the auto-balancer of
+floDl's graph mode. Difference: shares that would make a step hardly shorter are not taken over, so that replicas of equal
+speed keep equal shards, and the same bits, whatever the jitter.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class Balance:
 
 
 def start(size: int, speeds: tuple[float, ...] | None = None) -> Balance:
-    """Equal shares, or in proportion to `speeds`. ValueError for speeds of another number of replicas, or not above 0."""
+    """Return equal shares, or shares in proportion to `speeds`. Raises ValueError unless there are `size`, above 0."""
     if speeds is not None and (len(speeds) != size or not all(0 < speed < float("inf") for speed in speeds)):
         raise ValueError(f"speed_hint={list(speeds)}: give a positive number for each of the {size} replicas")
     return Balance(shares(speeds or (1.0,) * size), (0.0,) * size)
 
 
 def follow(balance: Balance, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Balance:
-    """After a step in which the replicas trained `samples` in `busy_s` seconds. One that had none keeps its throughput."""
+    """Return the balance after a step of `samples` and `busy_s` seconds by rank; a rank without samples keeps its own."""
     before = balance.throughput
     new = [n / (1000 * busy) if n and busy > 0 else v for v, n, busy in zip(before, samples, busy_s, strict=True)]
     missed = [abs(value - old) / old if old else 0.0 for value, old in zip(new, before, strict=True)]
@@ -62,22 +63,22 @@ def follow(balance: Balance, samples: tuple[int, ...], busy_s: tuple[float, ...]
 
 
 def shares(speeds: tuple[float, ...]) -> tuple[float, ...]:
-    """In proportion to `speeds` (0: not known, taken for the slowest), none below `MIN_SHARE` (or equal parts)."""
+    """Return shares in proportion to `speeds` (0: unknown, taken for the slowest), none below `MIN_SHARE` or equal parts."""
     least = min(MIN_SHARE, 1 / len(speeds))
     slowest = min((speed for speed in speeds if speed > 0), default=1.0)
     known = [speed or slowest for speed in speeds]
-    held: set[int] = set()
+    raised: set[int] = set()
     while True:
-        free, rest = 1 - least * len(held), sum(speed for rank, speed in enumerate(known) if rank not in held)
-        ratios = [least if rank in held else free * speed / rest for rank, speed in enumerate(known)]
-        low = {rank for rank, ratio in enumerate(ratios) if ratio < least and rank not in held}
-        if not low or len(held | low) == len(known):
+        free, rest = 1 - least * len(raised), sum(speed for rank, speed in enumerate(known) if rank not in raised)
+        ratios = [least if rank in raised else free * speed / rest for rank, speed in enumerate(known)]
+        low = {rank for rank, ratio in enumerate(ratios) if ratio < least and rank not in raised}
+        if not low or len(raised | low) == len(known):
             return tuple(ratios)
-        held |= low
+        raised |= low
 
 
 def cut(total: int, ratios: tuple[float, ...], least: int = 1) -> tuple[int, ...]:
-    """Samples by rank: `total` in proportion to `ratios`; of equal ones the first ranks take the odd samples.
+    """Return samples by rank: `total` in proportion to `ratios`; of equal ones the first ranks take the odd samples.
 
     A shard has `least` samples or more (batch norm needs two), or none where there are too few to go round: then those with
     the largest shares get them. A batch below `least` is one shard.

@@ -1,4 +1,7 @@
-"""`FlowBuilder`: writes a model as a flow, from left to right. Checks the writing; `Graph` runs the result."""
+"""`FlowBuilder`: writes a model as a flow, from left to right.
+
+Owns what a flow may look like. Must not know how it runs: `Graph` does that.
+"""
 
 from __future__ import annotations
 
@@ -40,35 +43,35 @@ class FlowBuilder:
 
     @classmethod
     def from_(cls, module: Part) -> FlowBuilder:
-        """A new flow whose first node is `module`; it receives all inputs of the graph."""
+        """Begin a flow whose first node is `module`; it receives all inputs of the graph."""
         return cls().through(module)
 
     def through(self, module: Part) -> FlowBuilder:
-        """The flow's value goes through `module`."""
+        """Take the flow's value through `module`."""
         return self._add(_kind(module), lambda label: self._take(module, label))
 
     def also(self, module: Part) -> FlowBuilder:
-        """Residual: `x + module(x)`, of equal shapes."""
+        """Add a residual: `x + module(x)`, of equal shapes."""
         return self._add("also", lambda label: Residual(self._take(module, label), None))
 
     def also_with(self, shortcut: Part, module: Part) -> FlowBuilder:
-        """Residual with a shortcut of its own: `shortcut(x) + module(x)`, of equal shapes."""
+        """Add a residual with a shortcut: `shortcut(x) + module(x)`, of equal shapes."""
         return self._add("also_with", lambda label: Residual(self._take(module, label), self._take(shortcut, label)))
 
     def loop(self, module: Part, times: int) -> FlowBuilder:
-        """`module` so many times, on its own output, with the same weights; `Graph.traces` has every iteration's value."""
+        """Apply `module` `times` times to its own output, with the same weights; `Graph.traces` has all values."""
         if isinstance(times, bool) or not isinstance(times, int) or times < 1:
             raise GraphError(f"a loop runs 1 time or more, not {times!r}", self._default("loop"))
         return self._add("loop", lambda label: Loop(self._take(module, label), times))
 
     def fork(self, module: Part, tag: str | None = None) -> FlowBuilder:
-        """Side branch: `module(x)` is kept under `tag`, the flow goes on with x. Without `tag`, `.tag` must follow."""
+        """Keep `module(x)` under `tag`, and go on with x. Without `tag`, `.tag` must follow."""
         self._add("fork", lambda label: self._take(module, label), side=True)
         self._fork = True
         return self if tag is None else self.tag(tag)
 
     def split(self, modules: Iterable[Part]) -> FlowBuilder:
-        """The value goes through each of `modules`, two or more; `merge` must follow."""
+        """Take the value through each of `modules`, two or more; `merge` must follow."""
         parts = list(modules)
         if len(parts) < 2:
             raise GraphError(f"a split needs two branches or more, got {len(parts)}", self._default("split"))
@@ -77,7 +80,7 @@ class FlowBuilder:
         return self
 
     def merge(self, op: str | Callable[..., Any]) -> FlowBuilder:
-        """Ends a split: `add`, `mean`, `concat` (along dimension 1), or a function of all branches: `op(*branches)`."""
+        """End a split: `add`, `mean`, `concat` (along dimension 1), or a function of all branches: `op(*branches)`."""
         label = self._default("merge")
         if not self._split:
             raise GraphError("merge without a split before it", label)
@@ -91,7 +94,7 @@ class FlowBuilder:
         return self._add("merge", lambda _: Merge(MERGES[op] if isinstance(op, str) else op))
 
     def using(self, *tags: str) -> FlowBuilder:
-        """The next module gets the values of `tags` as further positional inputs (every branch, if it is a split)."""
+        """Give the next module (of a split, every branch) the values of `tags` as further positional inputs."""
         known = [tag for step in self._steps for tag in step.tags]
         for tag in tags:
             if tag not in known:
@@ -100,7 +103,7 @@ class FlowBuilder:
         return self
 
     def tag(self, name: str) -> FlowBuilder:
-        """Names the flow's value, for `using` and `Graph.tagged`; after a `fork` without a tag, the fork's output."""
+        """Name the flow's value, for `using` and `Graph.tagged`; after a `fork` without a tag, the fork's output."""
         step = self._last("tag")
         if self._split:
             raise GraphError(f"tag {name!r} on a split: merge it first", step.label)
@@ -117,7 +120,7 @@ class FlowBuilder:
         return self
 
     def label(self, name: str) -> FlowBuilder:
-        """Names the last node: in errors, and as the prefix of its parameters. A Python identifier."""
+        """Name the last node: in errors, and as the prefix of its parameters. A Python identifier."""
         step = self._last("label")
         self._check_label(name, step.label)
         self._steps[-1] = replace(step, label=name)
@@ -125,7 +128,7 @@ class FlowBuilder:
         return self
 
     def build(self) -> Graph:
-        """The graph. Ends the builder: a second graph from the same modules would share their weights."""
+        """Return the graph, and end the builder: a second graph of the same modules would share their weights."""
         self._check_open("build")
         if not self._steps:
             raise GraphError("an empty flow: begin with FlowBuilder.from_(module)")

@@ -1,4 +1,7 @@
-"""`DdpConfig`: how a graph is to be trained, and the policy that follows from it."""
+"""`DdpConfig`: how a graph is trained, and the policy that follows from it.
+
+Owns the settings of users. Must not know what follows them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ MAX_ANCHOR = 200
 
 @dataclass(frozen=True)
 class DdpConfig:
-    """Settings of `setup_with`. ValueError for what cannot be.
+    """Settings of `setup_with`. Raises ValueError for what cannot be.
 
     `speed_hint` and `speeds` have an entry for each device.
     """
@@ -34,7 +37,7 @@ class DdpConfig:
     max_grad_norm: float | None = None
     """Most that the L2 norm of a step's gradients may be, after they are reduced: the same on any number of devices."""
     timeline: Timeline | None = None
-    """Is called with every record and its time: slices of the replicas' time, plans, closed windows (`ddp.core`)."""
+    """Receives every record and its time: slices of the replicas' time, plans, closed windows (`ddp.core`)."""
     devices: Sequence[str | torch.device] | None = None
     """None: every CUDA device if there are two or more. `["cpu", "cpu"]`: two replicas on the CPU."""
     speeds: Sequence[float] = ()
@@ -49,8 +52,8 @@ class DdpConfig:
         emulated("speeds", self.speeds)
 
     def policy(self, devices: Sequence[torch.device]) -> Policy:
-        """When the replicas meet."""
-        unequal = heterogeneous(devices) or any(len(set(said)) > 1 for said in (self.speeds, self.speed_hint or ()))
+        """Return when the replicas meet."""
+        unequal = heterogeneous(devices) or any(len(set(each)) > 1 for each in (self.speeds, self.speed_hint or ()))
         if self.max_anchor == 0 or not (unequal or self.max_anchor):
             return POLICIES[EVERY_STEP]()
         most = self.max_anchor or MAX_ANCHOR

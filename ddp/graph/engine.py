@@ -2,6 +2,7 @@
 
 With `sync` every global batch is cut into shards by the replicas' throughput; with `cadence` each replica accumulates
 gradients over as many batches as El Che gives it, and there is one step for the window. Reduction is in the order of ranks.
+Owns the loop over windows. Must not know how a replica trains a batch, nor who decides what a window is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -68,12 +69,13 @@ class _Engine:
 
     def __init__(self, job: Job, emit: Emit, team: WorkerThreads) -> None:
         self._job, self._emit, self._team = job, emit, team
-        self._said: list[Any] = []
-        """Events of the replicas' threads, until this one hands them on."""
+        self._in_turn = WorkerThreads(job.world_size, parallel=False)
+        self._events: list[Any] = []
+        """Sent by the replicas' threads, until this one hands them on."""
         task = job.task()
         shared = replace(job, task=lambda: task)  # data is read once for all
-        self._loops = [self._loop(shared, rank) for rank in range(job.world_size)]
-        self._replicas = [self._replica(loop) for loop in self._loops]
+        self._loops = self._in_turn.run([partial(self._loop, shared, rank) for rank in range(job.world_size)])
+        self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
         exchange = self._exchange = Exchange([replica.state for replica in self._replicas])
         self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
@@ -83,78 +85,62 @@ class _Engine:
         self._seq = 0
         self._free: float | None = None
         """Since when the replicas wait for their next window; None: they did something else meanwhile."""
-        held = checkpoint.resume(job)
-        self._books = held.books if held is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
-        if self._books.epoch_samples != self._samples:
+        source = checkpoint.resume(job)
+        books = source.books if source is not None else CoordinatorCheckpoint(self._samples, 0, (), 0, 0, None, None)
+        if books.epoch_samples != self._samples:
             raise ValueError(
-                f"the checkpoint is of {self._books.epoch_samples} training samples, there are {self._samples} now"
+                f"the checkpoint is of {books.epoch_samples} training samples, there are {self._samples} now"
             )
-        self._windows = self._schedule()
-        self._saves, self._saved = self._books.saves, self._mark(self._books.samples)
+        self._seen, self._saves = books.samples, books.saves
+        self._windows = self._schedule(books)
+        self._saved = self._mark()
 
     def _loop(self, job: Job, rank: int) -> TrainingLoop:
-        loop = self._on(rank, lambda: TrainingLoop(job, rank, self._said.append, Accumulating))
-        self._on(rank, loop.restore)
+        loop = TrainingLoop(job, rank, self._events.append, Accumulating)
+        loop.restore()
         return loop
 
-    def _replica(self, loop: TrainingLoop) -> Accumulating:
-        assert isinstance(loop.replica, Accumulating)
-        return loop.replica
-
-    def _on(self, rank: int, work: Callable[[], T]) -> T:
-        """Here and now, but as if the replica's thread had done it."""
-        try:
-            return work()
-        except Exception as error:
-            raise ReplicaFailed(rank, error) from error
-
-    def _schedule(self) -> Windows:
-        job, books = self._job, self._books
+    def _schedule(self, books: CoordinatorCheckpoint) -> Windows:
+        job = self._job
         world = World(job.world_size, self._samples, job.batch_size, job.epochs, blocking=True, in_step=True)
         windows = Windows.start(job.policy, world, None, least_samples(self._replicas[0].model))
-        if books.plan is not None:
-            windows = replace(windows, state=books.policy_state, plan=books.plan, round=books.rounds)
-        return windows
+        if books.plan is None:
+            return windows
+        return replace(windows, state=books.policy_state, plan=books.plan, round=books.rounds)
 
     def train(self) -> None:
-        """All epochs that are left."""
+        """Train all epochs that are left."""
         for loop in self._loops:
             loop.ready("memory")
         self._hand_on()
         self._emit(self._windows.plan, now())
-        seen = self._books.samples
         begun = -1
-        while seen < self._job.epochs * self._samples:
-            epoch, position = divmod(seen, self._samples)
+        while self._seen < self._job.epochs * self._samples:
+            epoch, position = divmod(self._seen, self._samples)
             if epoch != begun:
                 begun = epoch
-                self._begin(epoch, seen)
-            seen += self._window(epoch, position, seen)
-            if seen % self._samples == 0:
-                self._close(epoch)
-            self._save_if_due(seen)
-        self._everywhere([self._finish(loop) for loop in self._loops])
+                # One after the other: they share the generator that a callback is seeded in, and what it draws there is
+                # not the model's.
+                self._in_turn.run([partial(loop.begin, epoch, self._seen) for loop in self._loops])
+            self._seen += self._window(epoch, position)
+            if self._seen % self._samples == 0:
+                self._evaluate(epoch)
+            self._save_if_due()
+        self._everywhere(TrainingLoop.finish)
 
     def close(self) -> None:
-        """Nothing runs in the background any more."""
+        """End what runs in the background."""
         for loop in self._loops:
             loop.close()
 
-    def _begin(self, epoch: int, seen: int) -> None:
-        """Call the user back on every replica, one after the other: they share the generator that a callback is seeded in,
-        and what it draws there is not the model's."""
-        for rank, loop in enumerate(self._loops):
-            self._on(rank, partial(loop.begin, epoch, seen))
-
-    def _window(self, epoch: int, position: int, seen: int) -> int:
-        """Train until the replicas have met once; samples trained."""
+    def _window(self, epoch: int, position: int) -> int:
+        """Train until the replicas have met once; return the samples trained."""
         work = self._windows.work(position, self._samples)
-        sizes = tuple(sum(stop - start for start, stop in mine) for mine in work)
+        sizes = tuple(sum(stop - start for start, stop in spans) for spans in work)
         total = sum(sizes)
         last = position + total == self._samples
         self._turns.begin()
-        tasks = [partial(self._train, rank, epoch, mine, total, seen, last) for rank, mine in enumerate(work)]
-        arrived = self._everywhere(tasks)
+        arrived = self._run([partial(self._train, rank, epoch, spans, total, last) for rank, spans in enumerate(work)])
         self._turns.end()
         began = now()
         self._exchange.reduce()
@@ -162,53 +148,63 @@ class _Engine:
         for loop, since in zip(self._loops, arrived, strict=True):
             loop.meter.add("exchange", since, self._seq, self._exchange.bytes)
             loop.version += 1
-        self._free = now()
-        for mine, spans in zip(self._merged, work, strict=True):
-            mine += spans
+        self._free = at = now()
+        for merged, spans in zip(self._merged, work, strict=True):
+            merged += spans
         busy = tuple(replica.busy_s for replica in self._replicas)
-        at = now()
-        lr = max(replica.lr for replica in self._replicas)
-        self._windows, records = self._windows.met(at, sizes, tuple(map(len, work)), busy, at - began, lr, seen + total)
+        lr, seen = max(replica.lr for replica in self._replicas), self._seen + total
+        self._windows, records = self._windows.close(
+            at, sizes, tuple(map(len, work)), busy, at - began, lr=lr, seen=seen
+        )
         for record in records:
             self._emit(record, at)
         return total
 
-    def _train(self, rank: int, epoch: int, spans: tuple[Span, ...], total: int, seen: int, last: bool) -> float:
-        """A replica's part of a window; when it was there."""
-        loop, replica = self._loops[rank], self._replicas[rank]
+    def _train(self, rank: int, epoch: int, spans: tuple[Span, ...], total: int, last: bool) -> float:
+        """Train a replica's part of a window of `total` samples; return when it was done."""
+        loop, replica, seen = self._loops[rank], self._replicas[rank], self._seen
         loop.pause()
         if self._free is not None:
             loop.meter.add("wait", self._free)
-        replica.begin(sum(stop - start for start, stop in spans))
         batches = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
+        replica.begin(sum(batch.samples for batch in batches))
         loop.expect(batches)
         for batch in batches:
             loop.train(Step(batch, seen, last and batch is batches[-1]))
-        replica.spend()  # a replica without a batch has not come to it yet
-        return replica.bring(total, seen)
+        replica.update()  # a replica without a batch has not come to it yet
+        return replica.contribute(total, seen)
 
-    def _everywhere(self, work: Sequence[Callable[[], T]]) -> list[T]:
+    def _run(self, work: Sequence[Callable[[], T]]) -> list[T]:
         try:
             return self._team.run(work)
         finally:
             self._hand_on()
 
+    def _everywhere(self, act: Callable[[TrainingLoop], T]) -> list[T]:
+        """Return what `act` gives for every replica, its last window being in its model."""
+
+        def work(loop: TrainingLoop, replica: Accumulating) -> T:
+            replica.update()
+            return act(loop)
+
+        return self._run([partial(work, *pair) for pair in zip(self._loops, self._replicas, strict=True)])
+
     def _hand_on(self) -> None:
-        said, self._said[:] = self._said[:], []
-        for event in said:
+        events, self._events[:] = self._events[:], []
+        for event in events:
             self._emit(event, event.at)
             if isinstance(event, Progress) and event.loss_sum is None:
                 raise Diverged(f"the training loss is not finite in epoch {event.epoch}; lower train.lr")
 
-    def _close(self, epoch: int) -> None:
-        """Every sample of the epoch is in the model: say so, and evaluate it."""
+    def _evaluate(self, epoch: int) -> None:
+        """Record that every sample of the epoch is in the model, and evaluate it."""
         self._free = None
         self._merge(epoch)
         parts = len(self._loops)
         orders = [Evaluate(r, epoch, r, parts, in_turn=True, reason=f"epoch {epoch} is complete") for r in range(parts)]
         for order in orders:
             self._emit(order, now())
-        self._everywhere([partial(self._evaluate, order) for order in orders])
+        self._everywhere(lambda loop: loop.evaluate(orders[loop.rank]))
 
     def _merge(self, epoch: int) -> None:
         for rank, spans in enumerate(self._merged):
@@ -216,41 +212,24 @@ class _Engine:
                 self._emit(Merged(now(), rank, epoch, union((), tuple(spans))), now())
         self._merged = [[] for _ in self._loops]
 
-    def _evaluate(self, order: Evaluate) -> None:
-        self._replicas[order.rank].spend()
-        self._loops[order.rank].evaluate(order)
+    def _mark(self) -> Mark:
+        return Mark(now(), self._seen // self._samples, self._seq)
 
-    def _finish(self, loop: TrainingLoop) -> Callable[[], None]:
-        def work() -> None:
-            self._replicas[loop.rank].spend()
-            loop.finish()
-
-        return work
-
-    def _mark(self, seen: int) -> Mark:
-        return Mark(now(), seen // self._samples, self._seq)
-
-    def _save_if_due(self, seen: int) -> None:
-        mark = self._mark(seen)
+    def _save_if_due(self) -> None:
+        mark = self._mark()
         reason = saving.due(self._job.checkpoints, mark, self._saved, self._job.epochs)
         if not reason:
             return
-        ledgers, self._free = saving.begun(self._samples, seen), None
+        ledgers, self._free = saving.begun(self._samples, self._seen), None
         if ledgers:
             self._merge(mark.epochs)
         self._saved, index, self._saves = mark, self._saves, self._saves + 1
-        orders = [Save(rank, index, rank == 0, in_turn=True, reason=reason) for rank in range(len(self._loops))]
-        saved = self._everywhere([partial(self._save, order) for order in orders])
-        if any(one.error for one in saved):
+        saved = self._everywhere(lambda loop: loop.save(Save(loop.rank, index, not loop.rank, True, reason)))
+        if any(part.error for part in saved):
             return
         windows, begun = self._windows, mark.epochs + len(ledgers)
         books = CoordinatorCheckpoint(
             self._samples, begun, ledgers, windows.round, self._saves, windows.state, windows.plan
         )
-        files = tuple(file for one in saved for file in one.files)
-        members = tuple(range(len(self._loops)))
-        solo.publish(self._job, Publish(index, members, files, books, reason), self._emit)
-
-    def _save(self, order: Save) -> Any:
-        self._replicas[order.rank].spend()
-        return self._loops[order.rank].save(order)
+        files = tuple(file for part in saved for file in part.files)
+        solo.publish(self._job, Publish(index, tuple(range(len(self._loops))), files, books, reason), emit=self._emit)

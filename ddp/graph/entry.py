@@ -1,4 +1,7 @@
-"""`setup` and `setup_with`: one call that makes a graph ready to be trained on whatever devices there are."""
+"""`setup` and `setup_with`: one call that makes a graph ready for training on whatever devices there are.
+
+Owns the order of set-up. Must not know how replicas work.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from ddp.graph.training import OptimizerFactory, Training
 
 
 def setup(graph: Graph, builder: Callable[[torch.device], Graph], optimizer_factory: OptimizerFactory) -> None:
-    """Train `graph` on all CUDA devices, or on the one device that there is: the loop is the same.
+    """Prepare `graph` for training on all CUDA devices, or on the one device that there is: the loop is the same.
 
     `builder(device)` makes a graph like `graph`; `optimizer_factory(parameters)` an optimizer, one for each replica. On one
-    device the graph stays where it is and `builder` is not called. GraphError if it is set up already.
+    device the graph stays where it is and `builder` is not called. Raises GraphError if it is set up already.
     """
     setup_with(graph, builder, optimizer_factory, DdpConfig())
 
@@ -30,7 +33,7 @@ def setup_with(
     optimizer_factory: OptimizerFactory,
     config: DdpConfig,
 ) -> None:
-    """`setup`, with settings. Says on stderr which devices it has found."""
+    """Do what `setup` does, with settings. Prints on stderr which devices there are."""
     if not isinstance(graph, Graph):
         raise GraphError(
             f"setup takes a Graph, made by FlowBuilder.build, not {type(graph).__name__}; FlowBuilder.from_(module).build() "

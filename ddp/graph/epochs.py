@@ -1,4 +1,7 @@
-"""An epoch of a loader as the batches of a graph: on one device, or a part of each for every replica."""
+"""An epoch of a loader as the batches of a graph: on one device, or a part of each for every replica.
+
+Owns how an epoch falls into batches. Must not know what is done with them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from ddp.graph.replicas import GraphReplicas
 
 
 def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[GraphBatch]:
-    """Epoch `number` (from 0) as one device at `place` trains it."""
+    """Yield epoch `number` (from 0) as one device at `place` trains it."""
     feed, chunk = loader.feed(place), Chunk(number, 0, len(loader), loader.batch_size)
     feed.expect(map(chunk.at, range(chunk.steps)))
     for part in map(chunk.at, range(chunk.steps)):
@@ -24,21 +27,20 @@ def alone(loader: DataLoader, place: torch.device, number: int) -> Iterator[Grap
 
 
 def shared(loader: DataLoader, replicas: GraphReplicas, number: int) -> Iterator[GraphBatch]:
-    """Epoch `number` (from 0), each batch or window cut for the replicas as its turn comes. GraphError where `drop_last`
-    leaves nothing."""
+    """Yield epoch `number` (from 0), each batch or window cut for the replicas when it is its turn. Raises GraphError where
+    `drop_last` leaves nothing."""
     position, size = 0, _whole(loader, len(replicas.devices), replicas.windows.windowed)
     feeds = [loader.feed(device, replica) for replica, device in enumerate(replicas.devices)]
     while position < size:
         work = replicas.windows.work(position, size)
         fetch = [partial(_fetch, feed, number, spans) for feed, spans in zip(feeds, work, strict=True)]
         sizes = tuple(tuple(b - a for a, b in spans) for spans in work)
-        yield GraphBatch(loader.names, tuple(replicas.crew.everywhere("data", fetch)), sizes, replicas.devices[0])
+        yield GraphBatch(loader.names, tuple(replicas.workers.everywhere("data", fetch)), sizes, replicas.devices[0])
         position += sum(map(sum, sizes))
 
 
 def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
-    """Samples of an epoch on so many replicas: with `drop_last` every batch of them all is a whole one. Windows are made of
-    the batches of one. GraphError where nothing is left."""
+    """Return the samples of an epoch: with `drop_last`, whole batches of all replicas. A window has batches of one."""
     size, batch = len(loader), loader.batch_size * replicas
     if windowed or not loader.drop_last:
         return size
@@ -50,7 +52,7 @@ def _whole(loader: DataLoader, replicas: int, windowed: bool) -> int:
 
 
 def _fetch(feed: BatchLoader, epoch: int, spans: Sequence[Span]) -> tuple[Any, ...]:
-    """What a replica trains of a window."""
+    """Return what a replica trains of a window."""
     parts = [Batch(epoch, start, stop, stop - start) for start, stop in spans]
     feed.expect(parts)
     return tuple(map(feed.get, parts))

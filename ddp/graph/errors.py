@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class GraphError(ValueError):
-    """A graph was written, or used, wrongly. `node` is the label of the node at fault, outermost graph first."""
+    """Names a wrong way to write or use a graph. `node` is the label of the node at fault, outermost graph first."""
 
     def __init__(self, problem: str, node: str = "") -> None:
         super().__init__(problem, node)
@@ -15,5 +15,5 @@ class GraphError(ValueError):
         return f"node {self.node!r}: {self.problem}" if self.node else self.problem
 
     def within(self, label: str) -> GraphError:
-        """The same error, seen from the graph in which this one's graph is the node `label`."""
+        """Return the error as the outer graph has it, in which this one's graph is the node `label`."""
         return GraphError(self.problem, f"{label}.{self.node}" if self.node else label)

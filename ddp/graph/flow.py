@@ -1,7 +1,7 @@
-"""`Flow`: modules wired into one. Runs its nodes in order and keeps tagged values for the reader.
+"""`Flow`: modules wired into one, an ordinary `nn.Module` whose children carry the labels of the nodes.
 
-An ordinary `nn.Module` whose children carry the labels of the nodes. It does not know how a flow is written
-(`ddp.graph.builder`), nor that it can be trained (`ddp.graph.graph`).
+Owns the order of nodes and the tagged values of the last pass. Must not know how a flow is written (`ddp.graph.builder`),
+nor that it can be trained (`ddp.graph.graph`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddp.graph.structure import describe, digest
 
 @dataclass(frozen=True)
 class FlowStep:
-    """One node's place in the flow."""
+    """The place of a node in the flow."""
 
     label: str
     """Name of the node's module among the children of the graph."""
@@ -57,11 +57,11 @@ class Flow(nn.Module):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """All tags, in the order of the flow."""
+        """Return all tags, in the order of the flow."""
         return tuple(tag for step in self._steps for tag in step.tags)
 
     def tagged(self, tag: str) -> Any:
-        """The value tagged `tag` in the last forward pass. GraphError for an unknown tag, or before a forward pass."""
+        """Return the value tagged `tag` in the last forward pass. Raises GraphError for an unknown tag, or before a pass."""
         if tag in self._kept:
             return self._kept[tag]
         if tag not in self.tags:
@@ -70,8 +70,8 @@ class Flow(nn.Module):
         raise GraphError(f"tag {tag!r} has no value before a completed forward pass", owner)
 
     def traces(self, tag: str) -> list[Any]:
-        """The values of every iteration of the loop tagged `tag` in the last forward pass, the last one too. GraphError for
-        another tag, or before a forward pass."""
+        """Return the values of all iterations of the loop tagged `tag` in the last forward pass. Raises GraphError for
+        another tag, or before a pass."""
         if tag in self._traced:
             return list(self._traced[tag])
         looped = [tag for step in self._steps if isinstance(self._modules[step.label], Loop) for tag in step.tags]
@@ -89,13 +89,13 @@ class Flow(nn.Module):
         """Do the pass that `forward` is called for."""
         return self.flow(*inputs)
 
-    def keep(self, flown: FlowOutput) -> Any:
-        """Keep what a pass has tagged, for `tagged` and `traces`; its value."""
-        self._kept, self._traced = flown.tagged, flown.traced
-        return flown.value
+    def keep(self, output: FlowOutput) -> Any:
+        """Keep what a pass has tagged, for `tagged` and `traces`; return its value."""
+        self._kept, self._traced = output.tagged, output.traced
+        return output.value
 
     def flow(self, *inputs: Any) -> FlowOutput:
-        """A forward pass of this very graph, whether it is distributed or not; nothing is kept."""
+        """Return what comes of a forward pass of this graph alone, distributed or not; keeps nothing."""
         kept: dict[str, Any] = {}
         traced: dict[str, Any] = {}
         for step in self._steps:
@@ -127,7 +127,7 @@ class Flow(nn.Module):
 
     @property
     def structural_hash(self) -> str:
-        """64 hex digits: equal for graphs that compute the same function of weights and input.
+        """Return 64 hex digits, equal for graphs that compute the same function of weights and input.
 
         Changes with modules, their hyper-parameters and the wiring; not with weights, labels, names of tags or mode.
         Stable across processes and runs.
@@ -135,7 +135,7 @@ class Flow(nn.Module):
         return digest(self.structure())
 
     def structure(self) -> tuple[Any, ...]:
-        """What the hash is made of: for each node its module, its wiring by position, and whether it is a fork."""
+        """Return what the hash is made of: for each node its module, its wiring by position, and whether it is a fork."""
         position = {tag: index for index, step in enumerate(self._steps) for tag in step.tags}
         return tuple(
             (describe(self._modules[step.label]), tuple(position[tag] for tag in step.using), step.side)

@@ -1,4 +1,7 @@
-"""Data for a graph: `ddp.DataLoader` says what and in which order, `GraphBatch` is what every replica gets of it."""
+"""Data for a graph: `ddp.DataLoader` says what and in which order, `GraphBatch` is what every replica gets of it.
+
+Owns the parts of a batch. Must not know how they are cut.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,15 @@ import torch
 from torch import Tensor
 
 from ddp.data.loader import DataLoader
-from ddp.graph.errors import GraphError
 from ddp.graph.scatter import gather
 
-
-def check(loader: DataLoader, inputs: Sequence[str]) -> tuple[str, ...]:
-    """`inputs`, or the loader's first name if there are none. GraphError for one that no member of a batch has."""
-    for name in inputs:
-        if name not in loader.names:
-            raise GraphError(f"no member {name!r} in a batch; the loader names {list(loader.names)}")
-    return tuple(inputs) or loader.names[:1]
-
-
-__all__ = ["DataLoader", "GraphBatch", "check"]
+__all__ = ["DataLoader", "GraphBatch"]
 
 
 @dataclass(frozen=True)
 class GraphBatch:
-    """The parts of a batch on all replicas. `batch[name]` is a member as a whole, in the order in which the graph's value
-    comes; `len(batch)` its samples."""
+    """The parts of a batch on all replicas. `batch[name]` is a whole member, in the order of the graph's value; `len(batch)`
+    its samples."""
 
     names: tuple[str, ...]
     parts: tuple[tuple[Any, ...], ...]
@@ -36,17 +29,17 @@ class GraphBatch:
     sizes: tuple[tuple[int, ...], ...]
     """Their samples."""
     device: torch.device
-    """Where a member as a whole lies."""
+    """Where a whole member lies."""
 
     def __len__(self) -> int:
         return sum(map(sum, self.sizes))
 
     def __getitem__(self, name: str) -> Tensor:
-        members = [self.columns(part, (name,))[0] for mine in self.parts for part in mine]
-        return gather(members, [size for mine in self.sizes for size in mine], self.device)
+        members = [self.columns(part, (name,))[0] for parts in self.parts for part in parts]
+        return gather(members, [size for sizes in self.sizes for size in sizes], self.device)
 
     def columns(self, part: Any, names: Sequence[str]) -> tuple[Any, ...]:
-        """The members `names` of one part. KeyError for an unknown one."""
+        """Return the members `names` of one part. Raises KeyError for an unknown one."""
         if isinstance(part, Mapping):
             return tuple(part[name] for name in names)
         places = {name: index for index, name in enumerate(self.names)}

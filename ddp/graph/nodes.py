@@ -1,4 +1,6 @@
-"""The kinds of node that a flow has beside a user's own module: residual, split, merge. Know nothing of labels or tags.
+"""The kinds of node that a flow has beside a user's own module: residual, loop, split, merge.
+
+Owns what they compute. Must not know labels or tags.
 
 A node raises `GraphError` without a label; the `Graph` that holds it adds the label and the shapes of the inputs.
 """
@@ -15,7 +17,7 @@ from ddp.graph.errors import GraphError
 
 
 def shape_of(value: object) -> str:
-    """How an error shows a value: a tensor by its shape, a tuple by its items, anything else by its type."""
+    """Return how an error shows a value: a tensor by its shape, a tuple by its items, anything else by its type."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     if isinstance(value, tuple | list):
@@ -38,7 +40,7 @@ class Residual(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor, *extra: Any) -> Tensor:
-        """Shape of the result: that of both summands."""
+        """Return the sum, of the shape of both summands. Raises GraphError for unequal ones."""
         kept: Tensor = x if self.shortcut is None else self.shortcut(x)
         added: Tensor = self.main(x, *extra)
         if kept.shape != added.shape:
@@ -55,7 +57,7 @@ class Loop(nn.Module):
         self.times = times
 
     def forward(self, x: Any, *extra: Any) -> list[Any]:
-        """One value for each iteration; the last one is where the flow goes on."""
+        """Return one value for each iteration; the flow goes on with the last."""
         values = [x]
         for _ in range(self.times):
             values.append(self.body(values[-1], *extra))
@@ -66,7 +68,7 @@ class Split(nn.ModuleList):
     """Every branch on the same input: a tuple of their outputs."""
 
     def forward(self, x: Any, *extra: Any) -> tuple[Any, ...]:
-        """One output for each branch, in order."""
+        """Return one output for each branch, in order."""
         return tuple(branch(x, *extra) for branch in self)
 
 
@@ -102,5 +104,5 @@ class Merge(nn.Module):
         self.op = op
 
     def forward(self, branches: tuple[Any, ...]) -> Any:
-        """One value from the branches."""
+        """Return one value of the branches."""
         return self.op(*branches)

@@ -1,10 +1,10 @@
-"""One forward pass on all replicas, and its backward pass: a single node of the caller's autograd graph.
+"""A forward pass on all replicas, and its backward pass: a single node of the caller's autograd graph.
 
-Forward: every replica runs its own batches. Their outputs, and the values that they tagged, come together on one device.
-Backward: the gradient is divided as the outputs were put together; each replica takes its part through its own batches, in
-order, and what reaches the inputs comes back. Both run on all replicas at once, and both are timed.
+Owns the way from the caller's autograd graph to those of the replicas and back. Must not hold the replicas between forward
+and backward. Forward, every replica runs its batches; outputs and tagged values come together on one device. Backward, the
+gradient is divided as the outputs were put together, and each replica takes its part through its batches, in order.
 
-The replicas' parameters get their gradients on the way with `Tensor.backward`. What asks for certain tensors only, as
+Parameters get their gradients on the way with `Tensor.backward`. What asks for certain tensors only, as
 `torch.autograd.grad` and `backward(inputs=...)` do, leaves them alone.
 """
 
@@ -27,20 +27,20 @@ Run = Callable[[int, tuple[Any, ...], int], Any]
 
 
 class Everywhere(Protocol):
-    """Runs a function for every rank, and books its time under a kind of slice; the ranks `here` on the calling thread."""
+    """Runs a function for every rank, and records its time under a kind of slice; the ranks `here` on the calling thread."""
 
     def __call__(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]: ...
 
 
 @dataclass
 class ReplicaBatch:
-    """One replica's own batch, and what came out of it."""
+    """A batch of one replica, and its value."""
 
     inputs: tuple[Any, ...]
     samples: int
     value: Any = None
     local: tuple[Any, ...] = ()
-    """The inputs on the replica's device, cut off from the caller's graph."""
+    """The inputs on the replica's device, detached from the caller's graph."""
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Pass:
 
     @property
     def flat(self) -> list[ReplicaBatch]:
-        """All batches, those of rank 0 first: the order of the samples."""
+        """Return all batches, those of rank 0 first: the order of the samples."""
         return [batch for mine in self.batches for batch in mine]
 
     def __call__(self) -> Any:
-        """The value of all samples. Carries gradient if gradients are on."""
+        """Return the value of all samples. Carries gradient if gradients are on."""
         inputs = [leaf for batch in self.flat for leaf in leaves(batch.inputs)]
         wanted = torch.is_grad_enabled()
         # Something must ask for a gradient, or none would come back: parameters are not among the inputs.
@@ -74,7 +74,7 @@ class Pass:
         return rebuild(self.flat[0].value, lambda _: next(outputs))
 
     def forward(self) -> list[Tensor]:
-        """All tensors of the value, put together."""
+        """Return all tensors of the value, put together."""
         run, self.run = self.run, None
         assert run is not None
         with self.own():
@@ -92,10 +92,8 @@ class Pass:
         return work
 
     def backward(self, gradients: Sequence[Tensor | None], train: bool) -> list[Tensor | None]:
-        """Take the gradients of the outputs through all replicas; those of the inputs.
-
-        `train`: the parameters get theirs.
-        """
+        """Take the gradients of the outputs through all replicas; return those of the inputs. `train`: parameters get
+        theirs."""
         if self._spent:
             raise RuntimeError(
                 "a second backward pass through one forward pass of a distributed graph: add the losses up, and call "
@@ -112,10 +110,10 @@ class Pass:
             first += len(mine)
         with self.own(), self.turns.kept():
             self.everywhere("backward", work, at_home(self.devices))
-        found = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
+        reached = [leaf.grad for batch in self.flat for leaf in leaves(batch.local)]
         for batch in self.flat:
             batch.value, batch.local = None, ()
-        return found
+        return reached
 
     def _backward(
         self, rank: int, first: int, counts: list[int], gradients: Sequence[Tensor | None], train: bool
@@ -137,7 +135,7 @@ class Pass:
 
 
 def at_home(devices: Sequence[torch.device]) -> list[int]:
-    """Ranks whose backward passes must run on the thread that runs the node's.
+    """Return the ranks whose backward passes must run on the thread that runs the node's.
 
     Autograd has one thread for each device other than the CPU. The node's is that of the first device, where the outputs
     came together: a pass on this device from another thread would wait for it, while it waits for the pass.
@@ -151,8 +149,8 @@ def _cut_off(leaf: Tensor, device: torch.device) -> Tensor:
 
 
 def _reaches_anchor() -> bool:
-    """Whether the backward pass that is running goes to every leaf, and not just to the tensors that it was asked for
-    (`torch.autograd.grad`, `backward(inputs=...)`): then the anchor's gradient is not wanted."""
+    """Return whether the present backward pass goes to every leaf, not just to certain tensors (`torch.autograd.grad`,
+    `backward(inputs=...)`), which do not want the anchor's gradient."""
     anchor = torch._C._current_autograd_node().next_functions[0][0]
     assert anchor is not None
     return torch._C._will_engine_execute_node(anchor)
@@ -162,17 +160,17 @@ class _Node(torch.autograd.Function):
     """The node: (pass, anchor, tensors of the inputs) -> tensors of the value."""
 
     @staticmethod
-    def forward(ctx: Any, one: Pass, anchor: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.one, ctx.places = one, [leaf.device for leaf in inputs]
+    def forward(ctx: Any, replicated: Pass, anchor: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.replicated, ctx.places = replicated, [leaf.device for leaf in inputs]
         ctx.set_materialize_grads(False)
         with torch.set_grad_enabled(anchor.requires_grad):
-            outputs = one.forward()
+            outputs = replicated.forward()
         ctx.mark_non_differentiable(*(leaf for leaf in outputs if not (leaf.is_floating_point() or leaf.is_complex())))
         return tuple(outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        found = ctx.one.backward(gradients, _reaches_anchor())
-        moved = [one.to(place) if one is not None else None for one, place in zip(found, ctx.places, strict=True)]
+        reached = ctx.replicated.backward(gradients, _reaches_anchor())
+        moved = [part.to(place) if part is not None else None for part, place in zip(reached, ctx.places, strict=True)]
         return (None, None, *moved)

@@ -1,6 +1,6 @@
-"""Replicas of a graph, one for each device: forward and backward on all of them, and bringing them together.
+"""Replicas of a graph, one for each device: forward and backward on all of them, and the sum of their gradients.
 
-Owns what was done since the replicas met. Knows nothing of optimizers, schedules or data sets.
+Owns what was done since the replicas met. Must not know optimizers, rates or data sets.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from torch import nn
 
 from ddp.data.order import derive
 from ddp.gradients.exchange import Exchange
-from ddp.graph.attributes import attributes, changes, put
 from ddp.graph.errors import GraphError
 from ddp.graph.flow import Flow, FlowOutput
 from ddp.graph.parallel import Pass, ReplicaBatch
 from ddp.graph.scatter import piece, samples
 from ddp.graph.serialized_rng import SerializedRng
 from ddp.graph.timed_workers import TimedWorkers, Timeline, Work
+from ddp.graph.tracking import WriteTracker, attributes, changes, put
 from ddp.graph.windows import Windows
-from ddp.graph.write_tracker import WriteTracker
 from ddp.process.clock import now
 from ddp.replica.flat import FlatState
 from ddp.replica.norms import least_samples
@@ -51,7 +50,7 @@ class GraphReplicas:
         self.least = least_samples(graph)
         self.windows = windows(self.least)
         self.exchange = Exchange([FlatState(model) for model in self.models])
-        self.crew = TimedWorkers(self.devices, speeds, parallel, timeline)
+        self.workers = TimedWorkers(self.devices, speeds, parallel, timeline)
         self._turns = {mode: SerializedRng(self.devices) for mode in (True, False)}
         self._timeline = timeline
         self._trained = [p.requires_grad for p in graph.parameters()]
@@ -61,11 +60,11 @@ class GraphReplicas:
         self._parameters = WriteTracker(graph, nn.Module.parameters)
         self._buffers = WriteTracker(graph, nn.Module.buffers)
         self._attributes, self._parts = attributes(graph), _parts(graph)
-        self._say(self.windows.plan)
+        self._record(self.windows.plan)
         self.broadcast()
 
     def broadcast(self) -> None:
-        """All replicas become the graph."""
+        """Copy the graph into all replicas."""
         self.exchange.broadcast()
         self._note()
 
@@ -74,7 +73,7 @@ class GraphReplicas:
         self._buffers.note()
 
     def scatter(self, inputs: tuple[Any, ...]) -> list[list[ReplicaBatch]]:
-        """A batch, divided by the shares in force: at most one piece for each rank."""
+        """Return a batch divided by the present shares: at most one piece for each rank."""
         whole = samples(inputs)
         if not whole:
             raise GraphError("an empty batch cannot be divided over replicas; leave it out")
@@ -88,115 +87,115 @@ class GraphReplicas:
         ]
 
     def forward(self, batches: Sequence[Sequence[ReplicaBatch]], whole: bool = False) -> FlowOutput:
-        """All ranks' batches at once, put together. `whole`: they are a window's."""
+        """Return the value of all ranks' batches, put together. `whole`: they are those of a window."""
         self._mirror()
         self._follow()
         self.shard_sizes = tuple(sum(batch.samples for batch in mine) for mine in batches)
-        turns, before = self._turns[self.models[0].training], tuple(self.crew.busy_s)
+        turns, before = self._turns[self.models[0].training], tuple(self.workers.busy_s)
         base = turns.begin()
 
         def run(rank: int, inputs: tuple[Any, ...], number: int) -> Any:
             with turns.of(lambda: derive(base, rank, number), self.devices[rank]):
                 return self.models[rank].flow(*inputs)
 
-        one = Pass(batches, self.devices, run, self.crew.everywhere, turns, own=self._buffers.own)
+        each = Pass(batches, self.devices, run, self.workers.everywhere, turns, own=self._buffers.own)
         try:
-            flown: FlowOutput = one()
+            output: FlowOutput = each()
         except BaseException:
             turns.restore()
             raise
         finally:
             self._attributes = attributes(self.models[0])
         turns.end()
-        work = Work(self.shard_sizes, tuple(map(len, batches)), self.crew.taken(before), whole)
-        one.counted = partial(self.crew.count, work)
-        return flown
+        work = Work(self.shard_sizes, tuple(map(len, batches)), self.workers.take_since(before), whole)
+        each.counted = partial(self.workers.count, work)
+        return output
 
     def reduce(self) -> None:
-        """Bring gradients and buffers together; there are some."""
+        """Sum the gradients, average the buffers. Raises GraphError for a parameter that was unfrozen meanwhile."""
         now_trained = [p.requires_grad for p in self.models[0].parameters()]
         if any(new and not old for new, old in zip(now_trained, self._trained, strict=True)):
             raise GraphError(
                 "a parameter was unfrozen after the graph was distributed: unfreeze it before, freeze after"
             )
         self._follow()
-        began, total = now(), sum(self.crew.samples)
+        began, total = now(), sum(self.workers.step.samples)
         gradients = self.exchange.gradients
         with torch.no_grad():
-            for one, n in zip(gradients, self.crew.samples, strict=True):
+            for flat, n in zip(gradients, self.workers.step.samples, strict=True):
                 # The loss was taken over all samples: gradients are parts of a sum, buffers each a mean of their own.
-                one.pack(n / total, gradients=1.0)
+                flat.pack(n / total, gradients=1.0)
             self.exchange.reduce()
-            for one in gradients:
-                one.unpack()
+            for flat in gradients:
+                flat.unpack()
         self._seq += 1
-        self.crew.met(began, self._seq, self.exchange.bytes)
+        self.workers.record_exchange(began, self._seq, self.exchange.bytes)
         self._sync_s = now() - began
 
     def close_step(self) -> None:
-        """Gradients are spent: clear them, and follow what the step has shown of the replicas' speeds."""
-        for one in self.exchange.gradients:
-            one.clear()
-        work = (tuple(self.crew.samples), tuple(self.crew.steps), tuple(self.crew.busy_s))
-        if self.crew.whole or not self.windows.windowed:
-            self.windows, said = self.windows.met(now(), *work, self._sync_s)
-            for record in said:
-                self._say(record)
+        """Clear the gradients, and follow the speeds that the step has shown."""
+        for gradients in self.exchange.gradients:
+            gradients.clear()
+        step, busy_s = self.workers.step, self.workers.total_busy_s()
+        if step.whole or not self.windows.windowed:
+            self.windows, records = self.windows.close(now(), step.samples, step.steps, busy_s, self._sync_s)
+            for record in records:
+                self._record(record)
         else:
-            self.windows = self.windows.scattered(work[0], work[2])
-        self.crew.flush()
-        self.crew.begin()
+            self.windows = self.windows.measure(step.samples, busy_s)
+        self.workers.flush()
+        self.workers.begin()
         self._note()
 
     def forget(self) -> None:
-        """What has come of gradients since the last step is no part of the next."""
-        for one in self.exchange.gradients:
-            one.clear()
-        self.crew.begin()
+        """Clear what gradients have come since the last step."""
+        for gradients in self.exchange.gradients:
+            gradients.clear()
+        self.workers.begin()
 
-    def _say(self, record: Any) -> None:
+    def _record(self, record: Any) -> None:
         if self._timeline is not None:
             self._timeline(record, getattr(record, "at", now()))
 
     def _mirror(self) -> None:
-        """Modes, frozen parameters and plain attributes that were set since the last pass are the graph's own. GraphError
-        for modules and parameters that came since it was distributed."""
+        """Copy the graph's modes, frozen parameters and plain attributes to the other replicas. Raises GraphError for
+        modules and parameters that came after it was distributed."""
         if _parts(self.models[0]) != self._parts:
             raise GraphError(
                 "a module or parameter was added to the graph, or put in another's place, after it was distributed, and the "
                 "other replicas do not have it: do that before, or build another graph with it and set that up"
             )
-        found = changes(self._attributes, attributes(self.models[0]))
+        new = changes(self._attributes, attributes(self.models[0]))
         for other in self.models[1:]:
-            put(found, other)
+            put(new, other)
             for own, theirs in zip(self.models[0].modules(), other.modules(), strict=True):
                 theirs.training = own.training
             for mine, parameter in zip(self.models[0].parameters(), other.parameters(), strict=True):
                 parameter.requires_grad_(mine.requires_grad)
 
     def _follow(self) -> None:
-        """What was written into the graph's parameters since the last step, and into its buffers, goes to all replicas."""
+        """Copy what was written into the graph's parameters and buffers since the last step to all replicas."""
         self._check_unwritten()
         if self._parameters.changed or self._buffers.changed:
             self.broadcast()
 
     def _check_unwritten(self) -> None:
-        """GraphError if it was written between gradients and their step: they are of other values, and whoever wrote has
+        """Raise GraphError for a write between gradients and their step: they are of other values, and whoever wrote has
         seen those of one replica."""
-        if self.crew.backward and self._parameters.changed:
+        if self.workers.backward and self._parameters.changed:
             raise GraphError(
                 "parameters were changed between backward() and step(), as by an optimizer of your own, which has the "
                 "gradients of one replica only: use graph.step(), and write into parameters right after it"
             )
 
     def resize(self, windows: Windows) -> None:
-        """Go on with another schedule, that of a data set; what is known of speeds is kept."""
+        """Go on with another schedule, that of a data set; measured speeds stay."""
         self.windows = replace(windows, balance=self.windows.balance)
 
 
 def _parts(graph: Flow) -> list[tuple[object, ...]]:
-    """Its modules, and what each has of parameters by name."""
-    return [(one, *(n for n, p in one._parameters.items() if p is not None)) for one in graph.modules()]
+    """Return its modules, each with the names of its parameters."""
+    return [(part, *(n for n, p in part._parameters.items() if p is not None)) for part in graph.modules()]
 
 
 def _build(graph: Flow, builder: Callable[[torch.device], Flow], device: torch.device) -> Flow:
@@ -209,7 +208,7 @@ def _build(graph: Flow, builder: Callable[[torch.device], Flow], device: torch.d
 
 
 def _check(models: Sequence[Flow]) -> None:
-    """All alike, and none sharing its weights with another. GraphError that says what to do."""
+    """Raise GraphError, which says what to do, unless all are alike and share no weights; then make their values equal."""
     seen: set[int] = set()
     for model in models:
         own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}

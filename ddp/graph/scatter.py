@@ -1,7 +1,8 @@
 """Values in pieces: inputs cut along their first dimension, outputs put together again.
 
-Knows tensors in tuples, lists and dictionaries. A tensor is cut and put together along dimension 0, in the order of the
-batch. One without dimensions (a loss) is a mean over samples: pieces are averaged, weighted by theirs.
+Owns what a piece of a value is, for tensors in tuples, lists and dictionaries. Must not know who works on it. A tensor is
+cut and put together along dimension 0, in the order of the batch. One without dimensions (a loss) is a mean over samples:
+pieces are averaged, weighted by their samples.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ddp.graph.errors import GraphError
 
 
 def leaves(value: Any) -> list[Tensor]:
-    """All tensors in `value`, from left to right."""
+    """Return all tensors in `value`, from left to right."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
@@ -27,7 +28,7 @@ def leaves(value: Any) -> list[Tensor]:
 
 
 def rebuild(value: Any, take: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor replaced by `take` of it, from left to right."""
+    """Return `value` with every tensor replaced by `take` of it, from left to right."""
     if isinstance(value, Tensor):
         return take(value)
     if isinstance(value, dict):
@@ -40,23 +41,23 @@ def rebuild(value: Any, take: Callable[[Tensor], Tensor]) -> Any:
 
 
 def samples(inputs: Any) -> int:
-    """Samples of a batch: the first dimension that all its tensors share. GraphError if they share none."""
+    """Return the samples of a batch: the first dimension of all its tensors. Raises GraphError if they differ."""
     sizes = {len(leaf) for leaf in leaves(inputs) if leaf.dim()}
     if len(sizes) != 1:
-        found = ", ".join(map(str, sorted(sizes))) or "none"
-        raise GraphError(f"inputs to divide over replicas need one first dimension, the samples; found {found}")
+        listed = ", ".join(map(str, sorted(sizes))) or "none"
+        raise GraphError(f"inputs to divide over replicas need one first dimension, the samples; found {listed}")
     return sizes.pop()
 
 
 def piece(inputs: Any, start: int, stop: int) -> Any:
-    """Samples [start, stop) of a batch; tensors without dimensions go to everybody."""
+    """Return samples [start, stop) of a batch; tensors without dimensions stay whole."""
     return rebuild(inputs, lambda leaf: leaf[start:stop] if leaf.dim() else leaf)
 
 
 def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device) -> Tensor:
-    """One tensor, on `device`, of the pieces of `counts` samples each. GraphError for what has no samples to go by."""
+    """Return one tensor, on `device`, of pieces of `counts` samples. Raises GraphError for what has no samples to go by."""
     first = pieces[0]
-    moved = [one.to(device) for one in pieces]
+    moved = [part.to(device) for part in pieces]
     if first.dim() == 0:
         if not first.is_floating_point():
             raise GraphError(
@@ -66,17 +67,17 @@ def gather(pieces: Sequence[Tensor], counts: Sequence[int], device: torch.device
         wide = torch.promote_types(first.dtype, torch.float32)
         parts = torch.stack(moved).to(wide) * torch.tensor(counts, dtype=wide, device=device)
         return (parts.sum() / sum(counts)).to(first.dtype)
-    for one, count in zip(pieces, counts, strict=True):
-        if len(one) != count:
+    for part, count in zip(pieces, counts, strict=True):
+        if len(part) != count:
             raise GraphError(
-                f"an output of shape {list(one.shape)} for {count} samples cannot be put together: "
+                f"an output of shape {list(part.shape)} for {count} samples cannot be put together: "
                 "its first dimension must be the samples, or it must be a single number, their mean"
             )
     return torch.cat(moved)
 
 
 def share(gradient: Tensor, counts: Sequence[int], index: int, device: torch.device) -> Tensor:
-    """The gradient of piece `index` of what `gather` put together."""
+    """Return the gradient of piece `index` of what `gather` put together."""
     if gradient.dim() == 0:
         return (gradient * (counts[index] / sum(counts))).to(device)
     start = sum(counts[:index])

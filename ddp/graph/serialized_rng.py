@@ -1,8 +1,8 @@
-"""Random numbers of replicas that share a generator: whoever draws them does so alone, from a seed of its own.
+"""Random numbers of replicas that share a generator: each draws alone, from a seed of its own.
 
-On the CPU all threads draw from one generator. A model that draws (dropout) runs its forward passes in turns, each seeded,
-so that its numbers depend on the seed and not on who came first, and its backward passes one at a time: a checkpoint in them
-draws once more. A model that does not is found out in the first pass and takes no turns.
+Owns the generator during the passes of a step. Must not know models. On the CPU all threads draw from one generator. A model
+that draws (dropout) runs its forward passes one at a time, each seeded: its numbers depend on the seed, not on the order of
+threads. So do its backward passes, as a checkpoint in them draws once more. The first pass shows whether a model draws.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class SerializedRng:
 
     @property
     def taken(self) -> bool:
-        """Whether replicas wait for their turn."""
+        """Return whether replicas wait for their turn."""
         return self._draws is not False
 
     @contextmanager
     def of(self, seed: Callable[[], int], device: torch.device) -> Iterator[None]:
-        """The forward pass of one replica, whose random numbers come from `seed`."""
+        """Run the forward pass of one replica, with random numbers of `seed`."""
         if device.type == "cuda":  # a generator of its own
             generators: Any = torch.cuda.default_generators
             generators[device.index or 0].manual_seed(seed())
@@ -52,13 +52,13 @@ class SerializedRng:
 
     @contextmanager
     def back(self, device: torch.device) -> Iterator[None]:
-        """The backward pass of one replica: a checkpoint in it draws once more what its forward pass has drawn."""
+        """Run the backward pass of one replica."""
         with self._lock if device.type == "cpu" and self.taken else nullcontext():
             yield
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Puts the generator back to what it was, after the backward passes of all replicas."""
+        """Put the generator back after the backward passes of all replicas."""
         before = torch.get_rng_state()
         try:
             yield
@@ -66,13 +66,13 @@ class SerializedRng:
             torch.set_rng_state(before)
 
     def begin(self) -> int:
-        """Before the passes of a step; the seed to make theirs from, drawn from the caller's generator if it is needed."""
+        """Begin the passes of a step; return the seed of theirs, drawn from the caller's generator if one is needed."""
         seed = int(torch.randint(1 << 62, ())) if self._own or self._draws is not False else 0
         self._before = torch.get_rng_state()
         return seed
 
     def end(self) -> None:
-        """After them, on the thread that began: the generator is put back; what was found out holds from now on."""
+        """End them, on the thread that began: put the generator back, and learn whether the model draws."""
         assert self._before is not None
         if self._draws is False and not torch.equal(self._before, torch.get_rng_state()):
             self._draws = True
@@ -86,6 +86,6 @@ class SerializedRng:
         self.restore()
 
     def restore(self) -> None:
-        """Put the generator back: of passes that did not come to their end this is all. On the thread that began."""
+        """Put the generator back, on the thread that began: all that is left of passes that failed."""
         assert self._before is not None
         torch.set_rng_state(self._before)

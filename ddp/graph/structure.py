@@ -1,7 +1,7 @@
-"""The structural hash: what a module computes, without its weights and without names. Knows modules, not graphs.
+"""The structural hash: what a module computes, without its weights and names.
 
-Equal across processes, runs and machines: it is made of class names, hyper-parameters and shapes, never of addresses,
-values of weights or Python's salted hashes.
+Owns how modules are described. Must not know graphs. Equal across processes, runs and machines: it is made of class names,
+hyper-parameters and shapes, never of addresses, values of weights or Python's salted hashes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 
 def digest(description: object) -> str:
-    """64 hex digits for a nest of plain values as `describe` makes it."""
+    """Return 64 hex digits for a nest of plain values as `describe` makes it."""
     return hashlib.sha256(repr(description).encode()).hexdigest()
 
 
 def describe(value: Any) -> Any:
-    """Strings, numbers and tuples that say what `value` is. A module with a method `structure()` describes itself."""
+    """Return strings, numbers and tuples that describe `value`. A module with a method `structure()` describes itself."""
     if isinstance(value, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
         return repr(value)
     if isinstance(value, Tensor):

@@ -1,12 +1,14 @@
-"""The devices of a distributed graph at work: a function on all of them at once, its time booked and slowed where asked for.
+"""The workers of a distributed graph: a function on all devices at once, its time recorded, and stretched where asked for.
 
-Knows no model: what waits for a backward pass holds the crew, and must not hold the graph that holds it.
+Owns threads, meters and what a step has taken. Must not know a model: what waits for a backward pass holds the workers, and
+must not hold the graph that holds them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from operator import add, sub
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +22,33 @@ from ddp.process.slowdown import Slowdown
 Timeline = Callable[[Any, float], None]
 """Receives every record (slices, plans, closed windows) with its time."""
 WORK = ("backward", "optimizer")
-"""Kinds of slice that are always training; others are where gradients are on."""
+"""Kinds of slice that are always training; others are while gradients are on."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a pass adds to a step once its gradients have come; by rank."""
+    """What passes add to a step once their gradients have come, by rank."""
 
     samples: tuple[int, ...]
     steps: tuple[int, ...]
     busy_s: tuple[float, ...]
-    """Of its forward pass."""
+    """Of forward passes."""
     whole: bool
-    """It was a window's."""
+    """Whether a window is among them."""
 
 
 class ReplicaMeter(Meter):
-    """A replica's slices, handed on at once instead of written."""
+    """Slices of a replica's time, handed on instead of written."""
 
     def __init__(self, rank: int, device: torch.device, timeline: Timeline | None) -> None:
         super().__init__(rank, Path(), device)
         self._timeline = timeline
 
     def flush(self) -> None:
-        """Hand the slices on."""
-        for each in self._slices if self._timeline else ():
-            assert self._timeline is not None
-            self._timeline(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
+        """Hand on the slices."""
+        if self._timeline is not None:
+            for each in self._slices:
+                self._timeline(Slice(each.at, each.rank, each.kind, each.seconds, each.seq, each.bytes), each.at)
         self._slices.clear()
 
 
@@ -57,71 +59,74 @@ class TimedWorkers:
         self, devices: Sequence[torch.device], speeds: Sequence[float], parallel: bool, timeline: Timeline | None
     ) -> None:
         self.devices = tuple(devices)
-        self.watches = [ReplicaMeter(rank, device, timeline) for rank, device in enumerate(self.devices)]
-        self._slow = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
-        self._team = WorkerThreads(len(self.devices), parallel)
+        self.meters = [ReplicaMeter(rank, device, timeline) for rank, device in enumerate(self.devices)]
+        self._slowdowns = [Slowdown(speed) for speed in speeds or (1.0,) * len(self.devices)]
+        self._threads = WorkerThreads(len(self.devices), parallel)
         self.begin()
 
     def begin(self) -> None:
-        """A step begins. A pass whose gradients have not come yet is part of it when they do."""
-        size = len(self.devices)
-        self.samples, self.steps = [0] * size, [0] * size
-        """Of the passes whose gradients have come."""
-        self.busy_s = [0.0] * size
-        """Seconds of training of each replica in the step."""
-        self.whole = False
-        """Whether the gradients of a window are among them."""
+        """Begin a step. A pass whose gradients have not come yet is part of it when they do."""
+        nothing = (0,) * len(self.devices)
+        self.step = Work(nothing, nothing, (0.0,) * len(self.devices), whole=False)
+        """The passes whose gradients have come."""
+        self.busy_s = [0.0] * len(self.devices)
+        """Seconds of training of each replica that are of no pass in `step`."""
 
     @property
     def backward(self) -> bool:
-        """Whether gradients have come."""
-        return any(self.samples)
+        """Return whether gradients have come."""
+        return any(self.step.samples)
 
     def count(self, work: Work) -> None:
-        """The gradients of a pass come."""
-        for rank in range(len(self.devices)):
-            self.samples[rank] += work.samples[rank]
-            self.steps[rank] += work.steps[rank]
-            self.busy_s[rank] += work.busy_s[rank]
-        self.whole = self.whole or work.whole
+        """Add a pass whose gradients come."""
+        self.step = Work(
+            tuple(map(add, self.step.samples, work.samples)),
+            tuple(map(add, self.step.steps, work.steps)),
+            tuple(map(add, self.step.busy_s, work.busy_s)),
+            self.step.whole or work.whole,
+        )
 
-    def taken(self, before: Sequence[float]) -> tuple[float, ...]:
-        """Take the seconds since `before` out of the step."""
-        taken = tuple(after - was for after, was in zip(self.busy_s, before, strict=True))
+    def total_busy_s(self) -> tuple[float, ...]:
+        """Return the seconds of training of each replica in the step."""
+        return tuple(map(add, self.step.busy_s, self.busy_s))
+
+    def take_since(self, before: Sequence[float]) -> tuple[float, ...]:
+        """Return the seconds since `before`, and take them out of the step."""
+        taken = tuple(map(sub, self.busy_s, before))
         self.busy_s = list(before)
         return taken
 
     def everywhere(self, kind: str, work: Sequence[Callable[[], Any]], here: Collection[int] = ()) -> list[Any]:
-        """Run a function for every rank, each on its device, and book its time; raises what the lowest rank raised.
-        The ranks `here` run on the calling thread."""
+        """Run a function for every rank on its device, and record its time as `kind`; the ranks `here` run on the calling
+        thread. Raises what the lowest rank raised."""
         counted = torch.is_grad_enabled() or kind in WORK
         try:
-            return self._team.run([self._timed(rank, kind, one, counted) for rank, one in enumerate(work)], here)
+            return self._threads.run([self._timed(rank, kind, act, counted) for rank, act in enumerate(work)], here)
         except ReplicaFailed as error:
             error.error.add_note(f"on replica {error.rank} ({self.devices[error.rank]})")
             raise error.error from None
 
     def _timed(self, rank: int, kind: str, work: Callable[[], Any], counted: bool) -> Callable[[], Any]:
-        watch, device = self.watches[rank], self.devices[rank]
+        meter, device, slowdown = self.meters[rank], self.devices[rank], self._slowdowns[rank]
 
         def run() -> Any:
             if device.type == "cuda":
                 torch.cuda.set_device(device)
-            began = self._slow[rank].begin()
+            began = slowdown.begin()
             value = work()
-            at = watch.add(kind if counted else "evaluate", began)
+            at = meter.add(kind if counted else "evaluate", began)
             if counted:
-                self.busy_s[rank] += self._slow[rank].pay(at - began, watch) - began
+                self.busy_s[rank] += slowdown.pay(at - began, meter) - began
             return value
 
         return run
 
-    def met(self, since: float, seq: int, size: int) -> None:
-        """The replicas have met, from `since` until now."""
-        for watch in self.watches:
-            watch.add("exchange", since, seq, size)
+    def record_exchange(self, since: float, seq: int, size: int) -> None:
+        """Record that the replicas met, from `since` until now; `size` in bytes."""
+        for meter in self.meters:
+            meter.add("exchange", since, seq, size)
 
     def flush(self) -> None:
-        """Hand all slices on."""
-        for watch in self.watches:
-            watch.flush()
+        """Hand on all slices."""
+        for meter in self.meters:
+            meter.flush()

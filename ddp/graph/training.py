@@ -1,7 +1,7 @@
-"""`Training`: what trains a graph. Optimizers, learning rate and data, on one device or on replicas of it.
+"""`Training`: what trains a graph, on one device or on replicas of it.
 
-The loop is the caller's, and the same for any number of devices: forward, `loss.backward()`, `step()`. On one device every
-call does what plain PyTorch would do, to the same bits.
+Owns optimizers, learning rates and data. Must not know how replicas work. The loop is the caller's, and the same for any
+number of devices: forward, `loss.backward()`, `step()`. On one device every call does what plain PyTorch does, to the bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddp.graph.devices import cuda_devices, resolve
 from ddp.graph.epochs import alone, shared
 from ddp.graph.errors import GraphError
 from ddp.graph.flow import Flow, FlowOutput
-from ddp.graph.loader import DataLoader, GraphBatch, check
+from ddp.graph.loader import DataLoader, GraphBatch
 from ddp.graph.parallel import ReplicaBatch
 from ddp.graph.replicas import GraphReplicas
 from ddp.graph.windows import Windows
@@ -34,7 +34,7 @@ class Scheduled(Protocol):
     """A schedule as an object."""
 
     def lr(self, step: int) -> float:
-        """Learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         ...
 
 
@@ -43,7 +43,7 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Training:
-    """What `graph` is trained with. Made by the first call that needs it."""
+    """What `graph` is trained with. Made by the first call that needs it. `Graph` documents the methods."""
 
     def __init__(self, graph: Flow) -> None:
         self.graph = graph
@@ -61,13 +61,13 @@ class Training:
         self._inputs: tuple[str, ...] = ()
 
     def configure(self, config: DdpConfig) -> None:
-        """Settings for the coming `distribute` and the steps."""
+        """Set the settings of the coming `distribute` and the steps."""
         self._config = config
 
     def distribute(
         self, builder: Callable[[torch.device], Flow], devices: Sequence[str | torch.device] | None = None
     ) -> None:
-        """See `Graph.distribute`."""
+        """Make the replicas."""
         if self.replicas is not None:
             raise GraphError("the graph is distributed already: build another one, or go on with this one")
         config, places = self._config, resolve(devices) if devices is not None else cuda_devices()
@@ -89,7 +89,7 @@ class Training:
             self.set_optimizer(self._factory)
 
     def auto_distribute(self, builder: Callable[[torch.device], Flow]) -> bool:
-        """See `Graph.auto_distribute`."""
+        """Make the replicas if there are several CUDA devices."""
         if len(cuda_devices()) < 2:
             return False
         self.distribute(builder)
@@ -102,13 +102,8 @@ class Training:
         hint = tuple(config.speed_hint) if config.speed_hint is not None else None
         return Windows.start(config.policy(devices), world, hint, least)
 
-    def loaded(self) -> None:
-        """The graph has loaded other parameters: its replicas take them."""
-        if self.replicas is not None:
-            self.replicas.broadcast()
-
     def set_optimizer(self, factory: OptimizerFactory) -> None:
-        """See `Graph.set_optimizer`."""
+        """Make an optimizer for every replica."""
         models = self.replicas.models if self.replicas is not None else (self.graph,)
         optimizers = [factory(list(model.parameters())) for model in models]
         if self.replicas is not None:
@@ -121,14 +116,14 @@ class Training:
         ]
 
     def forward(self, inputs: tuple[Any, ...]) -> FlowOutput:
-        """A forward pass on whatever there is."""
+        """Return what comes of a forward pass, on all replicas if there are some."""
         self._record()
         if self.replicas is None:
             return self.graph.flow(*inputs)
         return self.replicas.forward(self.replicas.scatter(inputs))
 
     def step(self) -> None:
-        """See `Graph.step`."""
+        """Do a step on all replicas."""
         if not self._optimizers:
             raise GraphError("no optimizer: call ddp.setup(graph, builder, optimizer_factory), or set_optimizer")
         if not self._has_gradients():
@@ -144,23 +139,23 @@ class Training:
             self.graph.zero_grad()
             self._optimizers[0].zero_grad(set_to_none=True)
         else:
-            self.replicas.crew.everywhere("optimizer", work)
+            self.replicas.workers.everywhere("optimizer", work)
             self.replicas.close_step()
         self.steps += 1
         self._scalars.__exit__()
 
     def _has_gradients(self) -> bool:
         if self.replicas is not None:
-            return self.replicas.crew.backward
+            return self.replicas.workers.backward
         return any(parameter.grad is not None for parameter in self.graph.parameters())
 
     def _record(self) -> None:
-        """From a pass with gradient to its step, what the caller records belongs to this graph."""
+        """Collect what the caller records from a pass with gradient to its step."""
         if torch.is_grad_enabled() and self.graph.training:
             self._scalars.__enter__()
 
     def scalars(self) -> dict[str, float | None]:
-        """See `Graph.scalars`."""
+        """Return the means of recorded scalars."""
         return {name: total / calls if total is not None else None for name, total, calls in self._scalars.drain()}
 
     def _update(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
@@ -184,14 +179,14 @@ class Training:
                 group["lr"] = rate * (lr / own[0] if own[0] else 1.0)
 
     def set_lr(self, lr: float) -> None:
-        """See `Graph.set_lr`."""
+        """Set the learning rate of all optimizers."""
         if not self._optimizers:
             raise GraphError("no optimizer to set the learning rate of: call ddp.setup, or set_optimizer, first")
         self._schedule = None
         self._set(sound("the learning rate", lr))
 
     def set_scheduler(self, schedule: Schedule) -> None:
-        """See `Graph.set_scheduler`."""
+        """Follow `schedule`."""
         if not callable(schedule) and not callable(getattr(schedule, "lr", None)):
             raise ValueError(
                 f"a scheduler is a function of the step, or has a method lr(step); {schedule!r} is neither"
@@ -199,18 +194,20 @@ class Training:
         self._schedule = schedule
 
     def set_lr_scale(self, scale: float) -> None:
-        """See `Graph.set_lr_scale`."""
+        """Scale what the scheduler gives."""
         self._scale = sound("the scale of the learning rate", scale)
 
     def set_data_loader(self, loader: DataLoader, inputs: Sequence[str]) -> None:
-        """See `Graph.set_data_loader`."""
-        self._inputs = check(loader, inputs)
-        self._loader = loader
+        """Attach the training data."""
+        for name in inputs:
+            if name not in loader.names:
+                raise GraphError(f"no member {name!r} in a batch; the loader names {list(loader.names)}")
+        self._loader, self._inputs = loader, tuple(inputs) or loader.names[:1]
         if self.replicas is not None:
             self.replicas.resize(self._windows(self.replicas.devices, self.replicas.least))
 
     def epoch(self, number: int) -> Iterator[GraphBatch]:
-        """See `Graph.epoch`."""
+        """Return the batches of an epoch."""
         loader = self._loader
         if loader is None:
             raise GraphError("no data: call set_data_loader(loader, name of the input) first")
@@ -220,7 +217,7 @@ class Training:
         return alone(loader, place, number)
 
     def forward_batch(self, batch: GraphBatch) -> Any:
-        """See `Graph.forward_batch`."""
+        """Return the graph's value of a batch of `epoch`."""
         graph = self.graph
         self._record()
         if self.replicas is None:
@@ -238,7 +235,7 @@ class Training:
 
 
 def _refuse_others(model: Flow, optimizer: torch.optim.Optimizer) -> None:
-    """Raise GraphError for what the optimizer of a replica has of elsewhere: every replica's would step it, each time."""
+    """Raise GraphError if a replica's optimizer has parameters of elsewhere: every replica's would step them."""
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
         raise GraphError(

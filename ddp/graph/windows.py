@@ -1,12 +1,14 @@
-"""What the replicas do until they meet next: the policy's plan, followed by what the windows measure. Pure.
+"""The schedule: what each replica trains until they meet next. Pure.
 
-Policies are those of `ddp.core`: `sync` meets after every step, `cadence` (El Che) after as many batches of each replica as
-its speed allows. In graph mode gradients meet, not parameters, so replicas never come apart.
+Owns the policy's state and the shares of a batch. Must not know models, threads or clocks. Policies are those of
+`ddp.core`: with `sync` replicas meet after every step, with `cadence` (El Che) after as many batches as their speeds allow.
+What meets is gradients, so replicas never come apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 from ddp.core.allocation import fit
@@ -33,17 +35,18 @@ class Windows:
 
     @staticmethod
     def start(policy: Policy, world: World, speeds: tuple[float, ...] | None, least: int) -> Windows:
-        """Equal work for all, or by `speeds`. ValueError where these, or the policy's settings, do not fit the world."""
+        """Return the schedule that begins with equal work, or by `speeds`. Raises ValueError where these, or the policy's
+        settings, do not fit `world`."""
         state, plan = policy.init(world)
         return Windows(policy, world, state, plan, start(world.size, speeds), least)
 
     @property
     def windowed(self) -> bool:
-        """Whether replicas run whole batches of their own until they meet, rather than shards of one."""
+        """Return whether replicas train whole batches until they meet, rather than shards of one."""
         return not self.plan.in_step
 
     def work(self, position: int, end: int) -> tuple[tuple[Span, ...], ...]:
-        """The batches of each rank until they meet next, of the positions from `position` to `end`: consecutive, those of
+        """Return the batches of each rank until they meet next: consecutive spans from `position` to at most `end`, those of
         rank 0 first."""
         if not self.windowed:
             total = min(self.world.size * self.world.batch, end - position)
@@ -53,27 +56,22 @@ class Windows:
             weights = self.plan.weights or tuple(map(float, self.plan.counts))
             counts = fit(self.plan.counts, weights, left, self.plan.max_lead)
             sizes = [(self.world.batch,) * count for count in counts]
-        work: list[tuple[Span, ...]] = []
-        for mine in sizes:
-            spans: list[Span] = []
-            for size in mine:
-                spans.append((position, min(position + size, end)))
-                position = spans[-1][1]
-            work.append(tuple(spans))
-        return tuple(work)
+        stops = list(accumulate((size for batches in sizes for size in batches), initial=position))
+        spans = iter([(start, min(stop, end)) for start, stop in pairwise(stops)])
+        return tuple(tuple(islice(spans, len(batches))) for batches in sizes)
 
     def cut(self, total: int, least: int) -> tuple[int, ...]:
-        """Samples by rank of a batch that is divided."""
+        """Return the samples of each rank, of a batch of `total`; each has `least` or none."""
         return cut(total, self.balance.ratios, least)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Shares of the samples by rank, as they are planned."""
+        """Return the planned shares of the samples, by rank."""
         if not self.windowed:
             return self.balance.ratios
         return tuple(count / sum(self.plan.counts) for count in self.plan.counts)
 
-    def met(
+    def close(
         self,
         at: float,
         samples: tuple[int, ...],
@@ -83,19 +81,19 @@ class Windows:
         lr: float = 0.0,
         seen: int = 0,
     ) -> tuple[Windows, tuple[Any, ...]]:
-        """The replicas have met, after so much work of each, at this learning rate and so many samples; with it, what is to
-        be recorded."""
-        after = self.scattered(samples, busy_s)
+        """Return the schedule after a window of this work by rank, at this learning rate and so many samples; and what is to
+        be recorded of it."""
+        after = self.measure(samples, busy_s)
         if not self.windowed:
             return after, ()
         nothing = (0.0,) * self.world.size
         wait_s = tuple(max(busy_s) - busy for busy in busy_s)
         starved = (False,) * self.world.size
         closed = RoundClosed(at, self.round, steps, busy_s, sync_s, wait_s, nothing, starved, lr=lr, samples=seen)
-        state, said = self.policy.update(self.state, closed)
-        plan = next((order for order in reversed(said) if isinstance(order, Plan)), self.plan)
-        return replace(after, state=state, plan=plan, round=self.round + 1), (closed, *said)
+        state, records = self.policy.update(self.state, closed)
+        plan = next((record for record in reversed(records) if isinstance(record, Plan)), self.plan)
+        return replace(after, state=state, plan=plan, round=self.round + 1), (closed, *records)
 
-    def scattered(self, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Windows:
-        """The replicas have met after batches that the caller gave: only their throughput is followed."""
+    def measure(self, samples: tuple[int, ...], busy_s: tuple[float, ...]) -> Windows:
+        """Return the schedule after batches that the caller divided: only throughput is followed."""
         return replace(self, balance=follow(self.balance, samples, busy_s))

@@ -1,7 +1,7 @@
-"""A thread for each replica. Torch lets go of the interpreter inside its operations, so that replicas compute side by side.
+"""A thread for each replica. Torch releases the interpreter inside its operations, so replicas compute side by side.
 
-Owns how functions of all replicas are run and how their errors come back. Results never depend on the order in which they
-run: `parallel=False` runs them one after the other, to the same bits.
+Owns how a function runs on all replicas and how its errors come back. Must not know what a function does. Results never
+depend on the order: `parallel=False` runs one after the other, to the same bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ReplicaFailed(Exception):
 
 
 class WorkerThreads:
-    """`size` workers. Their threads end with `close`, or when nobody holds the team any more."""
+    """`size` workers, whose threads end with `close`, or when nobody holds this object any more."""
 
     def __init__(self, size: int, parallel: bool = True) -> None:
         self.size = size
@@ -40,7 +40,7 @@ class WorkerThreads:
         self._runs = 0
         self._threads: list[threading.Thread] = []
         own = max(1, (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1) // size)
-        everybody = torch.get_num_threads()
+        before = torch.get_num_threads()
         for rank in range(size if parallel else 0):
             box: SimpleQueue[tuple[int, Work] | None] = SimpleQueue()
             thread = threading.Thread(
@@ -52,21 +52,19 @@ class WorkerThreads:
         if parallel:
             for _ in range(size):
                 self._answers.get()  # each has set its number of threads, which is a default of the process as well
-            torch.set_num_threads(everybody)
+            torch.set_num_threads(before)
         self._end = weakref.finalize(self, _end, list(self._boxes))
 
     def run(self, work: Sequence[Callable[[], T]], here: Collection[int] = ()) -> list[T]:
-        """Run `work[rank]` of every rank; results by rank. Gradient mode and autocast are those of the caller. The ranks
-        `here` run on the calling thread.
-
-        All are waited for; then the lowest rank's error is raised in a ReplicaFailed."""
+        """Run `work[rank]` of every rank, in the caller's gradient mode and autocast; return results by rank. The ranks
+        `here` run on the calling thread. Waits for all, then raises the lowest rank's error in a ReplicaFailed."""
         if not self._boxes:
-            return [_answer(rank, one)[1] for rank, one in enumerate(work)]
+            return [_result(rank, act) for rank, act in enumerate(work)]
         modes = _modes()
         self._runs += 1
-        for rank, (box, one) in enumerate(zip(self._boxes, work, strict=True)):
+        for rank, (box, act) in enumerate(zip(self._boxes, work, strict=True)):
             if rank not in here:
-                box.put((self._runs, _within(modes, one)))
+                box.put((self._runs, _within(modes, act)))
         answers = {rank: _answered(self._runs, rank, work[rank]) for rank in here}
         while len(answers) < len(self._boxes):
             answer = self._answers.get()
@@ -79,15 +77,15 @@ class WorkerThreads:
         return [answers[rank][2] for rank in range(self.size)]
 
     def close(self) -> None:
-        """End the threads, once they are done with what they have."""
+        """End the threads, once they have done their work."""
         self._end()
         for thread in self._threads:
             thread.join()
 
 
-def _answer(rank: int, work: Callable[[], T]) -> tuple[int, T]:
+def _result(rank: int, work: Callable[[], T]) -> T:
     try:
-        return rank, work()
+        return work()
     except Exception as error:
         raise ReplicaFailed(rank, error) from error
 
@@ -102,10 +100,10 @@ def _answered(run: int, rank: int, work: Work) -> _Answer:
 def _serve(rank: int, box: SimpleQueue[tuple[int, Work] | None], answers: SimpleQueue[_Answer], threads: int) -> None:
     torch.set_num_threads(threads)
     answers.put((0, rank, None, None))
-    while (given := box.get()) is not None:
-        run, work = given
+    while (entry := box.get()) is not None:
+        run, work = entry
         answers.put(_answered(run, rank, work))
-        del given, work  # what they hold is not to live until the next one comes
+        del entry, work  # what they hold must not live until the next one comes
 
 
 def _end(boxes: list[SimpleQueue[tuple[int, Work] | None]]) -> None:
@@ -114,7 +112,7 @@ def _end(boxes: list[SimpleQueue[tuple[int, Work] | None]]) -> None:
 
 
 def _modes() -> tuple[bool, bool, list[tuple[str, torch.dtype]]]:
-    """What torch keeps for each thread by itself."""
+    """Return what torch keeps for each thread: gradient mode, inference mode, autocast by kind of device."""
     kinds = ("cpu", "cuda")
     cast = [(kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)]
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), cast

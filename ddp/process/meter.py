@@ -62,7 +62,7 @@ class Meter:
         return at
 
     def add_hidden(self, since: float, until: float, seq: int, size: int) -> None:
-        """A collective that another thread was in, beside whatever else there was."""
+        """Add a collective that another thread was in, beside whatever else there was."""
         self._slices.append(_Slice(since, self.rank, "hidden", until - since, seq, size))
 
     def _cut(self, since: float, kind: str) -> None:

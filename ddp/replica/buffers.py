@@ -1,7 +1,6 @@
 """Buffers of ranks that train together: floating-point types move by the mean change, integer ones take the maximum.
 
-Knows what changed on this rank, and not how ranks exchange it.
-"""
+Knows what changed on this rank, and not how ranks exchange it."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ SIGNED = {torch.bool: torch.uint8, torch.uint16: torch.int16, torch.uint32: torc
 
 
 def moves(section: Section) -> bool:
-    """Whether it holds buffers that are averaged."""
+    """Return whether a section holds buffers that are averaged."""
     return section.kind == "buffers" and section.values.is_floating_point()
 
 
@@ -45,7 +44,7 @@ class BufferChanges:
             buffer.copy_(before)
 
     def rebase(self) -> None:
-        """Buffers were replaced from outside: changes count from here."""
+        """Count changes from here: buffers were replaced from outside."""
         for buffer, _, before in self._buffers:
             before.copy_(buffer)
 
@@ -79,7 +78,7 @@ class Counters:
         self._usual: list[Tensor] = []
 
     def begin(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._before = [counter.clone() for counter in self._state.counters]
 
     def undo(self) -> None:
@@ -92,21 +91,21 @@ class Counters:
         return [signed(counter) - signed(before) for counter, before in pairs]
 
     def unusual(self) -> Tensor:
-        """Above zero if the step changed one of them in another way than usual; a scalar on their device."""
+        """Return a scalar on their device, above zero if the step changed one of them in another way than usual."""
         if not self._usual:
             return torch.ones(())
         differ = [(own != usual).any() for own, usual in zip(self._changes(), self._usual, strict=True)]
         return differ[0] if len(differ) == 1 else torch.stack(differ).any()
 
     def forget(self) -> None:
-        """They were replaced from outside, maybe after a step that others have learned from."""
+        """Forget the usual change: they were replaced from outside, maybe after a step that others have learned from."""
         self._usual = []
 
     def learn(self) -> None:
-        """All ranks hold the same again: what they have changed by is the usual change."""
+        """Take what they have changed by as the usual change: all ranks hold the same again."""
         self._usual = self._changes()
 
 
 def signed(values: Tensor) -> Tensor:
-    """The same memory as a type that has a difference; it wraps around, as that of unsigned numbers does."""
+    """Return the same memory as a type that has a difference; it wraps around, as that of unsigned numbers does."""
     return values.view(SIGNED[values.dtype]) if values.dtype in SIGNED else values

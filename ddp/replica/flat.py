@@ -176,7 +176,7 @@ class FlatState:
 
 @contextmanager
 def swapped(pairs: Iterable[tuple[Tensor, Tensor]]) -> Iterator[None]:
-    """Within the context every first tensor holds the values of its second."""
+    """Give every first tensor the values of its second within."""
     kept = [(tensor, tensor.clone(), other) for tensor, other in pairs]
     for tensor, _, other in kept:
         tensor.copy_(other)

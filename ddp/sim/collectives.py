@@ -50,7 +50,7 @@ class SimulatedCollectives:
         then: Then,
         broke: Then,
     ) -> None:
-        """`rank` enters. Once all `members` are in, `everyone` is called, and on each `then` after the time on the wire."""
+        """Have `rank` enter. Once all `members` are in, call `everyone`, and on each `then` after the time on the wire."""
         self._members.setdefault(key[0], members)
         meeting = self._meetings.setdefault(key, _Meeting())
         meeting.here[rank] = (then, broke)
@@ -64,7 +64,7 @@ class SimulatedCollectives:
             self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def die(self, rank: int) -> None:
-        """The process of `rank` is gone: its groups notice."""
+        """Break the groups of `rank`, whose process is gone."""
         for generation in [g for g, members in self._members.items() if rank in members]:
             self.tear(generation)
 
@@ -82,7 +82,7 @@ class SimulatedCollectives:
             self._after(self._beat_s, self._wait, key, rank, meeting)
 
     def tear(self, generation: int) -> None:
-        """The group is broken: who waits in it is told, who is on the wire may be lucky."""
+        """Break a group: for those who wait in it, and maybe for those on the wire."""
         self._broken.add(generation)
         for key in [key for key in self._meetings if key[0] == generation]:
             meeting = self._meetings[key]

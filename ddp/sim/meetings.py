@@ -25,11 +25,11 @@ class Meetings:
         )
 
     def die(self, rank: int) -> None:
-        """The process of `rank` is gone."""
+        """Break the groups of `rank`, whose process is gone."""
         self._collectives.die(rank)
 
     def join(self, index: int, order: Join) -> None:
-        """Form a group, and say so when all are there; or when it is clear that they never will be."""
+        """Form a group, and report when all are there, or when it is clear that they never will be."""
         rank = self._ranks.all[index]
         if rank.group is not None:
             self._collectives.tear(rank.group[0])
@@ -69,7 +69,7 @@ class Meetings:
         self._enter(index, everyone, then, lambda: self._broke(index, order.round))
 
     def exchange(self, before: Worker, index: int, step: Step, start: float) -> None:
-        """Gradients are averaged inside the step: it ends for all when the last rank has arrived."""
+        """Average gradients inside the step: it ends for all when the last rank has arrived."""
         rank, trained = self._ranks.all[index], self._ranks.trained
         rank.step = (step, start)
 
@@ -94,7 +94,7 @@ class Meetings:
         self._enter(index, everyone, then, broke)
 
     def _enter(self, index: int, everyone: Callable[[list[int]], None], then: Then, broke: Then) -> None:
-        """Go into a collective of the rank's group; without a group it breaks."""
+        """Enter a collective of the rank's group; without a group it breaks."""
         rank = self._ranks.all[index]
         rank.busy = True
 

@@ -50,7 +50,7 @@ class SimulatedRanks(RankStates):
         self._meetings = Meetings(self, self.act, torn)
 
     def deliver(self, order: RankCommand) -> None:
-        """An order arrives."""
+        """Hand a rank an order."""
         self.all[order.rank].inbox.append(order)
         self.act(order.rank)
 
@@ -61,17 +61,17 @@ class SimulatedRanks(RankStates):
             self.average |= self.all[rank].laid
 
     def end(self, rank: int) -> None:
-        """The process of `rank` is gone."""
+        """End the process of `rank`."""
         self.all[rank].alive = False
         self._meetings.die(rank)
 
     def die(self, rank: int) -> None:
-        """The same, and it is noticed."""
+        """End it so that it is noticed."""
         self.end(rank)
         self._lost(rank)
 
     def stall(self, rank: int) -> None:
-        """It does and says nothing from now on."""
+        """Have `rank` do and report nothing from now on."""
         self.all[rank].alive = False
 
     def act(self, index: int) -> None:
@@ -124,7 +124,7 @@ class SimulatedRanks(RankStates):
                 self.tell(Finished(0.0, index, "end", 0, 0))
 
     def _strike(self, index: int) -> None:
-        """What the script has in store for the step that `index` is about to do."""
+        """Play the faults that the script has for the step that `index` is about to do."""
         rank = self.all[index]
         for fault in self._script.pop((index, rank.done), ()):
             self.struck.append((self.timeline.now, fault))

@@ -66,7 +66,7 @@ class Simulation:
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the start."""
+        """The virtual seconds since the start."""
         return self._timeline.now
 
     def run(self) -> Simulation:
@@ -90,7 +90,7 @@ class Simulation:
         self._timeline.after(delay, self._crew.die, rank)
 
     def contained(self, rank: int) -> list[TrainedBatch]:
-        """The steps that are in the replica of `rank`."""
+        """Return the steps that are in the replica of `rank`."""
         bits = self.ranks[rank].content
         return [entry for index, entry in enumerate(self.trained) if bits >> index & 1]
 
@@ -101,7 +101,7 @@ class Simulation:
         self._timeline.after(self.costs.latency_s, self._coordinate, Lost(0.0, rank, "killed by the script"))
 
     def _coordinate(self, event: Event) -> None:
-        """The coordinator sees an event, at the time at which it arrives."""
+        """Show the coordinator an event, at the time at which it arrives."""
         event = replace(event, at=self.now)
         self.records.append((self.now, event))
         self.coordinator, outputs = self.coordinator.update(event)

@@ -39,13 +39,13 @@ class RankStates:
             self._send(event)
 
     def train(self, index: int, step: Step, start: float) -> None:
-        """A step of `index` ends now."""
+        """End a step of `index` now."""
         entry = TrainedBatch(index, step.batch, start, self.timeline.now, step.seen)
         self.trained.append(entry)
         self.all[index].last = entry
 
     def done(self, index: int, step: Step) -> None:
-        """The rank counts the step that it has done, and reports if it is time."""
+        """Count a step that the rank has done, and report if it is time."""
         rank = self.all[index]
         assert rank.last is not None
         rank.done += 1
@@ -56,7 +56,7 @@ class RankStates:
             self.report(index)
 
     def report(self, index: int) -> None:
-        """Say what was trained since the last report."""
+        """Report what was trained since the last report."""
         rank = self.all[index]
         for epoch, group in itertools.groupby(rank.pending, key=lambda entry: entry.batch.epoch):
             entries = list(group)
@@ -67,7 +67,7 @@ class RankStates:
         rank.pending, rank.reported = [], self.timeline.now
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
-        """(steps, samples) that the rank brings into an average; it counts anew."""
+        """Return (steps, samples) that the rank contributes to an average, and count anew."""
         rank = self.all[index]
         brought = (rank.steps, rank.samples)
         if not self.weights or self.weights[-1][0] != round:

@@ -24,11 +24,11 @@ class EventQueue:
         heapq.heappush(self._heap, (time, next(self._count), happen, args))
 
     def after(self, delay: float, happen: Happening, *args: Any) -> None:
-        """The same `delay` seconds from now."""
+        """Have it `delay` seconds from now."""
         self.at(self.now + delay, happen, *args)
 
     def step(self, limit_s: float) -> bool:
-        """Let the next thing happen; False if there is none up to `limit_s`."""
+        """Have the next thing happen; return False if there is none up to `limit_s`."""
         if not self._heap:
             return False
         time, _, happen, args = heapq.heappop(self._heap)

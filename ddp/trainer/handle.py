@@ -215,8 +215,8 @@ class RunHandle:
             lost = f"rank {record.rank} is lost: {record.reason}"
             self._notes.append(f"{lost}; the run went on without it (tolerate_loss=False ends it)")
         if isinstance(record, Saved) and record.error:
-            said = f"a checkpoint could not be made: {record.error}; {self._last()}"
-            warnings.warn(said, RuntimeWarning, stacklevel=1)
+            note = f"a checkpoint could not be made: {record.error}; {self._last()}"
+            warnings.warn(note, RuntimeWarning, stacklevel=1)
         if isinstance(record, Publish):
             assert self._job.checkpoint_folder is not None
             path = place(self._job.checkpoint_folder, record.index)

@@ -57,8 +57,8 @@ def refuse_keywords(given: Collection[str], own: Collection[str], settings: Coll
             continue
         if key in ELSEWHERE:
             raise ValueError(f"{key} is no argument of Trainer: {ELSEWHERE[key]}")
-        if key not in (known := (*settings, *own)) and "did you mean" in (said := unknown("argument", key, known)):
-            raise ValueError(said)
+        if key not in (known := (*settings, *own)) and "did you mean" in (line := unknown("argument", key, known)):
+            raise ValueError(line)
 
 
 def check_function(name: str, given: Any) -> None:
@@ -129,7 +129,7 @@ class CheckedStep:
         if not scalar:
             raise ValueError(
                 "train_step must return the batch's mean loss, one number that the gradient is taken of, not "
-                f"{told(loss)}{_remedy(loss)}"
+                f"{summary(loss)}{_remedy(loss)}"
             )
         if self._first:
             self._first = False
@@ -141,7 +141,7 @@ class CheckedStep:
         return shaped
 
 
-def told(value: Any) -> str:
+def summary(value: Any) -> str:
     """Return what a step has given, in a few words."""
     if not isinstance(value, Tensor):
         return " ".join(repr(value).split())[:60]
@@ -180,7 +180,7 @@ def _gradients(model: nn.Module) -> bool:
 def _refuse_others(loss: Tensor, model: nn.Module) -> None:
     """Raise ValueError if the loss was computed with parameters, and with none of this model."""
     mine = {id(parameter) for parameter in model.parameters()}
-    found, waiting, seen = False, [loss.grad_fn], set()
+    foreign, waiting, seen = False, [loss.grad_fn], set()
     while waiting:
         node: Any = waiting.pop()
         if node is None or node in seen:
@@ -190,11 +190,11 @@ def _refuse_others(loss: Tensor, model: nn.Module) -> None:
             return
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found = True
+            foreign = True
             if id(variable) in mine:
                 return
         waiting += [following for following, _ in node.next_functions]
-    if found:
+    if foreign:
         raise ValueError(
             "the loss depends on no parameter of the model that train_step is given: compute it with that argument, not "
             "with a model from outside, which in a rank is a copy that nobody trains"

@@ -31,9 +31,9 @@ def read_state(folder: Path, finished: Iterable[int]) -> TrainedState:
     """Return the state that the first of the `finished` ranks has left in `folder`. All have left the same: the last
     average."""
     for rank in sorted(finished):
-        held = torch.load(folder / f"state-{rank}.pt", map_location="cpu", weights_only=False)
-        params = {name: value for name, value in held.items() if isinstance(value, nn.Parameter)}
-        others = {name: value for name, value in held.items() if name not in params}
+        state = torch.load(folder / f"state-{rank}.pt", map_location="cpu", weights_only=False)
+        params = {name: value for name, value in state.items() if isinstance(value, nn.Parameter)}
+        others = {name: value for name, value in state.items() if name not in params}
         buffers = {name: value for name, value in others.items() if isinstance(value, Tensor)}
         return TrainedState(
             # Ranks keep everything in one tensor; here each owns its memory.

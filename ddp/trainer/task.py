@@ -26,7 +26,7 @@ from ddp.data.source import TensorSource
 from ddp.process.forkserver import ENVIRONMENT
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Source, Task
-from ddp.trainer.mistakes import CheckedStep, make_model, told
+from ddp.trainer.mistakes import CheckedStep, make_model, summary
 
 _CODE = "task.pickle"
 
@@ -98,7 +98,7 @@ def _evaluate(step: Callable[[nn.Module, Any], Any] | None, model: nn.Module, ba
     if loss is None or metric is None:
         raise ValueError(
             "eval_step must return the mean metric over the batch, one number, or (mean loss, mean metric), not "
-            + told(means)
+            + summary(means)
         )
     return loss, metric
 
@@ -183,12 +183,12 @@ def pack(parts: Parts) -> Parcel:
 
 
 def _culprit(parts: Parts, error: Exception) -> str:
-    for one in fields(parts):
+    for part in fields(parts):
         try:
-            cloudpickle.dumps(getattr(parts, one.name))
+            cloudpickle.dumps(getattr(parts, part.name))
         except Exception as reason:
             return (
-                f"{one.name} cannot be sent to the ranks' processes ({type(reason).__name__}: {reason}); "
+                f"{part.name} cannot be sent to the ranks' processes ({type(reason).__name__}: {reason}); "
                 "what it uses of locks, files or connections, it must make itself when it is called"
             )
     return f"the task cannot be sent to the ranks' processes ({type(error).__name__}: {error})"

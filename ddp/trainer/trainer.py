@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp import settings as checks
 from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
@@ -29,24 +30,6 @@ from ddp.process import forkserver
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
-from ddp.settings import (
-    HIGHEST_RATE,
-    MOST_EPOCHS,
-    MOST_SAMPLES,
-    check_parts,
-    check_reach,
-    check_transport,
-    emulated,
-    flag,
-    function,
-    known,
-    make_policy,
-    norm_limit,
-    number,
-    path,
-    script,
-    whole,
-)
 from ddp.trainer.handle import CheckpointInfo, RunHandle
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
@@ -154,9 +137,10 @@ class Trainer:
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
-        size = _world_size(world_size, known("device", device, DEVICES))
+        gpus = _gpus(checks.known("device", device, DEVICES))
+        size = _world_size(world_size, gpus, device)
         remedy = "0 leaves the learning rate as it is"
-        ratio = number("lr_scale_ratio", lr_scale_ratio, 0.0, HIGHEST_RATE, remedy=remedy)
+        ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
             optimizer_factory=optimizer_factory,
@@ -164,40 +148,40 @@ class Trainer:
             dataset=as_source(dataset),
             eval_step=eval_step,
             eval_dataset=NoSamples() if eval_dataset is None else as_source(eval_dataset),
-            eval_batch_size=whole("eval_batch_size", eval_batch_size, 1, MOST_SAMPLES),
+            eval_batch_size=checks.whole("eval_batch_size", eval_batch_size, 1, checks.MOST_SAMPLES),
             schedule=None if schedule is None else a_schedule(schedule),
             epoch_callback=epoch_callback,
             augment=augment,
             sampler=sampler,
-            drop_last=flag("drop_last", drop_last),
+            drop_last=checks.flag("drop_last", drop_last),
             collate_fn=collate_fn,
         )
         _check_functions(self._parts)
         _check_settings(policy, settings)
         self._job = Job(
             task=partial(make_task, self._parts),
-            epochs=whole("epochs", epochs, 1, MOST_EPOCHS),
-            batch_size=whole("batch_size", batch_size, 1, MOST_SAMPLES),
-            seed=whole("seed", seed, 0, 2**31 - 1),
+            epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
+            batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES),
+            seed=checks.whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
-            policy=make_policy(policy, settings),
-            backend=known("backend", backend, paired_backends()),
+            policy=checks.make_policy(policy, settings),
+            backend=checks.known("backend", backend, paired_backends()),
             loading=_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
-            transport=check_transport(transport, _own_gpus(size, device)),
-            speeds=emulated("speeds", speeds, size),
+            transport=checks.check_transport(transport, gpus >= size),
+            speeds=checks.emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
-            max_grad_norm=norm_limit("max_grad_norm", max_grad_norm),
-            deadline_s=number("deadline_s", deadline_s, 0.1, DAY_S),
-            tolerate_loss=flag("tolerate_loss", tolerate_loss),
-            faults=script(faults, size),
+            max_grad_norm=checks.norm_limit("max_grad_norm", max_grad_norm),
+            deadline_s=checks.number("deadline_s", deadline_s, 0.1, DAY_S),
+            tolerate_loss=checks.flag("tolerate_loss", tolerate_loss),
+            faults=checks.script(faults, size),
             keep_state=True,
             preload=("ddp.trainer.task",),
             checkpoints=_checkpoints(checkpoint_folder, checkpoint_every, checkpoint_unit, checkpoint_callback),
             checkpoint_folder=_folder("checkpoint_folder", checkpoint_folder),
         )
-        check_parts(self._job.policy)
+        checks.check_parts(self._job.policy)
         if size > 1:
             # Settings that have an entry for each rank are refused here, not in the run.
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
@@ -205,7 +189,7 @@ class Trainer:
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=meets_every_step(policy))
+        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=meets_every_step(policy))
         if (earlier := _folder("resume", resume)) is not None:
             self._job = replace(self._job, resume=_latest(earlier))
             _check_data(self._job, self._parts)
@@ -225,15 +209,14 @@ class Trainer:
         return RunHandle(self._job, parcel.deliver, parcel.bytes, devices, self._callback)
 
 
-def _own_gpus(size: int, device: str) -> bool:
-    return device != "cpu" and torch.cuda.is_available() and torch.cuda.device_count() >= size
+def _gpus(device: str) -> int:
+    return torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
 
 
-def _world_size(asked: int | None, device: str) -> int:
-    gpus = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+def _world_size(size: int | None, gpus: int, device: str) -> int:
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
-    return min(max(gpus, 1), MAX_WORLD) if asked is None else whole("world_size", asked, 1, MAX_WORLD)
+    return min(max(gpus, 1), MAX_WORLD) if size is None else checks.whole("world_size", size, 1, MAX_WORLD)
 
 
 def _check_functions(parts: Parts) -> None:
@@ -247,57 +230,57 @@ def _check_functions(parts: Parts) -> None:
 
 def _check_settings(policy: str, settings: dict[str, Any]) -> None:
     own = set(inspect.signature(Trainer).parameters) - {"settings"}
-    names = inspect.signature(POLICIES[known("policy", policy, POLICIES)]).parameters
+    names = inspect.signature(POLICIES[checks.known("policy", policy, POLICIES)]).parameters
     refuse_keywords(settings, own, names, policy)
 
 
 def _checkpoints(
     folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
 ) -> Checkpointing | None:
-    said = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
-    for name, value in said.items():
+    arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
+    for name, value in arguments.items():
         if folder is None and value is not None:
             raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
-    often = 1 if every is None else whole("checkpoint_every", every, 1, MOST)
-    settings = Checkpointing(often, known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
+    often = 1 if every is None else checks.whole("checkpoint_every", every, 1, MOST)
+    settings = Checkpointing(often, checks.known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
     if callback is not None:
-        function("checkpoint_callback", callback)
+        checks.function("checkpoint_callback", callback)
     return None if folder is None else settings
 
 
 def _check_data(job: Job, parts: Parts) -> None:
     """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
     look at: to read of it here might open what cannot be sent to them."""
-    held = checkpoint.resume(job)
+    last = checkpoint.resume(job)
     task = make_task(parts)
     source, evaluated = task.train_data(), task.eval_data()
     visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
     data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
-    if held is not None and data.lasting and held.books.epoch_samples == len(visits):
-        data.check(load_part(held.path / checkpoint.MODEL, held.origin(None)).get("data"))
+    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
+        data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
 
 
-def _loading(said: Loading) -> Loading:
-    if said.kind == "resident" and said.prefetch is not None:
+def _loading(loading: Loading) -> Loading:
+    if loading.kind == "resident" and loading.prefetch is not None:
         raise ValueError(
-            f"prefetch={said.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+            f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
         )
-    return said
+    return loading
 
 
-def _folder(name: str, said: str | Path | None) -> Path | None:
+def _folder(name: str, value: str | Path | None) -> Path | None:
     # Path("") would be the present folder.
-    return None if said is None else Path(path(name, said)).absolute()
+    return None if value is None else Path(checks.path(name, value)).absolute()
 
 
 def _latest(folder: Path) -> Path:
     """Return the checkpoint in `folder`, or the latest whole one of those in it."""
     if (folder / checkpoint.BOOKS).exists():
         return folder
-    found, problems = checkpoint.find(folder)
-    if found is None:
+    latest, problems = checkpoint.find(folder)
+    if latest is None:
         raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
-    return found.path
+    return latest.path
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

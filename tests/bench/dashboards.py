@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from bench.dashboard import server
-from bench.dashboard.listening import listen
+from bench.dashboard.process import listen
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.results.writer import RunWriter
 from ddp.core import events

@@ -67,7 +67,7 @@ def test_a_folder_that_cannot_be_read_at_all_is_read_again_when_it_changes(
     begin(tmp_path)
     read, tried = tree.read, []
 
-    def fail(found: tree.Found) -> RunCard:
+    def fail(found: tree.RunPlace) -> RunCard:
         tried.append(found)
         raise RuntimeError("no")
 

@@ -123,7 +123,7 @@ def test_clock() -> None:
 
     def run(epochs: int) -> int:
         spec, records = made("nccl_cadence", epochs)
-        held = sort(records, LAUNCHED).evaluated
+        held = sort(records, LAUNCHED).of(events.Evaluated)
         times = [object.__getattribute__(event, "at") for event in held]
 
         clock = TrainingClock(LAUNCHED, spec.world_size, [Stop((event.at, event.seconds)) for event in held])

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from bench import loggers
+from bench.loggers import RunInfo
 from bench.loggers import process as beside
-from bench.loggers.info import RunInfo
 from bench.loggers.recorded import recorded
 from bench.results.runfolder import CONFIG, find_runs
 from tests.bench.conftest import Bench

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from bench import loggers
+from bench.loggers import RunInfo
 from bench.loggers.follow import RunFollower
-from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Begun, Recorded, Scalar, recorded
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.writer import RunWriter
@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_leaves_what_there_was(tmp_path: Path) -> None:
     making.grow()
     code = (
         "import sys, time; from pathlib import Path; from bench.loggers.process import LoggerProcesses\n"
-        "from bench.loggers.info import RunInfo\n"
+        "from bench.loggers import RunInfo\n"
         f"b = LoggerProcesses(('tensorboard',), *map(Path, sys.argv[1:]), {SAID})\n"
         "print(b._processes['tensorboard'].pid, flush=True); time.sleep(60)"
     )

@@ -18,8 +18,8 @@ from bench.command.summary import CellOutcome, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
+from bench.loggers import RunInfo
 from bench.loggers.follow import Learning
-from bench.loggers.info import RunInfo
 from bench.loggers.recorded import Scalar, recorded, schedule
 from bench.report import write_report
 from bench.results.analysis.stream import sort

@@ -122,7 +122,7 @@ def test_commands_name_what_matters(tree: Path) -> None:
 
 
 def test_judging_imports_no_torch() -> None:
-    packages = "bench.report, bench.validate, bench.results.analyze, bench.timeline"
+    packages = "bench.report, bench.validate, bench.results.analyze, bench.timeline, bench.dashboard, bench.loggers"
     code = f"import sys, {packages}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bench.base.places import CONF
 from bench.models.data import DATA
-from bench.results.rerun_command import command, said
+from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
 from bench.runner.config import (
     Choice,
@@ -151,13 +151,13 @@ def test_a_folder_of_somebody_else_gives_a_command_and_no_more() -> None:
     words = shlex.split(command([hostile]))
     assert words[3:6] == ["model='mlp; touch x'", "mode=nccl_cadence", "world_size=2"]
     assert "recipe='$(touch y)'" in words
-    assert said("a", "x y") == "'a='\"'\"'x y'\"'\"''"
+    assert setting("a", "x y") == "'a='\"'\"'x y'\"'\"''"
 
 
 def test_numbers_are_short_where_that_says_all() -> None:
-    words = [said("x", value) for value in (1.0, 0.1, 60.0, 0.1234567, 1e-5, None, True, 3)]
+    words = [setting("x", value) for value in (1.0, 0.1, 60.0, 0.1234567, 1e-5, None, True, 3)]
     assert words == ["x=1", "x=0.1", "x=60", "x=0.1234567", "x=1e-05", "x=null", "x=true", "x=3"]
-    assert [said("x", value) for value in ("null", "12", "a/b.txt", "../a")] == [
+    assert [setting("x", value) for value in ("null", "12", "a/b.txt", "../a")] == [
         "'x='\"'\"'null'\"'\"''",
         "'x='\"'\"'12'\"'\"''",
         "x=a/b.txt",

@@ -16,9 +16,7 @@ from ddp.core.policies import POLICIES
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bench", "ddp", "models")
 LONGEST = 300
-LONGER = {
-    "ddp/trainer/trainer.py": 311,
-}
+LONGER: dict[str, int] = {}
 """Files that are still over it, and the most lines that each may have: it may shrink, and then this does."""
 BY_REGISTRY = {"Backend", "Reducer", "Transport"}
 """What modules of a registry all call their own: the name is how they are found."""
@@ -80,8 +78,8 @@ NO_VERBS = """
 THIRD_PERSON = frozenset({"averages", "raises", "returns", "writes"})
 NO_NOUNS = frozenset({"asked", "became", "brought", "found", "held", "one", "said", "told"})
 """Names that say nothing of what they stand for."""
-VERBLESS = {"bench": 90, "ddp": 236, "models": 0}
-NOUNLESS = {"bench": 47, "ddp": 100, "models": 0}
+VERBLESS = {"bench": 0, "ddp": 205, "models": 0}
+NOUNLESS = {"bench": 47, "ddp": 81, "models": 0}
 """How many there still are: a number may fall, and then it is written down here."""
 
 

@@ -18,7 +18,7 @@ def verdicts(name: str, divergences: list[float], k: int = 10) -> list[str]:
     guard = GUARDS[name](0.05)
     state, kinds = guard.start(), []
     for divergence in divergences:
-        state, verdict = guard.update(state, Report(divergence, 2 * k, k))
+        state, verdict = guard.update(state, Report(divergence, k))
         kinds.append(verdict.kind)
     return kinds
 

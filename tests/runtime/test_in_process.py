@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp.comm.transports.base import MAX, ExchangeBroken
+from ddp.comm.transports.base import MAX, ExchangeBroken, TransportConfig
 from ddp.comm.transports.threads import ThreadGroup, Transport
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import AverageFailed, Lost, Merged, Tick
@@ -87,7 +87,7 @@ def transports(size: int) -> list[Transport]:
         """Nobody else runs while this rank pauses."""
 
     group = ThreadGroup([forever] * size)
-    made = [Transport(group, rank, torch.device("cpu")) for rank in range(size)]
+    made = [Transport(group, TransportConfig(Path(), rank, size, torch.device("cpu"), 10.0)) for rank in range(size)]
     for transport in made:
         transport.join(range(size), 0)
     return made

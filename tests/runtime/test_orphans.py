@@ -109,7 +109,7 @@ class _Ended:
     [
         "from bench.dashboard.process import DashboardProcess\n"
         "b = DashboardProcess(Path(sys.argv[1])); pid = b._process.pid",
-        "from bench.loggers.process import LoggerProcesses; from bench.loggers.info import RunInfo\n"
+        "from bench.loggers.process import LoggerProcesses; from bench.loggers import RunInfo\n"
         "said = RunInfo('mlp', 'solo', 'w1', 'h', 1, 'accuracy')\n"
         "b = LoggerProcesses(('tensorboard',), Path(sys.argv[1]), Path(sys.argv[1]), said)\n"
         "pid = b._processes['tensorboard'].pid",

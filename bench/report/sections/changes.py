@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from bench.base import figures
 from bench.base.figures import plural
 from bench.report.blocks import Block, Heading, Text, nonempty, plain
@@ -91,7 +89,7 @@ def section(page: Page) -> list[Block]:
         f"leaves out no change; or, with too few seeds for an interval, another result. {plural(tests, 'interval')} "
         f"were made: of so many, about {0.05 * tests:.0f} leave it out by chance."
     )
-    page.data("changes", pd.DataFrame(map(_data, pairs)))
+    page.data("changes", [_data(pair) for pair in pairs])
     return nonempty(
         Heading("What changed"),
         Text(head + how),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -91,7 +90,7 @@ def _figure(group: CellGroup, whole: list[tuple[Cell, Elche]]) -> Picture:
     ]
     alt = f"Anchor and counts over time of {group.title}, by mode"
     title = f"Steps per window: {group.title}"
-    return group.page.figure(figure, group.slug("schedules"), pd.DataFrame(data), title, alt)
+    return group.page.figure(figure, group.slug("schedules"), data, title, alt)
 
 
 def _panel(axes: Axes, cell: Cell, plan: Elche) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from bench.report.blocks import Block, Picture, plain
 from bench.report.idleness import KINDS, IdleShares
@@ -69,6 +68,6 @@ def _figure(group: CellGroup, whole: list[IdleShares]) -> Picture:
     axes.set_xlabel("% of the rank's wall time")
     axes.grid(False, axis="y")
     legend(figure, COLOURS, KINDS)
-    data = pd.DataFrame([{"cell": row.cell.label, "n": row.n, "rank": row.rank, **row.shares} for row in whole])
+    data = [{"cell": row.cell.label, "n": row.n, "rank": row.rank, **row.shares} for row in whole]
     alt = f"Idle time by cause in percent of wall time, by rank and mode, of {group.title}"
     return group.page.figure(figure, group.slug("idle"), data, f"Idle: {group.title}", alt)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.figures import plural
@@ -106,13 +105,11 @@ def _figure(page: Page, profiles: dict[Axis, Times], ranked: list[str]) -> Pictu
         axes.set_title(f"Share of problems within τ, by {axis} to target")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper")
-    data = pd.DataFrame(
-        [
-            {"mode": mode, "axis": axis, "problem": number, "ratio": ratio}
-            for axis, ratios in profiles.items()
-            for mode in ranked
-            for number, ratio in enumerate(ratios[mode])
-        ]
-    )
+    data = [
+        {"mode": mode, "axis": axis, "problem": number, "ratio": ratio}
+        for axis, ratios in profiles.items()
+        for mode in ranked
+        for number, ratio in enumerate(ratios[mode])
+    ]
     alt = f"Performance profile of {plural(len(ranked), 'mode')}: share of problems within a factor of the best"
     return page.figure(figure, "profile", data, "", alt)

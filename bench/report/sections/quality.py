@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import Any
+
 from matplotlib.figure import Figure
 
 from bench.base.style import brief
@@ -84,22 +85,12 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     n = rows[0].difference.n_base
     axes.set_xlabel(f"{metric} less solo's{unit}, + is better; solo n={n}; lines are 95 % intervals")
     alt = f"Difference of the final {metric} to solo with 95 % intervals, by mode, of {group.title}"
-    return group.page.figure(figure, group.slug("quality"), _data(whole), f"Quality: {group.title}", alt)
-
-
-def _data(rows: list[Quality]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "cell": row.cell.label,
-                "n": row.difference.n,
-                "n_solo": row.difference.n_base,
-                "difference": row.difference.value,
-                "low": row.difference.low,
-                "high": row.difference.high,
-                "margin": row.margin,
-                "verdict": row.verdict,
-            }
-            for row in rows
-        ]
+    return group.page.figure(
+        figure, group.slug("quality"), [_data(row) for row in whole], f"Quality: {group.title}", alt
     )
+
+
+def _data(row: Quality) -> dict[str, Any]:
+    d = row.difference
+    seeds = {"cell": row.cell.label, "n": d.n, "n_solo": d.n_base}
+    return seeds | {"difference": d.value, "low": d.low, "high": d.high, "margin": row.margin, "verdict": row.verdict}

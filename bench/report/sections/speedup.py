@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.report.blocks import Picture
@@ -96,21 +96,9 @@ def draw(page: Page, rows: list[Rival], name: str, title: str, cores: int | None
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper")
     alt = f"Speed-up over one rank and its share of the ideal, by mode, on {', '.join(map(str, sizes))} ranks: {title}"
-    return page.figure(figure, name, _data(points), title, alt)
+    return page.figure(figure, name, [_data(point) for point in points], title, alt)
 
 
-def _data(points: list[SpeedupPoint]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {
-                "mode": p.mode,
-                "world_size": p.ranks,
-                "n": p.n,
-                "speedup": p.speedup,
-                "speedup_sd": p.spread,
-                "ideal": p.ranks,
-                "serial_fraction": serial_fraction(p.speedup, p.ranks),
-            }
-            for p in points
-        ]
-    )
+def _data(p: SpeedupPoint) -> dict[str, Any]:
+    point = {"mode": p.mode, "world_size": p.ranks, "n": p.n, "speedup": p.speedup, "speedup_sd": p.spread}
+    return point | {"ideal": p.ranks, "serial_fraction": serial_fraction(p.speedup, p.ranks)}

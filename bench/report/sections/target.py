@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.figures import plural
@@ -93,15 +92,10 @@ def _figure(group: CellGroup, whole: list[Reach]) -> Picture:
         axes.grid(False, axis="y")
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
+    data = [
+        {"cell": row.cell.label, "reached": math.isfinite(samples), "samples": samples, "seconds": seconds}
+        for row in whole
+        for samples, seconds in zip(row.samples, row.seconds, strict=True)
+    ]
     alt = f"Samples and seconds to the target by mode, one point a run, bars are medians, of {group.title}"
-    return group.page.figure(figure, group.slug("target"), _data(whole), f"Until the target: {group.title}", alt)
-
-
-def _data(rows: list[Reach]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {"cell": row.cell.label, "reached": math.isfinite(samples), "samples": samples, "seconds": seconds}
-            for row in rows
-            for samples, seconds in zip(row.samples, row.seconds, strict=True)
-        ]
-    )
+    return group.page.figure(figure, group.slug("target"), data, f"Until the target: {group.title}", alt)

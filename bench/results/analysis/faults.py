@@ -12,7 +12,7 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost
+from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
@@ -87,8 +87,8 @@ class _Faults:
                 self._cost_a_rank = True
                 self._settle(at, record.rank, record.reason, f"{_WENT_ON} {_ranks(self._live)}")
             case Abort():
-                if found := _OF_RANK.fullmatch(record.reason):
-                    self._settle(at, int(found[1]), found[2], "ended the run")
+                if match := _OF_RANK.fullmatch(record.reason):
+                    self._settle(at, int(match[1]), match[2], "ended the run")
             case Join():
                 self.end_break()
 
@@ -132,10 +132,10 @@ def _ranks(ranks: list[int]) -> str:
 def _again(stream: RunRecords) -> dict[int | None, str]:
     """Return by lost rank how much of what it trained others had to train again; nothing of one of which all was kept."""
     lost = dict.fromkeys(stream.drops, 0)
-    for event in stream.progress if lost else ():
+    for event in stream.of(Progress) if lost else ():
         if event.rank in lost:
             lost[event.rank] += event.samples
-    for merged in stream.merged if lost else ():
+    for merged in stream.of(Merged) if lost else ():
         if merged.rank in lost:
             lost[merged.rank] -= measure(merged.spans)
     return {rank: f"; {count:,} of its samples were trained again" for rank, count in lost.items() if count > 0}

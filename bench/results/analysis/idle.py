@@ -91,11 +91,11 @@ class _RankSlices:
         ends = np.maximum.accumulate(np.insert(self.stop[busy], 0, self.begin).clip(self.begin, self.end))
         waits = np.flatnonzero(self.kind == "wait")
         waited = np.concatenate([[0.0], np.cumsum(self.stop[waits] - self.start[waits])])
-        found = np.flatnonzero(begins > ends)
-        starts, stops = ends[found], begins[found]
-        held = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
-        followed = np.append(busy, -1)[found]
-        columns = (array.tolist() for array in (found, starts, stops, held, followed))
+        idle = np.flatnonzero(begins > ends)
+        starts, stops = ends[idle], begins[idle]
+        ordered = waited[np.searchsorted(self.start[waits], stops)] - waited[np.searchsorted(self.start[waits], starts)]
+        followed = np.append(busy, -1)[idle]
+        columns = (array.tolist() for array in (idle, starts, stops, ordered, followed))
         for index, start, stop, orders, follows in zip(*columns, strict=True):
             after = None if follows < 0 else follows
             yield Gap(self.rank, start, stop, *self._cause(start, stop, after, orders, index, (ranks, late, troubles)))
@@ -122,10 +122,10 @@ class _RankSlices:
         return CATEGORY[self._kinds[index]] if index >= 0 and at <= self._stops[index] else "other"
 
 
-def by_cause(found: list[Gap]) -> list[dict[str, Any]]:
+def by_cause(every_gap: list[Gap]) -> list[dict[str, Any]]:
     """Return per rank and cause how many, seconds in all, the longest; those under `LEAST_S` as cause `short`."""
     sums: dict[tuple[int, str, int | None], list[float]] = {}
-    for gap in found:
+    for gap in every_gap:
         short = gap.seconds < LEAST_S
         key = (gap.rank, "short", None) if short else (gap.rank, gap.cause, gap.by)
         sums.setdefault(key, []).append(gap.seconds)

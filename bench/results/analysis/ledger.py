@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from bench.results.analysis.stream import RunRecords
 from bench.results.schema import LedgerRow, LedgerTotals
-from ddp.core.events import Merged
+from ddp.core.events import Merged, Progress
 from ddp.core.spans import Span, measure
 
 
@@ -26,7 +26,7 @@ def ledger(stream: RunRecords, world_size: int, planned: int) -> LedgerTotals:
 def _merged(stream: RunRecords, world_size: int) -> list[LedgerRow]:
     rows = []
     merged: dict[int, list[Merged]] = defaultdict(list)
-    for event in (event for part in stream.parts_in_turn for event in part.merged):
+    for event in (event for part in stream.parts_in_turn for event in part.of(Merged)):
         merged[event.epoch].append(event)
     for epoch, lines in sorted(merged.items()):
         by_rank = [0] * world_size
@@ -50,7 +50,7 @@ def _covered(spans: list[Span]) -> int:
 def _counted(stream: RunRecords, samples: int) -> list[LedgerRow]:
     rows = []
     counts: dict[int, int] = defaultdict(int)
-    for event in (event for part in stream.parts_in_turn for event in part.progress):
+    for event in (event for part in stream.parts_in_turn for event in part.of(Progress)):
         counts[event.epoch] += event.samples
     for epoch, trained in sorted(counts.items()):
         once = min(trained, samples)

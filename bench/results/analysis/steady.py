@@ -14,7 +14,7 @@ import numpy as np
 from bench.results.analysis.breakdown import CATEGORIES, categories, within
 from bench.results.analysis.stream import Places, RunRecords, Slices
 from bench.results.schema import Steady
-from ddp.core.events import Progress
+from ddp.core.events import Progress, RoundClosed
 
 ROUNDS = 5
 """Rounds after which the controller has settled."""
@@ -44,7 +44,7 @@ def steady(stream: RunRecords, world_size: int) -> Steady | None:
     """Return the speed at steady state; None where the run has no such stretch, or it is too short."""
     live = [rank for rank in range(world_size) if rank not in stream.drops]
     reported: Reports = defaultdict(list)
-    for event in stream.progress:
+    for event in stream.of(Progress):
         reported[event.rank].append(event)
     stretch = _stretch(stream, reported, live)
     if stretch is None:
@@ -77,8 +77,8 @@ def _stretch(stream: RunRecords, reported: Reports, live: list[int]) -> tuple[fl
     first = min(event.epoch for event in reports)
     begin = max(event.at for event in reports if event.epoch == first)
     end = min(max((event.at for event in reported[rank]), default=0.0) for rank in live)
-    if stream.closed:
-        rounds = [event.at for event in stream.closed if event.at > settled]
+    if stream.of(RoundClosed):
+        rounds = [event.at for event in stream.of(RoundClosed) if event.at > settled]
         if len(rounds) < ROUNDS:
             return None
         begin = max(begin, rounds[ROUNDS - 1])

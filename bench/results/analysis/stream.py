@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.results.live.run import RunFigures, Trouble
-from ddp.core.commands import Abort, Drop, Join, Plan, Publish
+from ddp.core.commands import Abort, Drop, Join, Plan
 from ddp.core.events import (
     Averaged,
     AverageFailed,
     Evaluated,
     Failed,
     Finished,
-    GuardVerdict,
     Lost,
-    Memory,
     Merged,
     Progress,
     Ready,
-    Reduced,
     Resumed,
-    RoundClosed,
-    Saved,
     Slice,
-    Snapshot,
 )
 from ddp.core.summary import EpochFigures
 from ddp.core.training_clock import TrainingClock
@@ -39,6 +35,7 @@ Flags = NDArray[np.bool_]
 Places = NDArray[np.int64]
 HIDDEN = "hidden"
 """Kind of a slice that a thread beside the one that trains has measured."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -111,25 +108,12 @@ class RunRecords:
     finished: dict[int, Finished] = field(default_factory=dict)
     last_at: dict[int, float] = field(default_factory=dict)
     """End of the last record of a rank."""
-    progress: list[Progress] = field(default_factory=list)
-    evaluated: list[Evaluated] = field(default_factory=list)
-    averaged: list[Averaged] = field(default_factory=list)
-    snapshots: list[Snapshot] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
-    reduced: list[Reduced] = field(default_factory=list)
-    closed: list[RoundClosed] = field(default_factory=list)
     plans: list[tuple[float, Plan]] = field(default_factory=list)
     """With the time of the event before it."""
-    verdicts: list[GuardVerdict] = field(default_factory=list)
-    merged: list[Merged] = field(default_factory=list)
     trouble: list[tuple[float, Trouble]] = field(default_factory=list)
     """Faults, what was done about them, and the new groups that were formed, in their order."""
     drops: dict[int, float] = field(default_factory=dict)
     """Rank -> when the run began to go on without it. What it says later is not heard."""
-    unsaved: list[Saved] = field(default_factory=list)
-    """Parts of checkpoints that could not be laid down."""
-    published: list[Publish] = field(default_factory=list)
-    """Whole checkpoints."""
     resumed: Resumed | None = None
     """What this is the rest of."""
     earlier: RunRecords | None = None
@@ -137,6 +121,13 @@ class RunRecords:
     figures: RunFigures = field(default_factory=RunFigures)
     """Of the whole run; and its epochs of which anything was trained."""
     epochs: list[EpochFigures] = field(default_factory=list)
+
+    by_kind: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    """Name of a kind -> all of them. What a lost rank said later is not heard, but for what it brought in."""
+
+    def of(self, kind: type[T]) -> list[T]:
+        """Return the records of a kind, in the order recorded."""
+        return self.by_kind.get(kind.__name__, [])
 
     @property
     def parts_in_turn(self) -> list[RunRecords]:
@@ -152,7 +143,7 @@ class RunRecords:
     @cached_property
     def clock(self) -> TrainingClock | None:
         """The training clock; None if no rank became ready."""
-        stops = [(event.at, event.seconds) for event in self.evaluated]
+        stops = [(event.at, event.seconds) for event in self.of(Evaluated)]
         return None if self.begun is None else TrainingClock(self.begun, len(self.ready), stops)
 
     @property
@@ -204,24 +195,8 @@ def _zero(records: Sequence[Record], launched: float) -> float:
     return min(launched, next((record.at for record in records if hasattr(record, "at")), launched))
 
 
-_LISTS = {
-    "Progress": "progress",
-    "Evaluated": "evaluated",
-    "Averaged": "averaged",
-    "Snapshot": "snapshots",
-    "Memory": "memory",
-    "Reduced": "reduced",
-    "RoundClosed": "closed",
-    "GuardVerdict": "verdicts",
-    "Merged": "merged",
-    "Publish": "published",
-}
-"""Kind of record -> where all of them are kept."""
-
-
 def _enter(stream: RunRecords, record: Record, now: float) -> None:
-    if (name := _LISTS.get(type(record).__name__)) is not None:
-        getattr(stream, name).append(record)
+    stream.by_kind[type(record).__name__].append(record)
     match record:
         case Plan():
             stream.plans.append((now, record))
@@ -229,8 +204,6 @@ def _enter(stream: RunRecords, record: Record, now: float) -> None:
             stream.ready[record.rank] = record
         case Finished():
             stream.finished[record.rank] = record
-        case Saved() if record.error:
-            stream.unsaved.append(record)
         case Failed() | Lost() | AverageFailed() | Drop() | Abort() | Join():
             stream.trouble.append((now, record))
             if isinstance(record, Drop):

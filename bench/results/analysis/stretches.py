@@ -25,13 +25,13 @@ def seconds(stretches: Stretches) -> float:
     return float((stretches[1] - stretches[0]).sum())
 
 
-def common(one: Stretches, other: Stretches) -> float:
+def common(first: Stretches, second: Stretches) -> float:
     """Return the seconds that lie in both; neither overlaps itself."""
-    if not one[0].size or not other[0].size:
+    if not first[0].size or not second[0].size:
         return 0.0
-    times = np.stack(one, axis=1).ravel()
-    so_far = np.repeat(np.concatenate([[0.0], np.cumsum(one[1] - one[0])]), 2)[1:-1]
-    return float((np.interp(other[1], times, so_far) - np.interp(other[0], times, so_far)).sum())
+    times = np.stack(first, axis=1).ravel()
+    so_far = np.repeat(np.concatenate([[0.0], np.cumsum(first[1] - first[0])]), 2)[1:-1]
+    return float((np.interp(second[1], times, so_far) - np.interp(second[0], times, so_far)).sum())
 
 
 def clipped(starts: Floats, stops: Floats, begin: float, end: float) -> Stretches:

@@ -8,18 +8,18 @@ from bench.results.analysis.stream import Floats, RunRecords, Slices
 from bench.results.live.run import is_change
 from bench.results.schema import Elche, GuardRow, PlanRow, SyncTotals, WindowRow
 from ddp.core.commands import Plan
-from ddp.core.events import RoundClosed
+from ddp.core.events import Averaged, GuardVerdict, RoundClosed
 
 
 def sync(stream: RunRecords) -> SyncTotals:
     """Return the rounds of averaging where there were any, else collectives inside the steps."""
-    if stream.closed:
-        cost = np.array([event.sync_s for event in stream.closed])
-        if not stream.averaged and (payload := collectives(stream.slices)[1]):
+    if stream.of(RoundClosed):
+        cost = np.array([event.sync_s for event in stream.of(RoundClosed)])
+        if not stream.of(Averaged) and (payload := collectives(stream.slices)[1]):
             # What met were gradients of a whole window, and the replicas never came apart.
             return _sync("gradients", cost, payload, None)
-        apart = [value for event in stream.closed for value in event.divergence]
-        payload = sum(event.bytes for event in stream.averaged)
+        apart = [value for event in stream.of(RoundClosed) for value in event.divergence]
+        payload = sum(event.bytes for event in stream.of(Averaged))
         return _sync("parameters", cost, payload, float(np.median(apart)) if apart else None)
     (cost, payload), (hidden, more) = collectives(stream.slices), collectives(stream.behind)
     return _sync("gradients" if cost.size else "none", np.concatenate([cost, hidden]), payload + more, None)
@@ -59,13 +59,13 @@ def elche(stream: RunRecords) -> Elche | None:
             for (at, plan), last in zip(plans, before, strict=False)
             if is_change(plan, last)
         ],
-        windows=[_window_row(window, window.at - stream.zero) for window in stream.closed],
+        windows=[_window_row(window, window.at - stream.zero) for window in stream.of(RoundClosed)],
         guard=[
             GuardRow.model_validate(
                 {name: getattr(verdict, name) for name in GuardRow.model_fields if name != "seconds"}
                 | {"seconds": verdict.at - stream.zero}
             )
-            for verdict in stream.verdicts
+            for verdict in stream.of(GuardVerdict)
         ],
     )
 

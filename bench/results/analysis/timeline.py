@@ -15,6 +15,7 @@ from bench.results.analysis.stretches import Stretches, clipped, common, seconds
 from bench.results.analysis.volume import volume
 from bench.results.schema import Metrics
 from bench.results.schema_speed import Arrivals, IdleTime, Overlap, StepTime, TimelineTotals
+from ddp.core.events import Reduced, Snapshot
 
 WORK = ("data", "compute")
 
@@ -60,8 +61,8 @@ def overlap(stream: RunRecords, rank: int) -> Overlap:
     own = _of(stream.slices, rank, ("comm",), begin, end)
     beside = _of(stream.behind, rank, ("comm",), begin, end)
     averaging = (
-        np.array([event.at - event.seconds for event in stream.reduced], np.float64),
-        np.array([event.at for event in stream.reduced], np.float64),
+        np.array([event.at - event.seconds for event in stream.of(Reduced)], np.float64),
+        np.array([event.at for event in stream.of(Reduced)], np.float64),
     )
     comm = union(*map(np.concatenate, zip(own, beside, clipped(*averaging, begin, end), strict=True)))
     hidden = common(_of(stream.slices, rank, WORK, begin, end), comm)
@@ -82,9 +83,9 @@ def arrivals(stream: RunRecords, world_size: int) -> list[Arrivals]:
     here = s.kind == "exchange"
     number, rank, at = s.seq[here], s.rank[here], s.start[here]
     if not here.any():
-        number = np.array([event.round for event in stream.snapshots], np.int64)
-        rank = np.array([event.rank for event in stream.snapshots], np.int64)
-        at = np.array([event.at for event in stream.snapshots], np.float64)
+        number = np.array([event.round for event in stream.of(Snapshot)], np.int64)
+        rank = np.array([event.rank for event in stream.of(Snapshot)], np.int64)
+        at = np.array([event.at for event in stream.of(Snapshot)], np.float64)
     order = np.lexsort((at, number))
     number, rank, at = number[order], rank[order], at[order]
     first = np.flatnonzero(np.diff(number, prepend=number[0] - 1)) if number.size else np.zeros(0, np.int64)

@@ -113,12 +113,12 @@ class RunHistory:
                 return  # what it says later is not heard
         else:
             start = self.run.since(record.at if rank.used is None else rank.used)
-            told = rank.used is not None and record.cpu_s is not None and record.cpu_s >= rank.cpu_s
+            measured = rank.used is not None and record.cpu_s is not None and record.cpu_s >= rank.cpu_s
             what = TimeBin(
                 rss=record.rss_bytes,
                 device=record.device_bytes or 0,
-                cpu_s=(record.cpu_s or 0.0) - rank.cpu_s if told else 0.0,
-                used_s=stop - start if told else 0.0,
+                cpu_s=(record.cpu_s or 0.0) - rank.cpu_s if measured else 0.0,
+                used_s=stop - start if measured else 0.0,
                 gpu_s=(record.device_use or 0.0) * (stop - start),
                 gpu_used_s=0.0 if record.device_use is None else stop - start,
             )

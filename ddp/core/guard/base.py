@@ -15,10 +15,8 @@ class Report:
 
     divergence: float
     """Largest of the ranks' ||own - average|| / ||average||."""
-    k_used: int
-    """Steps of all ranks that went in."""
-    k_max: int
-    """Most steps of one rank that went in."""
+    steps: int
+    """Most steps of one rank that entered the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Guard(Protocol):
     def __init__(self, threshold: float) -> None: ...
 
     def start(self) -> Any:
-        """The state before the first average."""
+        """Return the state before the first average."""
         ...
 
     def update(self, state: Any, report: Report) -> tuple[Any, GuardDecision]:

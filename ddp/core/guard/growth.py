@@ -39,16 +39,16 @@ class GrowthGuard:
     threshold: float = 0.05
 
     def start(self) -> Trend:
-        """No divergence yet."""
+        """Return a trend without a divergence."""
         return Trend()
 
     def update(self, state: Trend, report: Report) -> tuple[Trend, GuardDecision]:
-        """After a nudge the guard begins anew: what comes next is measured on shorter windows."""
-        if report.divergence < NOISE_FLOOR or not report.k_max:
+        """Judge the growth. After a nudge the guard begins anew: what comes next is measured on shorter windows."""
+        if report.divergence < NOISE_FLOOR or not report.steps:
             return Trend(), STABLE
         if not state.last:
             return Trend(report.divergence), STABLE
-        raw = math.log(report.divergence / state.last) / report.k_max
+        raw = math.log(report.divergence / state.last) / report.steps
         mean, samples = DECAY * state.mean + (1 - DECAY) * raw, state.samples + 1
         growth = mean / (1 - DECAY**samples)
         suppress = state.suppress + 1 if growth > SUPPRESS else 0

@@ -23,11 +23,11 @@ class LevelGuard:
     """Below it a rise means nothing."""
 
     def start(self) -> tuple[float, ...]:
-        """The last divergences, newest last: none yet."""
+        """Return the last divergences, newest last: none yet."""
         return ()
 
     def update(self, state: tuple[float, ...], report: Report) -> tuple[tuple[float, ...], GuardDecision]:
-        """After a nudge the ring is empty: what comes next is measured on shorter windows."""
+        """Judge the last divergences. After a nudge there are none: what comes next is measured on shorter windows."""
         ring = (*state, report.divergence)[-RING:]
         if report.divergence <= self.threshold or not _rises(ring[-RISING:], RISING):
             return ring, STABLE

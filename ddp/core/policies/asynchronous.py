@@ -8,7 +8,7 @@ from ddp.core.commands import Plan
 from ddp.core.elche import MOST as MOST_STEPS
 from ddp.core.elche import ElChe
 from ddp.core.events import PolicyEvent, PolicyRecord, RoundClosed
-from ddp.core.policies.windows import WindowPlanner, WindowSettings, WindowState
+from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
 from ddp.core.world import World
 
 LEAST, MOST = 2, 5
@@ -16,7 +16,7 @@ LEAST, MOST = 2, 5
 
 
 @dataclass(frozen=True)
-class Overshoot:
+class Overshoot(Lead):
     """A lead of so many steps, fixed, or tuned for each rank."""
 
     fixed: int | None

@@ -24,5 +24,5 @@ class Policy(Protocol):
         ...
 
     def update(self, state: Any, event: PolicyEvent) -> tuple[Any, tuple[Plan | PolicyRecord, ...]]:
-        """React to a window; a plan where it changes, and what else is to be recorded."""
+        """React to a window; return a plan where it changes, and what else is to be recorded."""
         ...

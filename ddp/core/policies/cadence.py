@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddp.core.commands import Plan
 from ddp.core.events import PolicyEvent, PolicyRecord
-from ddp.core.policies.windows import OneWindow, WindowPlanner, WindowSettings, WindowState
+from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
 from ddp.core.world import World
 
 
@@ -16,8 +16,8 @@ class Cadence(WindowSettings):
 
     def init(self, world: World) -> tuple[WindowState, Plan]:
         """Begin with the first windows. Raises ValueError for a hint of wrong length."""
-        return WindowPlanner.of(self, OneWindow()).init(world)
+        return WindowPlanner.of(self, Lead()).init(world)
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | PolicyRecord, ...]]:
         """Size the next windows."""
-        return WindowPlanner.of(self, OneWindow()).update(state, event)
+        return WindowPlanner.of(self, Lead()).update(state, event)

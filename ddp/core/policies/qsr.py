@@ -14,7 +14,7 @@ from typing import ClassVar
 from ddp.core.commands import Plan
 from ddp.core.elche import LARGEST, MOST, ElCheSettings
 from ddp.core.events import PolicyEvent, PolicyRecord, RoundClosed
-from ddp.core.policies.windows import OneWindow, WindowPlanner, WindowState
+from ddp.core.policies.windows import Lead, WindowPlanner, WindowState
 from ddp.core.world import World
 
 
@@ -55,4 +55,4 @@ class Qsr:
 
     def _windows(self) -> WindowPlanner:
         controller = ElCheSettings(anchor=self.base, max_anchor=MOST, max_batch_diff=self.max_batch_diff)
-        return WindowPlanner(controller, OneWindow(), rule=self.steps)
+        return WindowPlanner(controller, Lead(), rule=self.steps)

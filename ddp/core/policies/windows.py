@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ddp.core import elche
 from ddp.core.commands import Plan
@@ -69,45 +69,25 @@ class WindowSettings(ElCheSettings):
             raise ValueError(f"dispatch={self.dispatch!r} is unknown; choose one of {', '.join(DISPATCHES)}")
 
 
-class Lead(Protocol):
-    """How far ranks may run ahead of their counts. All tuples are steps by rank."""
+class Lead:
+    """How far ranks may run ahead of their counts: up to a window where nobody blocks; where ranks block they stand still,
+    at the end of an epoch too. All tuples are steps by rank."""
 
     def freedom(self, world: World) -> tuple[bool, int]:
         """Return whether ranks train while an average is in flight, and epochs that may be begun before the oldest is
         complete."""
-        ...
-
-    def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """Return the steps beyond the counts of `state`."""
-        ...
-
-    def initial(self, world: World) -> tuple[int, ...]:
-        """Return the lead's state to begin with, and after a nudge."""
-        ...
-
-    def grown(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
-        """Return the lead's state after a window with which the guard is content; `now` has the counts of the next."""
-        ...
-
-
-class OneWindow:
-    """A rank may run up to one window ahead where nobody blocks; where ranks block, they stand still, at the end of an
-    epoch too."""
-
-    def freedom(self, world: World) -> tuple[bool, int]:
-        """Return (whether nobody blocks, one epoch then)."""
         return not world.blocking, 0 if world.blocking else 1
 
     def ahead(self, state: WindowState) -> tuple[int, ...]:
-        """Return a window, where nobody blocks."""
-        return self.initial(state.world) if state.world.blocking else state.elche.counts
+        """Return the steps beyond the counts of `state`."""
+        return (0,) * state.world.size if state.world.blocking else state.elche.counts
 
     def initial(self, world: World) -> tuple[int, ...]:
-        """Return zeros: there is no state."""
+        """Return the lead's own state to begin with, and after a nudge."""
         return (0,) * world.size
 
     def grown(self, state: WindowState, event: RoundClosed, now: ElChe) -> tuple[int, ...]:
-        """Return what there is."""
+        """Return the lead's state after a window with which the guard is content; `now` has the counts of the next."""
         return state.overshoot
 
 
@@ -149,7 +129,7 @@ class WindowPlanner:
 
     def update(self, state: WindowState, event: PolicyEvent) -> tuple[WindowState, tuple[Plan | GuardVerdict, ...]]:
         """Follow the speeds; move the anchor as far as the guard is content."""
-        report = Report(max(event.divergence), sum(event.steps), max(event.steps))
+        report = Report(max(event.divergence), max(event.steps))
         guard, verdict = GUARDS[self.guard](self.threshold).update(state.guard, report)
         content = state.content + 1 if verdict.kind == "stable" else 0
         now = elche.measure(self.controller, state.elche, event)
