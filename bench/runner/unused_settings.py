@@ -40,7 +40,7 @@ def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
         yield "cluster.transport", "it has no collectives"
         for key in ("cluster.deadline_s", "cluster.tolerate_loss"):
             yield key, "no rank of one process can be lost alone"
-    if "guard" in policy and (policy["guard"] != "level" or policy["no_divergence_guard"]):
+    if "guard" in policy and (policy["guard"] in ("none", "growth") or policy["no_divergence_guard"]):
         yield "policy.divergence_threshold", "only policy.guard=level goes by it"
     if policy.get("partition_ratios") is not None:
         for key in ("policy.dispatch", "policy.speed_hint"):
