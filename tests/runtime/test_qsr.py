@@ -54,4 +54,4 @@ def test_policies_see_rate_samples_loss_and_spread(play, backend):
     assert any(event.spread > 0 for event in rounds)
     for event in rounds:
         assert (event.spread > 0) == any(event.divergence)
-    assert {plan.anchor for plan in played.of(Plan)} == {2}, "the rate rises"
+    assert max(plan.anchor for plan in played.of(Plan)) == 2, "the rate rises"
