@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -85,7 +86,6 @@ def mean(values: list[float]) -> float:
 
 def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backend_name: str, ranks: str) -> None:
     """Be a rank: read `way steps` from standard input, write seconds of wall, processor, exchange and copying."""
-    import models
     from ddp.backends.base import load
     from ddp.core.commands import Join
     from ddp.core.policies.sync import Sync
@@ -93,6 +93,9 @@ def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backe
     from ddp.engine.loop import TrainingLoop
     from ddp.replica.task import Job
 
+    models: Any = import_module(
+        "bench.models" if Path("bench/models").exists() else "models"
+    )  # as in earlier checkouts
     world = int(ranks)
     recipe = models.load(model).recipes[recipe_name]
     size = recipe.batch_size
