@@ -26,12 +26,12 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What computes takes both cores, test by test. What starts processes mostly waits for them: file by file, three at a time.
+# What computes takes both cores, test by test. What starts processes mostly waits for them: file by file, four at a time.
 COMPUTING := tests/core tests/sim tests/data tests/models tests/bench
 test: lint
 ifeq ($(ARGS),)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(COMPUTING)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore ,$(COMPUTING)) tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(addprefix --ignore ,$(COMPUTING)) tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-WORLD = 2
+from ddp.process.forkserver import ENVIRONMENT
+
 BLOCK_S = 0.15
 """How long a block of steps lasts, about."""
 HERE = Path(__file__).resolve().parents[1]
@@ -33,8 +34,14 @@ class Trees:
 
     def __init__(self, tree: Path, arguments: argparse.Namespace, folder: Path) -> None:
         folder.mkdir()
-        environment = os.environ | {"PYTHONPATH": str(tree)}
-        settings = [arguments.model, arguments.recipe, str(Path(arguments.data).resolve()), arguments.backend]
+        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(tree)}
+        settings = [
+            arguments.model,
+            arguments.recipe,
+            str(Path(arguments.data).resolve()),
+            arguments.backend,
+            str(arguments.ranks),
+        ]
         self._ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", str(rank), "--folder", str(folder), "--worker", *settings],
@@ -44,7 +51,7 @@ class Trees:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(WORLD)
+            for rank in range(arguments.ranks)
         ]
         self._answers()
 
@@ -76,7 +83,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backend_name: str) -> None:
+def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backend_name: str, ranks: str) -> None:
     """Be a rank: read `way steps` from standard input, write seconds of wall, processor, exchange and copying."""
     import models
     from ddp.backends.base import load
@@ -86,26 +93,27 @@ def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backe
     from ddp.engine.loop import TrainingLoop
     from ddp.replica.task import Job
 
+    world = int(ranks)
     recipe = models.load(model).recipes[recipe_name]
     size = recipe.batch_size
     task = partial(models.make_task, model, recipe, data)
-    loop = TrainingLoop(Job(task, 1, size, 0, WORLD, Sync(), backend_name, folder), rank, lambda event: None)
+    loop = TrainingLoop(Job(task, 1, size, 0, world, Sync(), backend_name, folder), rank, lambda event: None)
     loaded: Any = load(backend_name)
     backend = getattr(loaded, "Backend", loaded)(loop.job, rank, loop)  # a module, in earlier checkouts
     print(flush=True)
     replica, slices, done = loop.replica, loop.meter._slices, 0
     teams: dict[str, Any] = {"alone": None}
-    per_epoch = max(replica.samples // (size * WORLD), 1)
+    per_epoch = max(replica.samples // (size * world), 1)
     for line in sys.stdin:
         way, steps = line.split()
         if "together" not in teams:
-            backend.join(Join(rank, 0, tuple(range(WORLD)), False, "benchmark"))
+            backend.join(Join(rank, 0, tuple(range(world)), False, "benchmark"))
             teams["together"] = backend.in_step(replica)
         replica.in_step = teams[way]
         wall, cpu = time.perf_counter(), time.process_time()
         for step in range(done, done + int(steps)):
-            start = step % per_epoch * size * WORLD
-            replica.step(Batch(0, start + rank * size, start + (rank + 1) * size, WORLD * size), float(start))
+            start = step % per_epoch * size * world
+            replica.step(Batch(0, start + rank * size, start + (rank + 1) * size, world * size), float(start))
         wall, cpu, done = time.perf_counter() - wall, time.process_time() - cpu, done + int(steps)
         kinds: Counter[str] = Counter()
         for each in slices:
@@ -144,11 +152,14 @@ def compare(arguments: argparse.Namespace) -> None:
     for key in ("wall", "cpu"):
         print(f"  {key}: now / before {spread([now[key] / before[key] for before, now in pairs])}")
     for name, rows in turns.items():
-        best = sorted(row["wall"] for row in rows)[len(rows) // 10]
+        wall, cpu = (sorted(row[key] for row in rows) for key in ("wall", "cpu"))
+        least = len(rows) // 10
         share = spread([(row["exchange"] + row["copy"]) / (row["wall"] or 1.0) for row in rows])
-        told = f"wall {1e3 * median([row['wall'] for row in rows]):.3f} ms, a tenth below {1e3 * best:.3f}"
-        cpu = 1e3 * median([row["cpu"] for row in rows])
-        print(f"  {name}: {told}, cpu {cpu:.3f} ms; waiting and communicating {share}")
+        times = ", ".join(
+            f"{key} {1e3 * median(each):.3f} ms, a tenth below {1e3 * each[least]:.3f}"
+            for key, each in (("wall", wall), ("cpu", cpu))
+        )
+        print(f"  {name}: {times}; waiting and communicating {share}")
 
 
 def main() -> None:
@@ -160,10 +171,11 @@ def main() -> None:
     parser.add_argument("--data", default="data")
     parser.add_argument("--backend", default="nccl", help="nccl, zero1, zero2 or zero3")
     parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--ranks", type=int, default=2, help="1: what a rank itself does for its gradients")
     parser.add_argument("--steps", type=int, default=0, help="of a block; 0: as many as take about 0.15 s")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         sys.path[0] = os.environ["PYTHONPATH"]  # the checkout, not the folder of this script

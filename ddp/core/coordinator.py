@@ -130,9 +130,9 @@ class Coordinator:
         for output in outputs:
             issued.append(output)
             if isinstance(output, events.RoundClosed):
-                state, said = self.policy.update(state, output)
-                issued += said
-                plan = next((order for order in reversed(said) if isinstance(order, Plan)), plan)
+                state, records = self.policy.update(state, output)
+                issued += records
+                plan = next((order for order in reversed(records) if isinstance(order, Plan)), plan)
         return replace(self, policy_state=state, plan=plan), tuple(issued)
 
 
@@ -171,7 +171,7 @@ def _heard(cohort: CoordinatorState, event: events.Event) -> CoordinatorState:
     if isinstance(event, events.Alive):
         return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at))
     if not isinstance(event, events.Reduced):
-        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at, told=event.at))
+        cohort = cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], last_seen=event.at, reported=event.at))
     return replace(cohort, moved=event.at)
 
 
@@ -212,7 +212,7 @@ def _on_progress(cohort: CoordinatorState, event: events.Progress) -> tuple[Coor
     loss_sum, busy_s = state.loss_sum + (event.loss_sum or 0.0), state.busy_s + event.busy_s
     cohort = cohort.with_rank(event.rank, replace(state, busy_s=busy_s, loss_sum=loss_sum, lr=event.lr))
     if cohort.shares:  # those who are left have met in a step
-        raised = tuple(one for one in cohort.raised if one.generation >= cohort.generation)
+        raised = tuple(entry for entry in cohort.raised if entry.generation >= cohort.generation)
         cohort = replace(cohort, retries=0, raised=raised)
     if event.loss_sum is None:
         return cohort, (Abort("diverged", f"the training loss of rank {event.rank} is not finite"),)

@@ -34,7 +34,7 @@ class RankState:
     """sha256 of its initial parameters; empty until it is ready."""
     finished: bool = False
     last_seen: float = 0.0
-    told: float = 0.0
+    reported: float = 0.0
     """When it last reported work: trained, averaged, evaluated."""
     queue: tuple[Chunk, ...] = ()
     """Granted and not reported as trained."""
@@ -162,8 +162,8 @@ class CoordinatorState:
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     reserve: int = 0
     """Steps of the window in progress that are no rank's yet."""
-    tells: tuple[int, ...] = ()
-    """Steps of the window after which each rank tells how far it is, while some of it is in reserve."""
+    milestones: tuple[int, ...] = ()
+    """Steps of the window after which each rank reports how far it is, while some of it is in reserve."""
     evaluating: tuple[Owed, ...] = ()
     orphaned: tuple[Owed, ...] = ()
     """Evaluations owed, and those owed by ranks that are lost."""

@@ -19,8 +19,8 @@ from ddp.core.values import replace
 
 RESERVE = 4
 """Where windows are rebalanced, this part of every count is kept in reserve at first (a quarter)."""
-TELLING = 3 / 4
-"""Part of what a rank is given at first of such a window after which it tells how far it is."""
+MILESTONE = 3 / 4
+"""Part of what a rank is given at first of such a window after which it reports how far it is."""
 
 
 def dispatch(cohort: CoordinatorState, plan: Plan) -> tuple[CoordinatorState, tuple[Train, ...]]:
@@ -42,7 +42,9 @@ def begin_window(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
         window = counts if plan.lookahead else _of_own(cohort, plan, ledger)
     reserve = tuple(n // RESERVE if plan.rebalance else 0 for n in window)
     given = tuple(map(operator.sub, window, reserve))
-    return replace(cohort, window=given, reserve=sum(reserve), tells=tuple(math.ceil(TELLING * n) for n in given))
+    return replace(
+        cohort, window=given, reserve=sum(reserve), milestones=tuple(math.ceil(MILESTONE * n) for n in given)
+    )
 
 
 def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
@@ -55,38 +57,39 @@ def _rebalance(cohort: CoordinatorState, plan: Plan) -> CoordinatorState:
     if not cohort.reserve or cohort.round is not None:
         return cohort
     working = [rank for rank in cohort.live if cohort.window[rank]]
-    behind = any(cohort.ranks[rank].steps < cohort.tells[rank] for rank in working)
+    behind = any(cohort.ranks[rank].steps < cohort.milestones[rank] for rank in working)
     if behind and all(cohort.ranks[rank].queue for rank in working):
         return cohort
     weights = _weights(cohort, plan)
     in_a_step = sum(weights) / min((w for w in weights if w), default=1.0)
     kept = cohort.reserve // 2 if cohort.reserve // 2 >= in_a_step else 0
     more = top_up(*_outlook(cohort, weights), cohort.reserve - kept)
-    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), reserve=kept, tells=cohort.window)
+    return replace(cohort, window=tuple(map(operator.add, cohort.window, more)), reserve=kept, milestones=cohort.window)
 
 
 def _outlook(cohort: CoordinatorState, weights: tuple[float, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the steps that each rank will have done in this window with what it was given, and its weight for more.
 
-    What it has done counts by the clock, from when the first of them told last: all are to end together, though one began
-    the window later than others, after its part of an evaluation. It counts at the speed that is expected of the rank:
-    half-way between what it did in this window and what it was known for, as some of a change is jitter. A rank that has
-    said nothing is as fast as it was known for, at most so fast that it is short of telling now. If no rank has told, all
-    are as they were.
+    What it has done counts by the clock, from the earliest of their last reports on: all are to end together, though one
+    began the window later than others, after its part of an evaluation. It counts at the speed that is expected of the
+    rank: half-way between that in this window and the known one, as some of a change is jitter. A rank that has not
+    reported is as fast as known, at most so fast that it is short of its milestone. If no rank has, all are as they were.
     """
     states = cohort.ranks
-    times = [states[rank].told for rank in cohort.live]
+    times = [states[rank].reported for rank in cohort.live]
     first, latest = min(times), max(times)
-    told = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
-    if not any(told):
+    reports = [bool(state.busy_s and state.steps and w) for state, w in zip(states, weights, strict=True)]
+    if not any(reports):
         return tuple(float(state.queued) for state in states), weights
-    measured = [state.steps / state.busy_s if said else 0.0 for state, said in zip(states, told, strict=True)]
-    scale = sum(measured) / sum(w for w, said in zip(weights, told, strict=True) if said)
+    measured = [state.steps / state.busy_s if known else 0.0 for state, known in zip(states, reports, strict=True)]
+    scale = sum(measured) / sum(w for w, known in zip(weights, reports, strict=True) if known)
     expected = tuple(
-        math.sqrt(v * w * scale) if said else min(w * scale, tells / max(latest - state.told, 1e-9))
-        for v, w, said, tells, state in zip(measured, weights, told, cohort.tells, states, strict=True)
+        math.sqrt(v * w * scale) if known else min(w * scale, milestone / max(latest - state.reported, 1e-9))
+        for v, w, known, milestone, state in zip(measured, weights, reports, cohort.milestones, states, strict=True)
     )
-    return tuple(v * (state.told - first) + state.queued for v, state in zip(expected, states, strict=True)), expected
+    return tuple(
+        v * (state.reported - first) + state.queued for v, state in zip(expected, states, strict=True)
+    ), expected
 
 
 def _living(cohort: CoordinatorState, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -148,8 +151,8 @@ def _share_out(cohort: CoordinatorState, plan: Plan, ledger: Ledger) -> tuple[Co
             # A grant ends with the rank's share of the window: it reports there, though it has more to do.
             share = _share_left(cohort, rank) or steps
             if cohort.reserve:  # and where some of the window is held back, before that
-                untold = share - cohort.window[rank] + cohort.tells[rank]
-                share = untold if untold > 0 else share
+                unreported = share - cohort.window[rank] + cohort.milestones[rank]
+                share = unreported if unreported > 0 else share
             cohort, command = _grant(cohort, plan, rank, min(steps, share), ledger.epoch)
             commands.append(command)
             steps -= command.chunk.steps

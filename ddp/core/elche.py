@@ -164,8 +164,8 @@ def _counts(settings: ElCheSettings, state: ElChe, lead: int | None) -> tuple[in
     """Return the steps of each rank in a window, for the anchor and the speeds; none of a rank that is lost."""
     costs, live = step_costs(settings, state), state.live
     shortest, most = state.anchor * _slowest(settings, state), max(state.most, len(live))
-    found = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
-    return tuple(found.get(rank, 0) for rank in range(len(costs)))
+    counts = dict(zip(live, allocate(tuple(costs[rank] for rank in live), shortest, most, lead), strict=True))
+    return tuple(counts.get(rank, 0) for rank in range(len(costs)))
 
 
 def step_costs(settings: ElCheSettings, state: ElChe) -> tuple[float, ...]:

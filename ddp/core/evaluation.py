@@ -28,8 +28,8 @@ def orders(owed: tuple[Owed, ...], turn: bool = False) -> tuple[Evaluate, ...]:
 
 def on_evaluated(cohort: CoordinatorState, event: Evaluated) -> CoordinatorState:
     """Enter that a rank has done its part. Raises ProtocolError if it was not ordered."""
-    asked = (event.epoch, event.rank, event.part)
-    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != asked)
+    part = (event.epoch, event.rank, event.part)
+    left = tuple(owed for owed in cohort.evaluating if (owed.epoch, owed.rank, owed.part) != part)
     if len(left) == len(cohort.evaluating):
         raise ProtocolError(f"{event} was not asked for; owed: {cohort.evaluating}")
     return replace(cohort, evaluating=left)

@@ -21,7 +21,7 @@ def correct(cohort: CoordinatorState, plan: Plan, at: float) -> tuple[Coordinato
     for rank in cohort.live:
         state = cohort.ranks[rank]
         off = abs(state.course[0][0] - cohort.samples) if state.course else 0.0
-        if state.told != at or off <= cohort.world.batch * len(cohort.live):
+        if state.reported != at or off <= cohort.world.batch * len(cohort.live):
             continue
         pace = _pace(cohort, plan, rank)
         seen, course = float(cohort.samples), []

@@ -42,9 +42,9 @@ def follow(speed: Speed, steps: int, busy_s: float, smoothing: str) -> Speed:
         missed = speed.missed + 1
         return Speed() if missed >= TRUST else Speed(speed.step_s, speed.samples, missed, speed.doubted)
     new = busy_s / steps
-    if not (told := _believed(speed, new)):
+    if not (believed := _believed(speed, new)):
         return Speed(speed.step_s, speed.samples, doubted=new)
-    new = told
+    new = believed
     samples = (*speed.samples, new)[-TRUST:]
     if smoothing == "trust":
         return Speed(sum(samples) / len(samples), samples)

@@ -1,4 +1,4 @@
-"""Reduction inside one process: gradients and buffers of all replicas, summed in the order of ranks.
+"""Own reduction inside one process: gradients and buffers of all replicas, summed in the order of ranks.
 
 The same bits every time. On devices of several kinds values travel to the first one and back; nothing else is asked of them.
 """
@@ -25,7 +25,7 @@ class Exchange:
 
     @property
     def bytes(self) -> int:
-        """What a replica brings in, and takes."""
+        """Return what a replica brings in, and takes, in bytes."""
         return sum(flat.nbytes for flat in self.gradients[0].flats)
 
     @torch.no_grad()

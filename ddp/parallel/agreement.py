@@ -1,4 +1,5 @@
-"""What ranks compare before they train: models of the same parts, wrapped once, with the same settings."""
+"""Own what ranks compare before they train: models of the same parts, wrapped once, with the same settings. Sends no
+gradient."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _owners: Any = WeakIdKeyDictionary()
 
 
 class ParameterGuard:
-    """The parameters of a wrapped model as they were: what becomes of them later, other ranks do not see."""
+    """The parameters of a wrapped model as they were: what happens to them later, other ranks do not see."""
 
     def __init__(self, model: nn.Module) -> None:
         self._held = [
@@ -50,18 +51,18 @@ class ParameterGuard:
                     self._refuse(name, "added")
 
     def _now(self) -> list[tuple[int, ...]]:
-        """What every module holds: the same as long as nothing was added or put in another's place."""
-        return [(*map(id, one._parameters.values()), *map(id, one._modules.values())) for one in self._modules]
+        """Return what every module holds: the same as long as nothing was added or put in another's place."""
+        return [(*map(id, module._parameters.values()), *map(id, module._modules.values())) for module in self._modules]
 
-    def _refuse(self, name: str, became: str) -> None:
+    def _refuse(self, name: str, change: str) -> None:
         raise ValueError(
-            f"parameter {name} was {became} after the model was wrapped: its gradient would stay on this rank; do that "
+            f"parameter {name} was {change} after the model was wrapped: its gradient would stay on this rank; do that "
             "first, or close() the wrapper and wrap the model anew, on all ranks"
         )
 
 
 def describe(model: nn.Module) -> list[Part]:
-    """Every parameter, then every buffer. Raises ValueError for one that has no values to compare or to send."""
+    """Return every parameter, then every buffer. Raises ValueError for one that has no values to compare or to send."""
     named: list[tuple[str, str, Tensor]] = [
         *(("parameter", name, tensor) for name, tensor in model.named_parameters()),
         *(("buffer", name, tensor) for name, tensor in model.named_buffers()),
@@ -75,18 +76,18 @@ def _strides(tensor: Tensor) -> list[int]:
 
 
 def difference(mine: list[Part], theirs: list[Part], me: str, them: str) -> str:
-    """The first part in which two models differ, in words; empty if they are alike."""
+    """Return the first part in which two models differ, in words; empty if they are alike."""
     for index in range(max(len(mine), len(theirs))):
         if index >= len(mine) or index >= len(theirs):
             more, fewer = (them, me) if index >= len(mine) else (me, them)
             kind, name = (theirs if index >= len(mine) else mine)[index][:2]
             return f"{more} has {kind} {name}, {fewer} has not ({len(mine)} parts on {me}, {len(theirs)} on {them})"
         if mine[index] != theirs[index]:
-            return f"{_told(mine[index])} on {me}, {_told(theirs[index])} on {them}"
+            return f"{_in_words(mine[index])} on {me}, {_in_words(theirs[index])} on {them}"
     return ""
 
 
-def _told(part: Part) -> str:
+def _in_words(part: Part) -> str:
     kind, name, dtype, shape, trained, strides = part
     laid = f" in strides {strides}" if strides and strides != list(torch.empty(shape, device="meta").stride()) else ""
     return f"{kind} {name} is {dtype} {shape}{laid}{'' if trained or kind == 'buffer' else ', frozen,'}"
@@ -114,8 +115,7 @@ def agree(group: Group, models: Iterable[nn.Module], settings: dict[str, Any]) -
 
 
 def claim(models: Iterable[nn.Module], owner: object) -> None:
-    """Note who averages the gradients of all parameters that are trained. Raises ValueError for one that has an owner, and
-    for a complex one."""
+    """Note who averages the gradients of trained parameters. Raises ValueError for one that has an owner or is complex."""
     named = {id(p): (name, p) for model in models for name, p in model.named_parameters() if p.requires_grad}.values()
     refuse_complex(named)
     for name, parameter in named:
@@ -134,7 +134,7 @@ def _owner(parameter: nn.Parameter) -> object | None:
 
 
 def release(models: Iterable[nn.Module], owner: object) -> None:
-    """Take the notes back."""
+    """Take back what `claim` noted."""
     for model in models:
         for parameter in model.parameters():
             if _owner(parameter) is owner:

@@ -1,7 +1,7 @@
-"""Whether replicas have come apart: parameters that moved by gradients that were never sent.
+"""Own whether replicas have come apart: parameters that moved by gradients that were never sent.
 
-Noticed on one rank by a sample of the values; tensors' own counts of changes miss what fused optimizers and `.data` do. It
-is said to all ranks in the next synchronised pass, and only then are all values compared.
+Noticed on one rank by a sample of the values; tensors' own counts of changes miss what fused optimizers and `.data` do. All
+ranks hear of it in the next synchronised pass, and only then compare all values.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ REMEDY = (
 
 
 class Moved:
-    """What happened to these parameters since gradients came that no other rank has."""
+    """Notices whether these parameters moved since gradients came that no other rank has."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._before: Tensor | None = None
 
     def unsent(self) -> None:
-        """A gradient has come that stays here for now."""
+        """Note a gradient that stays here for now."""
         if self._before is None:
             self._before = self._sample()
 
     def forget(self) -> None:
-        """All ranks are alike again."""
+        """Begin anew: all ranks are alike again."""
         self._before = None
 
     def __bool__(self) -> bool:
-        """Whether they were changed since."""
+        """Return whether they were changed since."""
         return self._before is not None and not torch.equal(self._before, self._sample())
 
     def _sample(self) -> Tensor:
@@ -52,9 +52,9 @@ class Moved:
 def compare(group: Group, names: Sequence[str], parameters: Sequence[Tensor]) -> None:
     """Raise ValueError on all ranks, naming the first parameter that has not the same bits on all. Raises RankLost."""
     own = [float(_digest(parameter)) for parameter in parameters]
-    told = torch.tensor([own, [-digest for digest in own]], dtype=torch.float64, device=group.device)
-    group.all_reduce(told, MAX)
-    most, least = told[0], -told[1]
+    bounds = torch.tensor([own, [-digest for digest in own]], dtype=torch.float64, device=group.device)
+    group.all_reduce(bounds, MAX)
+    most, least = bounds[0], -bounds[1]
     differ = torch.nonzero(most != least).flatten().tolist()
     if differ:
         raise ValueError(
@@ -63,6 +63,6 @@ def compare(group: Group, names: Sequence[str], parameters: Sequence[Tensor]) ->
 
 
 def _digest(tensor: Tensor) -> int:
-    """Of 48 bits, which float64 holds."""
+    """Return a digest of 48 bits, which float64 holds."""
     raw = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
     return int.from_bytes(hashlib.blake2b(raw, digest_size=6).digest(), "little")

@@ -1,4 +1,4 @@
-"""The ranks that train together without a coordinator, and their collectives. Every wait has a limit."""
+"""Own the ranks that train together without a coordinator, and their collectives. Every wait has a limit. Knows no model."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Group:
     ) -> None:
         self.rank, self.world_size, self.device, self.timeout_s = rank, world_size, device, timeout_s
         store = fresh_store(store, rank, world_size)
-        self._board = StoreExchange(store, rank, world_size, timeout_s)
-        self._transport, self._held = make_transport(transport, self._board, store, device, rank, world_size, timeout_s)
+        self._texts = StoreExchange(store, rank, world_size, timeout_s)
+        self._transport, self._held = make_transport(transport, self._texts, store, device, rank, world_size, timeout_s)
         self.transport: str = self._transport.name
         """What collectives go through: `memory`, `gloo` or `nccl`."""
         self._regions = 0
@@ -51,16 +51,16 @@ class Group:
         self._process = os.getpid()
 
     def exchange(self, text: str) -> list[str]:
-        """Every rank's text, by rank; slow, for what is done once. Raises RankLost."""
+        """Return every rank's text, by rank; slow, for what is done once. Raises RankLost."""
         self._check_open()
-        return self._board.exchange(text)
+        return self._texts.exchange(text)
 
     def _check_open(self) -> None:
         if self._closed:
             raise RankLost(f"rank {self.rank}: this group is closed or broken; start the ranks anew")
 
     def empty(self, elements: int, dtype: torch.dtype) -> Tensor:
-        """Flat memory that is reduced without a copy. All ranks ask for the same, in the same order. Raises RankLost."""
+        """Return flat memory that is reduced without a copy; all ranks get theirs in the same order. Raises RankLost."""
         self._regions += 1
         try:
             return self._transport.empty(f"region{self._regions}", elements, dtype)
@@ -103,7 +103,7 @@ class Group:
         self._closed = True
         self._transport.leave()
         if isinstance(self._transport, TorchTransport):  # which says what its socket saw, and not who
-            late = self._board.missing(GRACE_S)
+            late = self._texts.missing(GRACE_S)
             names = ", ".join(map(str, late))
             why = f"rank {names} is gone or did not come ({why})" if late else f"a collective broke ({why})"
         return RankLost(f"rank {self.rank} cannot go on: {why}; {REMEDY}")
@@ -145,7 +145,7 @@ class Group:
                 self._courier.stop()
             self._transport.close()
             self._held.close()
-            self._board.close()
+            self._texts.close()
 
 
 def init(
@@ -185,26 +185,26 @@ def make(
     transport: str = "auto",
     timeout_s: float = TIMEOUT_S,
 ) -> Group:
-    """A group beside the current one. Ranks may be threads of one process, each with its own."""
+    """Make a group beside the current one. Ranks may be threads of one process, each with its own."""
     _check_place(rank, world_size)
     return Group(rank, world_size, device, store, transport, timeout_s)
 
 
 def current(alone: bool = False) -> Group:
-    """The group of this process, made from the environment if there is none. Raises ValueError if that says nothing; `alone`
-    takes it for one process alone."""
+    """Return the group of this process, made from the environment if there is none. Raises ValueError if that says nothing;
+    `alone` takes it for one process alone."""
     if _current is None and alone and not (dist.is_initialized() or "RANK" in os.environ):
         return init(0, 1)
     return _current or init()
 
 
 def get_rank() -> int:
-    """This process's rank."""
+    """Return this process's rank."""
     return current().rank
 
 
 def get_world_size() -> int:
-    """How many ranks there are."""
+    """Return how many ranks there are."""
     return current().world_size
 
 
@@ -214,7 +214,7 @@ def _check_place(rank: int, world_size: int) -> None:
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """From the arguments, the default process group, the environment: the first that says it."""
+    """Return rank and world size from the arguments, the default process group or the environment, in this order."""
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")
     if rank is not None and world_size is not None:
@@ -231,7 +231,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _device(world_size: int) -> torch.device:
-    """A GPU of its own for every rank of this host, else the CPU."""
+    """Return a GPU of its own for every rank of this host, else the CPU."""
     local, beside = (
         int(told) if (told := os.environ.get(name, "")).isdecimal() else otherwise
         for name, otherwise in (("LOCAL_RANK", 0), ("LOCAL_WORLD_SIZE", world_size))

@@ -1,4 +1,4 @@
-"""`DistributedDataParallel`: torch's interface, our buckets and transports."""
+"""Own `DistributedDataParallel`: torch's interface, our buckets and transports. Knows no coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
@@ -80,7 +80,7 @@ class DistributedDataParallel(nn.Module):
         except BaseException:
             release([module], self)
             raise
-        self.module, self._watched = module, ParameterGuard(module)
+        self.module, self._guard = module, ParameterGuard(module)
         self._average, self._overlap, self._share_buffers = average, overlap, broadcast_buffers
         self._sending = Sending()
         self._buffers_due = True
@@ -94,13 +94,16 @@ class DistributedDataParallel(nn.Module):
         if init_sync:
             self.sync_parameters()
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(_hook(weakref.ref(self), index))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(
+                _weak(self, lambda wrapper, index: wrapper._came(index), index)
+            )  # type: ignore[no-untyped-call]
             for index, (_, parameter) in enumerate(named)
         ]
         if not average:
             # Before anything is added to a gradient; nodes live as long as somebody holds them.
             self._nodes = [get_gradient_edge(parameter).node for _, parameter in named]
-            self._hooks += [node.register_prehook(_before(weakref.ref(self))) for node in self._nodes]
+            begin = _weak(self, lambda wrapper, _: wrapper._reducer.add_to_sums(), 0)
+            self._hooks += [node.register_prehook(begin) for node in self._nodes]
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
@@ -116,9 +119,9 @@ class DistributedDataParallel(nn.Module):
                 )
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """As `module`. Raises ValueError for a parameter that was added, replaced or unfrozen since it was wrapped."""
+        """Call `module`. Raises ValueError for a parameter that was added, replaced or unfrozen since it was wrapped."""
         if torch.is_grad_enabled():
-            self._watched.check()
+            self._guard.check()
             self._break_off()
             self._settled = self._weighed = False
             self._sending.forward()
@@ -127,13 +130,13 @@ class DistributedDataParallel(nn.Module):
         return self.module(*inputs, **named)
 
     def _align_buffers(self, again: bool) -> None:
-        """Rank 0's buffers, if they are due; `again`: before the next forward pass, too."""
+        """Take rank 0's buffers, if they are due; `again`: before the next forward pass, too."""
         if self._share_buffers and self._buffers_due:
             self.sync_buffers()
         self._buffers_due = again
 
     def _came(self, index: int) -> None:
-        """From a parameter's hook: its gradient of this pass is complete."""
+        """Send a parameter's gradient of this pass, which is complete, or keep it: the hook of a parameter calls it."""
         self._settled = False
         self._reducer.enabled = self._overlap and self._sending.now
         if self._reducer.enabled and (self._pass is None or self._pass() is None):
@@ -142,7 +145,7 @@ class DistributedDataParallel(nn.Module):
         self._reducer.touch(index)
 
     def _begin(self) -> None:
-        """A backward pass has begun."""
+        """Begin a backward pass."""
         if self._weighed and self._reducer.samples is None:
             raise ValueError(
                 "a second backward pass after one that samples were said for (set_samples), without a forward pass between: "
@@ -157,13 +160,13 @@ class DistributedDataParallel(nn.Module):
         Variable._execution_engine.queue_callback(over)
 
     def _break_off(self) -> None:
-        """A pass that did not come to its end counts for nothing."""
+        """Forget a pass that did not come to its end."""
         if self._pass is not None:
             self._pass = None
             self._reducer.abandon()
 
     def _finish(self) -> None:
-        """The backward pass is over."""
+        """End the backward pass."""
         self._pass, self._weighed = None, self._reducer.samples is not None
         self._sending.sent()
         self._reducer.finish()
@@ -171,8 +174,8 @@ class DistributedDataParallel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of forward passes in here add up on this rank alone, wherever their backward passes are. The next
-        forward and backward pass outside sends all of them."""
+        """Keep gradients of forward passes in here on this rank alone, wherever their backward passes are. The next forward
+        and backward pass outside sends their sum."""
         before, self._sending.wanted = self._sending.wanted, False
         try:
             yield
@@ -181,7 +184,7 @@ class DistributedDataParallel(nn.Module):
 
     @property
     def require_backward_grad_sync(self) -> bool:
-        """False inside `no_sync()`; torch's name, which loops that accumulate gradients set."""
+        """Return False inside `no_sync()`; torch's name, which loops that accumulate gradients set."""
         return self._sending.wanted
 
     @require_backward_grad_sync.setter
@@ -189,8 +192,8 @@ class DistributedDataParallel(nn.Module):
         self._sending.wanted = bool(wanted)
 
     def set_samples(self, samples: int) -> None:
-        """How many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average over
-        ranks is then that over samples. All ranks say it, or none. Call it before the backward pass."""
+        """Set how many samples the next synchronised gradient of this rank is the mean of: with uneven batches the average
+        over ranks is then that over samples. All ranks set it, or none. Call it before the backward pass."""
         if not self._average:
             raise ValueError("samples weigh in an average; this model sums (average=False)")
         if not (math.isfinite(samples) and samples >= 0):
@@ -225,36 +228,28 @@ class DistributedDataParallel(nn.Module):
         self._group.broadcast(list(self.module.buffers()))
 
     def close(self) -> None:
-        """Average no more; the module is as any other again."""
+        """Leave the module as any other again: its gradients are averaged no more."""
         for hook in self._hooks:
             hook.remove()
         release([self.module], self)
 
 
 def _bytes(caps: float | Sequence[float] | None) -> list[int]:
-    """Sizes of buckets, from MiB."""
+    """Return the sizes of buckets in bytes, from MiB."""
     if caps is None:
         return [FIRST_BYTES, BUCKET_BYTES]
     return [int(cap * 2**20) for cap in ([caps] if isinstance(caps, (int, float)) else caps)]
 
 
-def _before(owner: weakref.ref[DistributedDataParallel]) -> Callable[[tuple[Tensor, ...]], None]:
-    """The same, of the node that is about to add a gradient to what there is."""
+def _weak(
+    owner: DistributedDataParallel, act: Callable[[DistributedDataParallel, int], None], index: int
+) -> Callable[[object], None]:
+    """Return a hook that calls `act`. Hooks live as long as their parameter, and are not to keep the wrapper alive."""
+    reference = weakref.ref(owner)
 
-    def hook(gradients: tuple[Tensor, ...]) -> None:
-        wrapper = owner()
+    def hook(_: object) -> None:
+        wrapper = reference()
         if wrapper is not None:
-            wrapper._reducer.add_to_sums()
-
-    return hook
-
-
-def _hook(owner: weakref.ref[DistributedDataParallel], index: int) -> Callable[[Tensor], None]:
-    """Hooks live as long as their parameter, and are not to keep the wrapper alive."""
-
-    def hook(parameter: Tensor) -> None:
-        wrapper = owner()
-        if wrapper is not None:
-            wrapper._came(index)
+            act(wrapper, index)
 
     return hook

@@ -1,4 +1,4 @@
-"""`RoundRobinSampler`: a rank's samples for torch's own DataLoader. None twice, none left out."""
+"""Own `RoundRobinSampler`: a rank's samples for torch's DataLoader. None twice, none left out. Reads no data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddp.parallel.group import get_rank, get_world_size
 
 
 class RoundRobinSampler(Sampler[int]):
-    """Of one order for all ranks, every `world_size`-th sample: as torch's DistributedSampler, but no sample comes twice.
+    """Every `world_size`-th sample of one order for all ranks: as torch's DistributedSampler, but no sample comes twice.
 
     So the first ranks may have one sample more than the others, and in rare cases one batch more. `even(loader)` makes the
     ranks do the same number of steps:
@@ -60,24 +60,24 @@ class RoundRobinSampler(Sampler[int]):
         self._seed, self._shuffle, self._epoch = seed, shuffle, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Which epoch the next iteration is, on all ranks."""
+        """Set which epoch the next iteration is, on all ranks."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """Samples of this rank."""
+        """Return the samples of this rank."""
         return -(-(self._size - self.rank) // self.world_size)
 
     def __iter__(self) -> Iterator[int]:
-        """Indices of this rank's samples of the epoch."""
+        """Yield the indices of this rank's samples of the epoch."""
         chosen = order(self._seed, self._epoch, self._all).tolist() if self._shuffle else range(self._all)
         return iter(chosen[self.rank : self._size : self.world_size])
 
     def steps(self, batch_size: int) -> int:
-        """Batches of the rank that has most: the steps of all."""
+        """Return the batches of the rank that has most: the steps of all."""
         return len(range(0, self._size, self.world_size * batch_size))
 
     def even(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """What `loader`, a DataLoader with this sampler, gives; and None for a step in which only others have a batch."""
+        """Yield the batches of `loader`, which has this sampler, and None for a step in which only others have one."""
         batch_size = getattr(loader, "batch_size", None)
         if batch_size is None or getattr(loader, "drop_last", False):
             raise ValueError("even() is for a DataLoader with a batch_size and without drop_last")

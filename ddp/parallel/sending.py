@@ -1,4 +1,4 @@
-"""Which backward passes send: decided in the forward pass, as torch's DistributedDataParallel does. Pure."""
+"""Own which backward passes send: decided in the forward pass, as torch's DistributedDataParallel does. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sending:
 
     @property
     def wanted(self) -> bool:
-        """False inside `no_sync()`."""
+        """Return False inside `no_sync()`."""
         return self._wanted
 
     @wanted.setter
@@ -30,11 +30,11 @@ class Sending:
 
     @property
     def now(self) -> bool:
-        """Whether a backward pass sends."""
+        """Return whether a backward pass sends."""
         return self._armed or (self._wanted and not self._local)
 
     def forward(self) -> None:
-        """A forward pass with gradients."""
+        """Note a forward pass with gradients."""
         if self._wanted:
             self._armed, self._sent, self._local = True, False, False
         else:
@@ -42,7 +42,7 @@ class Sending:
             self._local = True
 
     def sent(self) -> None:
-        """A backward pass has sent. Reentrant ones are several of one: what follows at once goes the same way."""
+        """Note that a backward pass has sent. Reentrant ones are several of one: what follows at once goes the same way."""
         self._sent = True
 
     def _disarm(self) -> None:

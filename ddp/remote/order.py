@@ -24,11 +24,12 @@ Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
 
 
 LOCAL = frozenset(
-    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere"}
+    {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", "elsewhere", "threads"}
     | {"host", "clock_shift", "clock_error_s"}
 )
 """Fields of a `Job` that are made anew where it arrives."""
-_TRAVELLING = {name: kind for name, kind in get_type_hints(Job).items() if name not in LOCAL}
+_TYPES = get_type_hints(Job, localns={"ThreadGroup": Any})  # of a local field, so there is no need to import it
+_TRAVELLING = {name: kind for name, kind in _TYPES.items() if name not in LOCAL}
 _Travelling = msgspec.defstruct("_Travelling", list(_TRAVELLING.items()))
 """What of a `Job` is the same everywhere: all other fields, with their types."""
 

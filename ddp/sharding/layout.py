@@ -1,4 +1,4 @@
-"""Which elements of which tensor a rank owns. Pure arithmetic: knows no tensors and no ranks' processes.
+"""Own which elements of which tensor a rank has. Pure arithmetic: knows no tensors and no ranks' processes.
 
 Tensors lie one behind another on a line, which is cut into as many stretches of equal length as there are ranks. A cut
 inside a tensor lies at a multiple of `GRAIN` elements from its beginning: an element-wise operation then treats every
@@ -40,28 +40,28 @@ class Layout:
     """Where each rank's stretch begins, and the line's length; made from the others."""
 
     def length(self, rank: int) -> int:
-        """Elements that `rank` owns."""
+        """Return how many elements `rank` owns."""
         return self.cuts[rank + 1] - self.cuts[rank]
 
     def fragments(self, rank: int) -> list[Fragment]:
-        """What `rank` owns of each tensor, in the order of the line."""
+        """Return what `rank` owns of each tensor, in the order of the line."""
         first, last = self.cuts[rank], self.cuts[rank + 1]
         spans = enumerate(pairwise(self.starts))
         clipped = ((index, max(first, start) - start, min(last, stop) - start) for index, (start, stop) in spans)
         return [(index, start, stop) for index, start, stop in clipped if start < stop]
 
     def runs(self, first: int, last: int) -> list[Run]:
-        """Who owns what of the stretch [first, last) of the line, counted from `first`."""
+        """Return who owns what of the stretch [first, last) of the line, counted from `first`."""
         clipped = ((rank, max(a, first), min(b, last)) for rank, (a, b) in enumerate(pairwise(self.cuts)))
         return [(rank, start - first, stop - first) for rank, start, stop in clipped if start < stop]
 
     def span(self, index: int) -> tuple[int, int]:
-        """Where a tensor lies on the line."""
+        """Return where a tensor lies on the line."""
         return self.starts[index], self.starts[index + 1]
 
 
 def _nearest(starts: tuple[int, ...], target: int) -> int:
-    """The place nearest to `target` that may be cut."""
+    """Return the place nearest to `target` that may be cut."""
     index = min(bisect_right(starts, target), len(starts) - 1) - 1
     if index < 0:
         return 0

@@ -1,4 +1,4 @@
-"""A rank's shards: the elements of each parameter that it owns, as parameters of their own, in place of the whole ones in
+"""Own a rank's shards: the elements of each parameter that it has, as parameters of their own in place of the whole ones in
 the optimizer. Knows no transport, and not when what is exchanged.
 """
 
@@ -22,7 +22,7 @@ _sharded: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 @dataclass(eq=False)
 class Shard:
-    """What a rank owns of one parameter: its elements [start, stop), as a parameter [stop - start] of the optimizer."""
+    """A rank's part of one parameter: its elements [start, stop), as a parameter [stop - start] of the optimizer."""
 
     parameter: nn.Parameter
     start: int
@@ -70,17 +70,17 @@ def claim(model: nn.Module) -> None:
 
 
 def disclaim(model: nn.Module) -> None:
-    """It may be sharded again."""
+    """Let `model` be sharded again."""
     for module in model.modules():
         _sharded.discard(module)
 
 
 def grouped(model: nn.Module, world_size: int, rank: int) -> list[ShardGroup]:
-    """All parameters of `model`, by data type, and those that are trained apart from those that are not."""
-    found: dict[tuple[bool, str], list[nn.Parameter]] = {}
+    """Return all parameters of `model`, by data type, and those that are trained apart from those that are not."""
+    members: dict[tuple[bool, str], list[nn.Parameter]] = {}
     for parameter in model.parameters():
-        found.setdefault((not parameter.requires_grad, str(parameter.dtype)), []).append(parameter)
-    return [ShardGroup(found[key], world_size, rank) for key in sorted(found)]
+        members.setdefault((not parameter.requires_grad, str(parameter.dtype)), []).append(parameter)
+    return [ShardGroup(members[key], world_size, rank) for key in sorted(members)]
 
 
 def shard_optimizer(optimizer: torch.optim.Optimizer, groups: Iterable[ShardGroup]) -> list[list[nn.Parameter]]:
@@ -114,7 +114,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, before: Iterable[list[nn
 
 
 def cut(state: dict[str, Any], shape: torch.Size, start: int, stop: int) -> dict[str, Any]:
-    """The elements [start, stop) of what has a value for each element of a parameter; the rest as it is."""
+    """Return the elements [start, stop) of what has a value for each element of a parameter; the rest as it is."""
 
     def part(key: str, value: Any) -> Any:
         if not isinstance(value, Tensor):

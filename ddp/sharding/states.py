@@ -1,4 +1,4 @@
-"""State dicts of a sharded model and its optimizer: whole ones, and one rank's part; between any numbers of ranks.
+"""Own state dicts of a sharded model and its optimizer: whole ones, and one rank's part; between any numbers of ranks.
 
 A part knows names, shapes and stretches, so parts alone make a whole (`merge`), and a whole is cut for any number of ranks.
 Nothing is computed with a value: what comes back has the original bits.
@@ -26,7 +26,7 @@ StateDict = dict[str, Any]
 
 
 def sharded_state_dict(sharded: ShardedStep) -> StateDict:
-    """What this rank owns, by name; buffers and parameters that are not trained whole where they are whole."""
+    """Return what this rank owns, by name; buffers and parameters that are not trained whole where they are whole."""
     model, optimizer = sharded.site.model, sharded.site.optimizer
     names = {parameter: name for name, parameter in model.named_parameters()}
     owned: dict[str, StateDict] = {}
@@ -53,7 +53,7 @@ def sharded_state_dict(sharded: ShardedStep) -> StateDict:
 
 
 def merge(parts: Sequence[StateDict]) -> StateDict:
-    """The whole of all ranks' parts: `model` and `optimizer` as torch's state dicts. Raises ValueError if one is missing."""
+    """Join all ranks' parts: `model` and `optimizer` as torch's state dicts. Raises ValueError if one is missing."""
     size = parts[0]["world_size"] if parts else 0
     ranks = sorted(part["rank"] for part in parts)
     if not parts or ranks != list(range(size)):
@@ -79,7 +79,7 @@ def merge(parts: Sequence[StateDict]) -> StateDict:
 
 
 def full_state_dict(sharded: ShardedStep) -> StateDict:
-    """`model` and `optimizer`, whole, on every rank; all ranks call it, between steps. Raises ExchangeBroken."""
+    """Return `model` and `optimizer`, whole, on every rank; all ranks call it, between steps. Raises ExchangeBroken."""
     buffer = io.BytesIO()
     torch.save(sharded_state_dict(sharded), buffer)
     site, device = sharded.site, sharded.groups[0].device
@@ -115,7 +115,7 @@ def load_full_state_dict(sharded: ShardedStep, whole: StateDict) -> None:
 
 
 def _placed(state: StateDict, shape: torch.Size, shard: Shard) -> StateDict:
-    """The shard's part of a parameter's state, where torch would have it: counters stay on the CPU."""
+    """Return the shard's part of a parameter's state, where torch would have it: counters stay on the CPU."""
     part = cut(state, shape, shard.start, shard.stop)
     each = {k: isinstance(v, Tensor) and v.shape == shape and k != "step" for k, v in state.items()}
     return {key: value.to(shard.values.device) if each[key] else value for key, value in part.items()}
@@ -151,7 +151,7 @@ def _shapes(sharded: ShardedStep) -> dict[str, torch.Size]:
 
 
 def _rest(sharded: ShardedStep) -> dict[str, Tensor]:
-    """Buffers, those that are saved."""
+    """Return the buffers that are saved."""
     saved: dict[str, Tensor] = {}
     for prefix, module in sharded.site.model.named_modules():
         for name, buffer in module._buffers.items():
@@ -161,7 +161,7 @@ def _rest(sharded: ShardedStep) -> dict[str, Tensor]:
 
 
 def _aliases(sharded: ShardedStep) -> dict[str, str]:
-    """Further names of shared parameters -> the first one."""
+    """Return further names of shared parameters -> the first one."""
     model = sharded.site.model
     first = {parameter: name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
@@ -169,7 +169,7 @@ def _aliases(sharded: ShardedStep) -> dict[str, str]:
 
 
 def _all(collectives: Collectives, mine: bytes, world_size: int, rank: int, device: torch.device) -> list[bytes]:
-    """Every rank's bytes, on every rank."""
+    """Return every rank's bytes, on every rank."""
     sizes = torch.zeros(world_size, dtype=torch.int64, device=device)
     sizes[rank] = len(mine)
     collectives.all_reduce([sizes])

@@ -1,4 +1,4 @@
-"""Layers whose parameters are gathered for use and let go afterwards: their memory, and what stands in for them meanwhile.
+"""Own layers whose parameters are gathered for use and let go afterwards: their memory, and what stands in meanwhile.
 
 A layer is a module with the parameters that it has itself. What the backward pass needs of them is not kept but fetched
 again: saved tensors that lie in a gathered layer are packed as a reference to it.
@@ -44,7 +44,7 @@ class ShardedParameter(nn.Parameter):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Metadata as they are; for all else the values are brought back first."""
+        """Return metadata as they are; for all else bring the values back first."""
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if name not in METADATA and getattr(func, "__name__", "") not in QUESTIONS:
             for value in _flat((args, kwargs or {})):
@@ -55,7 +55,7 @@ class ShardedParameter(nn.Parameter):
 
 
 def _flat(values: Any) -> Iterable[Any]:
-    """What lies in nested lists, tuples and dictionaries."""
+    """Yield what lies in nested lists, tuples and dictionaries."""
     if isinstance(values, dict):
         values = tuple(values.values())
     if isinstance(values, (list, tuple)):
@@ -79,7 +79,7 @@ class ShardedLayer:
 
     @property
     def elements(self) -> int:
-        """Of all its parameters."""
+        """Return the elements of all its parameters."""
         return sum(shape.numel() for shape in self.shapes)
 
 
@@ -98,7 +98,7 @@ class Unit:
 
     @property
     def held(self) -> bool:
-        """Whether it takes memory: it is here, or on its way."""
+        """Return whether it takes memory: it is here, or on its way."""
         return any(block.values is not None for block in self.blocks)
 
     def start(self, fetch: Fetch) -> None:
@@ -136,7 +136,7 @@ class Unit:
                     parameter.materialize = self._materialize  # type: ignore[attr-defined]
 
     def restore(self) -> None:
-        """Its parameters are ordinary ones again, of whatever memory they are given."""
+        """Make its parameters ordinary ones again, of whatever memory they are given."""
         self.free()
         for block in self.blocks:
             for parameter in block.parameters:
@@ -147,8 +147,8 @@ class Unit:
 def units(
     model: nn.Module, groups: list[ShardGroup], sources: list[Tensor], materialize: Callable[[nn.Parameter], None]
 ) -> tuple[list[Unit], dict[nn.Module, list[Unit]]]:
-    """The layers of `model`, and for each module with parameters those that it needs: one that shares another's needs
-    both."""
+    """Return the layers of `model`, and for each module with parameters those that it needs: one that shares another's
+    needs both."""
     where = {
         p: (group, i, source)
         for group, source in zip(groups, sources, strict=True)

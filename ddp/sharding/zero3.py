@@ -1,5 +1,5 @@
-"""Parameters in shards, too: a layer's are gathered before its forward pass and again when its backward pass asks for them,
-and let go after either; the next layer's are on their way meanwhile.
+"""Own the third kind: parameters in shards, too. A layer's are gathered before its forward pass and again when its backward
+pass asks for them, and let go after either; the next layer's are on their way meanwhile.
 
 How much may be gathered at a time is limited: by the largest layer's parameters in the backward pass, where as much is left
 to its gradients, and by twice that in the forward pass. So a rank never has more than its shards and one layer, parameters
@@ -50,7 +50,7 @@ class Zero3(Zero2):
 
     @staticmethod
     def _most(largest: int) -> int:
-        """Gradients that wait are beside a layer's own: they are to be few."""
+        """Return the elements of a bucket: its gradients lie beside a layer's own, and are to be few."""
         return largest // 8
 
     def _place(self) -> None:
@@ -77,7 +77,7 @@ class Zero3(Zero2):
     # What happens in a step.
 
     def begin(self, batch: Batch) -> float:
-        """Layers come one by one, unless there is a rank without samples: it could not take part in that."""
+        """Gather layers one by one, unless there is a rank without samples: it could not take part in that."""
         factor = super().begin(batch)
         if not self._parted:
             self._part()
@@ -91,7 +91,7 @@ class Zero3(Zero2):
         return factor
 
     def exchange(self, batch: Batch) -> None:
-        """As in `zero2`; no layer is needed any more."""
+        """Exchange as in `zero2`; no layer is needed any more."""
         self._packing.close()
         self._stop()
         for backward, trace in self._traces.items():
@@ -132,7 +132,7 @@ class Zero3(Zero2):
                 self._free(unit)
 
     def _materialize(self, parameter: nn.Parameter) -> None:
-        """A parameter is used without its module's forward pass."""
+        """Gather the layer of a parameter that is used without its module's forward pass."""
         unit = self._of[parameter]
         if not self._active:
             raise ValueError(_outside(unit.name))
@@ -201,14 +201,14 @@ class Zero3(Zero2):
     # The whole model.
 
     def _part(self) -> None:
-        """From now on parameters are here only when they are needed."""
+        """Keep parameters only when they are needed, from now on."""
         for unit in self._units:
             unit.free()
         self.site.state.part()
         self._parted = True
 
     def meet(self) -> None:
-        """Also see to it that what all begin with can be fetched."""
+        """Do as others do, and make what all begin with ready to be fetched."""
         met = self._met
         super().meet()
         if not met:
@@ -216,7 +216,7 @@ class Zero3(Zero2):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """What is changed of parameters within it is lost without `reload`."""
+        """Make the model whole within it; what is changed of parameters there is lost without `reload`."""
         if not self._parted:
             yield
             return
@@ -242,14 +242,14 @@ class Zero3(Zero2):
                     parameter.data.copy_(view.view(shape))
 
     def reload(self) -> None:
-        """Shards as the whole parameters are now; others can fetch them."""
+        """Fill shards from the whole parameters as they are now; others can fetch them."""
         self.site.collectives.fence()
         for shard in self.shards:
             shard.values.data.copy_(shard.parameter.data.reshape(-1)[shard.start : shard.stop])
         self.site.collectives.fence()
 
     def gathered(self) -> list[Tensor]:
-        """What lives of parameters beside those that can be used: shards, and what is on its way."""
+        """Return what lives of parameters beside those that can be used: shards, and what is on its way."""
         blocks = [block.values for unit in self._recent for block in unit.blocks]
         return [*self._sources, *(values for values in blocks if values is not None)]
 

@@ -62,9 +62,9 @@ class Meetings:
 
         def then() -> None:
             rank.content = rank.result
-            brought = self._ranks.contribute(index, order.round)
+            contribution = self._ranks.contribute(index, order.round)
             stay = self._timeline.now - arrived
-            self._ranks.tell(Averaged(0.0, index, order.round, *brought, stay, 8, 0.0))
+            self._ranks.tell(Averaged(0.0, index, order.round, *contribution, stay, 8, 0.0))
 
         self._enter(index, everyone, then, lambda: self._broke(index, order.round))
 

@@ -19,14 +19,14 @@ def _nothing(rank: int) -> float:
     return 0.0
 
 
-def falling(fraction: float) -> float:
+def _falling(fraction: float) -> float:
     """Return the learning rate after this part of training: a cosine from 0.1 to 0."""
     return 0.05 * (1 + math.cos(math.pi * fraction))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What things cost, in virtual seconds."""
+    """What is given from outside: what things cost, in virtual seconds, and the learning rate."""
 
     step_s: Callable[[int, int], float] = _one
     """(rank, how many steps it has done) -> seconds of its next step."""
@@ -39,6 +39,8 @@ class Costs:
     """Laying down a snapshot, or applying an update."""
     evaluate_s: Callable[[int], float] = _nothing
     """rank -> seconds of its part of an evaluation."""
+    rate: Callable[[float], float] = _falling
+    """Part of training that is done -> learning rate."""
     report_s: float = 0.0
     """Least time between two reports of progress, unless the rank runs out of work."""
 

@@ -33,9 +33,8 @@ class SimulatedRanks(RankStates):
         lost: Callable[[int], None],
         faults: tuple[Fault, ...],
         torn: Callable[[int], bool],
-        rate: Callable[[float], float],
     ) -> None:
-        super().__init__(world, costs, timeline, tell, rate)
+        super().__init__(world, costs, timeline, tell)
         self.in_step = False
         """Gradients are averaged inside every step."""
         self.struck: list[tuple[float, Fault]] = []
@@ -109,8 +108,8 @@ class SimulatedRanks(RankStates):
                 self._spend(index, costs.copy_s, self._applied, action.round)
             case Evaluate():
                 took = costs.evaluate_s(index)
-                told = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, took, action.part)
-                self._spend(index, took, self._say, told)
+                done = Evaluated(0.0, index, action.epoch, 1, 0.0, 1.0, took, action.part)
+                self._spend(index, took, self._say, done)
             case Join():
                 self._meetings.join(index, action)
             case SendState():
@@ -175,5 +174,5 @@ class SimulatedRanks(RankStates):
         rank = self.all[index]
         rank.content = rank.result = self.shared[round]
         rank.after = round
-        brought = (0, 0) if self.in_step else self.contribute(index, round)
-        self.tell(Averaged(0.0, index, round, *brought, self.costs.copy_s, 8, 0.0))
+        contribution = (0, 0) if self.in_step else self.contribute(index, round)
+        self.tell(Averaged(0.0, index, round, *contribution, self.costs.copy_s, 8, 0.0))

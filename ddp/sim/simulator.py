@@ -17,7 +17,7 @@ from ddp.core.faults import Fault
 from ddp.core.policies import Policy
 from ddp.core.values import replace
 from ddp.core.world import World
-from ddp.sim.parts import Costs, TrainedBatch, falling
+from ddp.sim.parts import Costs, TrainedBatch
 from ddp.sim.ranks import SimulatedRanks
 from ddp.sim.timeline import EventQueue
 
@@ -41,8 +41,6 @@ class Simulation:
     """What goes wrong at which step of which rank."""
     torn: Callable[[int], bool] = _never
     """rank -> whether a collective that is on the wire while another member dies breaks on it."""
-    rate: Callable[[float], float] = falling
-    """Part of training that is done -> learning rate."""
     watch: Callable[[Simulation], None] | None = None
     """Called after every event that the coordinator has seen."""
     tick_s: float = 0.5
@@ -53,7 +51,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self._timeline = EventQueue()
         self._crew = SimulatedRanks(
-            self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn, self.rate
+            self.world, self.costs, self._timeline, self._send, self._gone, self.faults, self.torn
         )
         self.ranks = self._crew.all
         self.trained: list[TrainedBatch] = self._crew.trained

@@ -15,15 +15,8 @@ from ddp.sim.timeline import EventQueue
 class RankStates:
     """All ranks as they are. `send` takes an event to the coordinator."""
 
-    def __init__(
-        self,
-        world: World,
-        costs: Costs,
-        timeline: EventQueue,
-        send: Callable[[RankEvent], None],
-        rate: Callable[[float], float],
-    ) -> None:
-        self.world, self.costs, self.timeline, self._rate = world, costs, timeline, rate
+    def __init__(self, world: World, costs: Costs, timeline: EventQueue, send: Callable[[RankEvent], None]) -> None:
+        self.world, self.costs, self.timeline = world, costs, timeline
         self.all = [SimulatedRank() for _ in range(world.size)]
         self.trained: list[TrainedBatch] = []
         self.weights: list[tuple[int, dict[int, int]]] = []
@@ -62,16 +55,16 @@ class RankStates:
             entries = list(group)
             samples = sum(entry.batch.samples for entry in entries)
             busy = sum(entry.stop - entry.start for entry in entries)
-            lr = self._rate(entries[-1].seen / (self.world.epochs * self.world.samples))
+            lr = self.costs.rate(entries[-1].seen / (self.world.epochs * self.world.samples))
             self.tell(Progress(0.0, index, epoch, len(entries), samples, busy, 0.0, lr, (), rank.after))
         rank.pending, rank.reported = [], self.timeline.now
 
     def contribute(self, index: int, round: int) -> tuple[int, int]:
         """Return (steps, samples) that the rank contributes to an average, and count anew."""
         rank = self.all[index]
-        brought = (rank.steps, rank.samples)
+        contribution = (rank.steps, rank.samples)
         if not self.weights or self.weights[-1][0] != round:
             self.weights.append((round, {}))
         self.weights[-1][1][index] = rank.samples
         rank.steps, rank.samples, rank.after = 0, 0, round
-        return brought
+        return contribution

@@ -54,10 +54,12 @@ def test_what_cannot_be_is_refused(settings: dict[str, int], complaint: str) -> 
         Qsr(**settings)
 
 
-def played(policy: Qsr | Cadence, blocking: bool, rate: Callable[[float], float], lead: int | None) -> Simulation:
+def played(policy: Qsr | Cadence, blocking: bool, rate: Callable[[float], float]) -> Simulation:
     world = World(3, 1200, 8, 3, blocking=blocking, in_step=False)
-    costs = Costs(lambda rank, step: 0.01 * (1 + rank) * (1 + (7 * step + rank) % 5 / 20), evaluate_s=lambda rank: 0.02)
-    return simulate(policy, world, costs=costs, rate=rate)
+    costs = Costs(
+        lambda rank, step: 0.01 * (1 + rank) * (1 + (7 * step + rank) % 5 / 20), evaluate_s=lambda rank: 0.02, rate=rate
+    )
+    return simulate(policy, world, costs=costs)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -66,13 +68,13 @@ def played(policy: Qsr | Cadence, blocking: bool, rate: Callable[[float], float]
 def test_at_a_constant_rate_it_is_a_cadence_of_fixed_length(blocking: bool, lead: int | None, steps: int) -> None:
     fixed = Cadence(anchor=steps, min_anchor=steps, max_anchor=steps, max_batch_diff=lead, guard="none")
     rule = Qsr(base=steps, alpha=0.1, max_batch_diff=lead)
-    runs = [played(policy, blocking, lambda fraction: 0.1, lead) for policy in (rule, fixed)]
+    runs = [played(policy, blocking, lambda fraction: 0.1) for policy in (rule, fixed)]
     assert runs[0].records == runs[1].records, "every command, at every moment"
     assert any(isinstance(record, RoundClosed) for _, record in runs[0].records)
 
 
 def test_windows_grow_over_a_schedule_that_falls() -> None:
-    run = played(Qsr(base=2, alpha=0.05), True, lambda fraction: 0.1 * (1 - fraction), None)
+    run = played(Qsr(base=2, alpha=0.05), True, lambda fraction: 0.1 * (1 - fraction))
     anchors = [record.anchor for _, record in run.records if isinstance(record, Plan)]
     assert anchors == sorted(anchors)
     assert anchors[0] == 2
