@@ -70,7 +70,7 @@ def test_the_policy_trains_every_sample_in_its_windows(module: Module, blocking:
 
 def test_the_guard_shortens_windows_beyond_its_threshold(module: Module) -> None:
     guard = module("GUARDS").CeilingGuard(0.1)
-    kinds = [guard.update(guard.start(), Report(divergence, 4))[1].kind for divergence in (0.05, 0.2)]
+    kinds = [guard.update(guard.start(), Report(divergence, steps=4))[1].kind for divergence in (0.05, 0.2)]
     assert kinds == ["stable", "nudge"]
 
 
