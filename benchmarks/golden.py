@@ -28,14 +28,14 @@ from omegaconf import open_dict
 
 from bench import models
 from bench.base import environment
-from bench.command.compose import composing
+from bench.config.compose import composing
+from bench.config.config import typed
+from bench.config.config_checks import Machine
+from bench.config.plan import plan
 from bench.models.data import DATA
 from bench.report import write_report
-from bench.results.replay import Unfit, deviation
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
-from bench.runner.config import typed
-from bench.runner.config_checks import Machine
-from bench.runner.plan import plan
+from bench.runner.replay import Unfit, deviation
 
 FOLDER = Path(__file__).resolve().parent / "golden"
 DIGESTS, RUNS = FOLDER / "digests.json", FOLDER / "recorded"

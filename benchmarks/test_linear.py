@@ -17,10 +17,10 @@ import pytest
 from bench.base.collector import no_collections
 from bench.report import write_report
 from bench.results.cells import cells
+from bench.results.journal import Journal
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
-from bench.runner.journal import Journal
 from bench.timeline import write_timeline
 from bench.validate import judge_cells
 from ddp.core.events import Averaged, Slice, Snapshot

@@ -37,7 +37,7 @@ PRELOAD = (
     "bench.command.cli",
     "bench.runner.launch",
     "bench.runner.resume",
-    "bench.runner.run",
+    "bench.command.run",
     "bench.timeline.figure",
     "ddp.backends.snapshot",
     "ddp.backends.allreduce",

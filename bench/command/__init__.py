@@ -1,1 +1,1 @@
-"""The command line: verbs, overrides, Hydra, and what is printed. Trains nothing itself."""
+"""Own the command line: the verbs, and what is printed. Decides nothing about training."""

@@ -48,7 +48,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from bench.runner.run import run
+    from bench.command.run import run
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from bench.runner.machines import attended

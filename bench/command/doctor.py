@@ -11,7 +11,7 @@ import psutil
 from tabulate import tabulate
 
 from bench.base import environment
-from bench.runner.modes import engine_of, modes
+from bench.config.modes import engine_of, modes
 from ddp.backends import BACKENDS
 from ddp.registered import Unusable, imported
 

@@ -12,10 +12,10 @@ from tabulate import tabulate
 
 from bench.base.figures import plural
 from bench.base.places import CONF
+from bench.config.modes import modes
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
-from bench.runner.modes import modes
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES

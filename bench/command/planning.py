@@ -18,14 +18,14 @@ from bench.base import environment
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError
-from bench.command.compose import compose
+from bench.config.compose import compose
+from bench.config.config import typed
+from bench.config.config_checks import Machine
+from bench.config.plan import plan
+from bench.config.spec import RunSpec
 from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
-from bench.runner.config import typed
-from bench.runner.config_checks import Machine
-from bench.runner.plan import plan
-from bench.runner.spec import RunSpec
 
 RUNS = Path("runs")
 USUAL_S = {"quick": 20.0}

@@ -24,9 +24,9 @@ def rerun(folder: Path) -> Exit:
     from rich.console import Console
 
     from bench.base import environment
+    from bench.command.run import make_plan
     from bench.runner.launch import launch
     from bench.runner.resume import config_of
-    from bench.runner.run import make_plan
 
     with usage():
         run = run_in(folder)
@@ -80,7 +80,7 @@ def replay(folder: Path) -> Exit:
 
     Return exit code 1 if they do, 4 if nothing can be replayed."""
     from bench.base import environment
-    from bench.results.replay import Unfit, deviation
+    from bench.runner.replay import Unfit, deviation
 
     with usage():
         run = run_in(folder)

@@ -22,10 +22,10 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from bench.base.places import CONF
 from bench.base.usage import UsageError
+from bench.config.config_checks import world_size_of
+from bench.config.modes import engine_of, mode_name
 from bench.models import MODELS
 from bench.results.runfolder import Run
-from bench.runner.config_checks import world_size_of
-from bench.runner.modes import engine_of, mode_name
 from ddp.settings import known
 
 WAY = ("mode", "engine", "policy", "backend")
@@ -74,7 +74,7 @@ def planned(root: Path, name: str | None, conf: Path = CONF) -> PlannedExperimen
 
 
 def _read(file: Path, conf: Path) -> PlannedExperiment:
-    from bench.command.compose import composing
+    from bench.config.compose import composing
 
     _body(file)
     try:
@@ -91,7 +91,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     """Return the runs of an experiment. Each way of training is composed (0.1 s); models and numbers are as written."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from bench.command.compose import values
+    from bench.config.compose import values
 
     chosen = [f"experiment={name}"]
     base = composed(chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bench.config.spec import RunSpec
 from bench.results.analysis import faults
 from bench.results.analysis.breakdown import breakdown, seconds_in, walls
 from bench.results.analysis.ledger import ledger
@@ -13,7 +14,6 @@ from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
 from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
-from bench.runner.spec import RunSpec
 from ddp.core.commands import Publish
 from ddp.core.events import Evaluated, Saved
 from ddp.process.codec import Record

@@ -1,6 +1,6 @@
 """The command that runs a cell again, from its run folder alone. Imports no torch.
 
-Whatever is part of the cell (`bench.runner.plan.cell_hash`) and not the default is said, and numbers to their last digit:
+Whatever is part of the cell (`bench.config.plan.cell_hash`) and not the default is said, and numbers to their last digit:
 the command means this cell and no other. It is made of what lies in a folder, so every word is quoted for the shell.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bench.command.overrides import quoted
+from bench.config.config import DataConfig
+from bench.config.modes import engine_of, modes
+from bench.config.overrides import quoted
 from bench.results.runfolder import Run
-from bench.runner.config import DataConfig
-from bench.runner.modes import engine_of, modes
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from ddp.core.policies import POLICIES

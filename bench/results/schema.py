@@ -13,8 +13,8 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.places import METRICS_SCHEMA
+from bench.config.modes import mode_of
 from bench.results.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
-from bench.runner.modes import mode_of
 from ddp.backends import BACKENDS
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]

@@ -1,1 +1,1 @@
-"""From a configuration to a run folder: checks, plan, launch, journal, progress, resume."""
+"""Own the way from a plan to a run folder: launch, progress, resume, replay, other hosts."""

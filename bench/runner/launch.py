@@ -22,16 +22,16 @@ from bench.base.collector import no_collections, short_collections
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_text
+from bench.config.plan import RunPlan
+from bench.config.spec import RunSpec
 from bench.results.analyze import analyze
-from bench.results.modelgraph import described
+from bench.results.journal import Journal
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
-from bench.runner.journal import Journal
-from bench.runner.plan import RunPlan
+from bench.runner.modelgraph import described
 from bench.runner.progress import Monitor
 from bench.runner.resume import ResumeSource, earlier
-from bench.runner.spec import RunSpec
 from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import Torn, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed

@@ -21,8 +21,8 @@ from bench.base import interrupts
 from bench.base.exitcodes import Exit
 from bench.base.hosts import interface_of, on_loopback
 from bench.base.usage import UsageError, usage
-from bench.runner.config import Config
-from bench.runner.modes import engine_of
+from bench.config.config import Config
+from bench.config.modes import engine_of
 from bench.runner.node import serve
 from bench.runner.seat import CATALOGUE, Seat, open_store
 from ddp.core.errors import ProtocolError, RankLost

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from bench.base import figures
+from bench.config.spec import RunSpec
 from bench.results.live.run import RunFigures
-from bench.runner.spec import RunSpec
 from ddp.core.commands import Drop
 from ddp.core.events import Failed, Progress, Ready
 from ddp.core.summary import EpochFigures

@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.config.modes import Mode, mode_of
+from bench.config.plan import RunPlan
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
-from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.runner.modes import Mode, mode_of
-from bench.runner.plan import RunPlan
 from ddp import regular
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bench.config.modes import mode_name
+from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, read_object
 from bench.results.schema import MOST_RANKS
-from bench.runner.modes import mode_name
-from bench.runner.spec import RunSpec
 
 
 class TimelineHeader(msgspec.Struct):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.results.journal import woven
 from bench.results.runfolder import EVENTS, SLICES, there
-from bench.runner.journal import woven
 from bench.timeline import launched_at, write_timeline
 from bench.timeline.about import about
 from ddp.core.errors import ProtocolError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
+from bench.config.spec import RunSpec
 from bench.results.schema import Metrics
-from bench.runner.spec import RunSpec
 from bench.validate import Terms, Verdict, judge
 from bench.validate.revision import accept, write_proposals
 from tests.bench.streams import make_metrics, make_spec, write_run

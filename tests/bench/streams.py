@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from bench.config.spec import RunSpec
 from bench.results.analyze import analyze
 from bench.results.runfolder import CONFIG, EVENTS, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import RunWriter
-from bench.runner.spec import RunSpec
 from ddp.core import commands, events
 from ddp.process.codec import Record, encode
 

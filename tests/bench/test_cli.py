@@ -15,7 +15,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.types import Quote, QuotedString
 
 from bench.command import cli
-from bench.command.overrides import readable
+from bench.config.overrides import readable
 from bench.models import MODELS, mlp
 from bench.models.data import DATA, Entry
 from bench.results.rerun_command import command

@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.places import CONF
-from bench.command.hydra_errors import complain, known_keys
 from bench.command.listing import _modes
-from bench.command.overrides import in_our_words, readable
+from bench.config.config import Config, register, typed
+from bench.config.hydra_errors import complain, known_keys
+from bench.config.modes import mode_name, modes
+from bench.config.overrides import in_our_words, readable
 from bench.models import MODELS
-from bench.runner.config import Config, register, typed
-from bench.runner.modes import mode_name, modes
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES

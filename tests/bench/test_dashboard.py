@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bench.dashboard import tree
 from bench.dashboard.board import ABOUT, LIVE, ROW, RunBoard
+from bench.results.journal import Journal
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
 from bench.results.runfolder import EVENTS
 from bench.results.writer import RunWriter
-from bench.runner.journal import Journal
 from ddp.core import events
 from ddp.process.codec import encode
 from tests.bench.dashboards import begin, line, progress

@@ -11,9 +11,9 @@ from typing import get_type_hints
 import pytest
 
 from bench.base.exitcodes import Exit
+from bench.config.config import Config
 from bench.models import MODELS
 from bench.models.data import DATA
-from bench.runner.config import Config
 from bench.validate.checks import CHECKS, OPTIONAL
 from ddp.core.faults import KINDS
 from ddp.core.guard import GUARDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.base.writing import write_text
-from bench.runner.journal import Journal
+from bench.results.journal import Journal
 from ddp.core.events import Alive
 from tests.bench.conftest import Bench
 

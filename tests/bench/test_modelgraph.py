@@ -10,7 +10,7 @@ from torch import nn
 
 from bench import models
 from bench.models.data import data_set
-from bench.results.modelgraph import follow
+from bench.runner.modelgraph import follow
 
 
 class Residual(nn.Module):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.config.config_checks import Machine
+from bench.config.plan import plan
 from bench.models.data import DATA, DataOptions
 from bench.models.setup import Recipe, Setup
-from bench.runner.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.runner.config_checks import Machine
-from bench.runner.plan import plan
 from ddp.core.policies import POLICIES
 
 SETUP = Setup(

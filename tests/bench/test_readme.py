@@ -9,12 +9,12 @@ import pytest
 from omegaconf import DictConfig
 
 from bench.base import environment
-from bench.command.compose import compose
+from bench.config.compose import compose
+from bench.config.config import typed
+from bench.config.config_checks import Machine
+from bench.config.plan import plan
 from bench.models import load
 from bench.models.data import DATA
-from bench.runner.config import typed
-from bench.runner.config_checks import Machine
-from bench.runner.plan import plan
 from benchmarks import readme
 
 TEXT = (readme.ROOT / "README.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from bench import report
+from bench.config.spec import RunSpec
 from bench.report import write_report
 from bench.report.differences import MeanDifference, difference, ratio
 from bench.report.planned import ExperimentPoint, planned
@@ -22,7 +23,6 @@ from bench.report.sections.speedup import serial_fraction
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
-from bench.runner.spec import RunSpec
 from tests.bench.generated import plant
 from tests.bench.references import baselines, cell, put
 from tests.bench.streams import make_metrics, make_spec, write_run

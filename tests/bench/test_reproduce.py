@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from bench.base.places import CONF
-from bench.models.data import DATA
-from bench.results.rerun_command import command, setting
-from bench.results.runfolder import Run
-from bench.runner.config import (
+from bench.config.config import (
     Choice,
     ClusterConfig,
     Config,
@@ -29,9 +26,12 @@ from bench.runner.config import (
     register,
     typed,
 )
-from bench.runner.config_checks import Machine
-from bench.runner.plan import plan
-from bench.runner.spec import RunSpec
+from bench.config.config_checks import Machine
+from bench.config.plan import plan
+from bench.config.spec import RunSpec
+from bench.models.data import DATA
+from bench.results.rerun_command import command, setting
+from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
 from tests.bench.test_plan import SETUP

@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from bench.base.usage import UsageError
 from bench.command import planning
-from bench.command.compose import compose
+from bench.config.compose import compose
 from bench.report.planned import planned
 from bench.results.runfolder import find_runs
 from ddp.engine import ENGINES

@@ -15,8 +15,8 @@ from bench.base.writing import write_text
 from bench.command import cli
 from bench.command.planning import estimate
 from bench.command.rerun import compare
-from bench.results.replay import Unfit, deviation
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, find_runs, read_records
+from bench.runner.replay import Unfit, deviation
 from bench.validate.checks.determinism import promised
 from ddp.backends import world_of
 from ddp.core.commands import Abort

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
-from bench.runner.spec import RunSpec
 from bench.validate.revision import accept, write_proposals
 from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Snapshot, Sums
 from ddp.process.codec import Record, encode

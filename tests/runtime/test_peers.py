@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.runner.config import Choice, ClusterConfig
+from bench.config.config import Choice, ClusterConfig
 from ddp.backends import BACKENDS
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken, broken

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
+from bench.config.modes import Mode, backend_of, engine_of
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from bench.runner.config import Config, DataConfig, ModelConfig, ProfileConfig
-from bench.runner.modes import Mode, backend_of, engine_of
 from ddp.core.checkpointing import Checkpointing
 from ddp.core.policies import meets_every_step
 from ddp.replica.task import Job

@@ -13,8 +13,8 @@ from hydra.core.override_parser.types import ChoiceSweep
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from bench.command.overrides import PATHS, in_shell, reads
-from bench.runner.config import Choice, Config
+from bench.config.config import Choice, Config
+from bench.config.overrides import PATHS, in_shell, reads
 from ddp.core.policies import POLICIES
 from ddp.suggest import nearest, unknown
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bench.config.plan import RunPlan
 from bench.models.data import data_set
-from bench.runner.plan import RunPlan
 
 if TYPE_CHECKING:
     from torch import nn

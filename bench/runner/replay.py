@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from bench.config.modes import engine_of
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
-from bench.runner.modes import engine_of
 from bench.runner.resume import config_of
 from ddp import regular
 from ddp.backends import world_of

@@ -24,18 +24,18 @@ from bench.base import environment, interrupts
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, reason, usage
 from bench.command import summary
-from bench.command.compose import compose
-from bench.command.hydra_errors import complain
 from bench.command.summary import CellOutcome
+from bench.config.compose import compose
+from bench.config.config import Config, typed
+from bench.config.config_checks import Machine, check_faults, check_paths
+from bench.config.hydra_errors import complain
+from bench.config.modes import engine_of
+from bench.config.plan import RunPlan, plan
+from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
 from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
-from bench.runner.config import Config, typed
-from bench.runner.config_checks import Machine, check_faults, check_paths
-from bench.runner.modes import engine_of
-from bench.runner.plan import RunPlan, plan
-from bench.runner.unused_settings import moot
 from ddp.core.errors import EngineError
 from ddp.registered import blamed
 from ddp.suggest import unknown

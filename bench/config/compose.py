@@ -1,7 +1,7 @@
 """From a command line to composed configurations, one for each point of a sweep. The only module that starts Hydra.
 
 Hydra composes and enumerates; what Hydra or omegaconf refuses becomes a UsageError in our words
-(`bench.command.hydra_errors`), and so does a sweep that has no run in it.
+(`bench.config.hydra_errors`), and so does a sweep that has no run in it.
 
 A sweep over world sizes is a product, in which engines of one rank meet sizes that they cannot have. These points are left
 out, with a line on each; where one size is asked for, it is the user's mistake (`EngineSpec.fits`).
@@ -30,10 +30,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.base.places import CONF
 from bench.base.usage import UsageError
-from bench.command.hydra_errors import beyond, complain, nameless, names_several
-from bench.command.overrides import in_our_words, readable
-from bench.runner.config import register
-from bench.runner.modes import engine_of
+from bench.config.config import register
+from bench.config.hydra_errors import beyond, complain, nameless, names_several
+from bench.config.modes import engine_of
+from bench.config.overrides import in_our_words, readable
 from ddp.process.scratch import scratch
 from ddp.suggest import unknown
 

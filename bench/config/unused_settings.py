@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from bench.runner.config import Config
-from bench.runner.modes import backend_of, engine_of
+from bench.config.config import Config
+from bench.config.modes import backend_of, engine_of
 from ddp.core.policies import meets_every_step
 
 

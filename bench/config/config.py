@@ -1,7 +1,7 @@
 """`Config`: what the user says, typed. One dataclass per group, and their registration with Hydra.
 
 The members of the groups `model`, `mode`, `engine`, `policy` and `backend` come from the registries in code, so a new model
-or policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.runner.plan` sees a `Config`.
+or policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `bench.config.plan` sees a `Config`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from bench.config.modes import Mode, mode_of, modes
 from bench.models import MODELS
-from bench.runner.modes import Mode, mode_of, modes
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.checkpointing import Checkpointing

@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench import models
-from bench.models.data import title
-from bench.models.setup import Recipe, Setup
-from bench.runner.config import Config, DataConfig
-from bench.runner.config_checks import (
+from bench.config.config import Config, DataConfig
+from bench.config.config_checks import (
     Machine,
     check_cluster,
     check_engine,
@@ -30,8 +28,10 @@ from bench.runner.config_checks import (
     warnings_of,
     world_size_of,
 )
-from bench.runner.modes import backend_of
-from bench.runner.spec import RunSpec
+from bench.config.modes import backend_of
+from bench.config.spec import RunSpec
+from bench.models.data import title
+from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
 from ddp.core.loading import Loading
