@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.base.collector import no_collections
+from bench.base.garbage import no_collections
 from bench.report import write_report
 from bench.results.cells import cells
 from bench.results.journal import Journal

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.spans import Chunk
 from ddp.data import TensorSource
 from ddp.data.batch_loader import feed

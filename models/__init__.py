@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddp.registered import member
+from ddp.registry import member
 
 if __name__ != "bench.models":
     raise ImportError("the models are the package bench.models, which this folder is a part of: import that")

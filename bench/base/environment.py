@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from bench.base.places import ROOT
+from bench.base.paths import ROOT
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 """Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from bench.base.collector import no_collections
 from bench.base.exitcodes import Exit
-from bench.base.places import BASELINES
+from bench.base.garbage import no_collections
+from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
 from ddp.suggest import nearest
 
@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> int:
 
     if "TORCHELASTIC_RUN_ID" in os.environ:
         from bench.runner.machines import attended
-        from bench.runner.seat import seat
+        from bench.runner.torchrun import seat
 
         place = seat(os.environ)
         if place is not None:

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from bench.base import environment
 from bench.config.modes import engine_of, modes
 from ddp.backends import BACKENDS
-from ddp.registered import Unusable, imported
+from ddp.registry import Unusable, imported
 
 WORLD_SIZES = (1, 2, 4)
 Check = tuple[str, str | None, str]

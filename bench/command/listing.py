@@ -11,7 +11,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.base.figures import plural
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.config.modes import modes
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
@@ -19,7 +19,7 @@ from bench.models.data import DATA
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
-from ddp.registered import Unusable, blamed, origin
+from ddp.registry import Unusable, blamed, origin
 from ddp.suggest import unknown
 
 _ENDS = (".", "!", "?")

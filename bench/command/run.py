@@ -37,7 +37,7 @@ from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from ddp.core.errors import EngineError
-from ddp.registered import blamed
+from ddp.registry import blamed
 from ddp.suggest import unknown
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config import register
 from bench.config.hydra_errors import beyond, complain, nameless, names_several

@@ -16,8 +16,8 @@ from bench.config.modes import Mode, mode_of, modes
 from bench.models import MODELS
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
-from ddp.core.loading import Loading
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.engine import ENGINES
 

@@ -12,7 +12,7 @@ from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
 from bench.config.modes import Mode, backend_of, engine_of
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.policies import meets_every_step
 from ddp.replica.task import Job
 from ddp.settings import (

@@ -34,7 +34,7 @@ from bench.models.data import title
 from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS
 from ddp.core.averaging import Averaging
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.engine import ENGINES

@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.dashboard.about import LEFT, RUNNING, RunCard
 from bench.results.runfolder import CONFIG, EVENTS, GRAPH, METRICS, alive, find_runs, read_object, there
 from bench.results.schema import MOST_RANKS
-from ddp import regular
+from ddp import regular_files
 
 _MAKING = re.compile(r"\.tmp-(.+)-(\d+)")
 
@@ -37,7 +37,7 @@ def scan(root: Path) -> dict[str, RunPlace]:
     as it is now; what nobody goes on with is shown where there is nothing else of the run."""
     places: dict[str, RunPlace] = {}
     shut: list[OSError] = []
-    for path, subfolders, files in regular.walk(root, shut):
+    for path, subfolders, files in regular_files.walk(root, shut):
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
             if entry := _entry(root, path):

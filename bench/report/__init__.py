@@ -18,7 +18,7 @@ from bench.report.sections import SECTIONS
 from bench.results.cells import Cell, cells
 from bench.results.runfolder import find_runs
 from bench.validate import Tree, judge_cells
-from bench.validate.legible import sound
+from bench.validate.consistency import sound
 from bench.validate.library import Library, load
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts
 from bench.validate.verdict import Name
-from ddp import regular
+from ddp import regular_files
 
 ASSETS = Path(__file__).with_name("assets")
 FILTER = '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
@@ -91,7 +91,7 @@ def _block(block: Block, folder: Path) -> str:
 
 
 def _picture(picture: Picture, folder: Path) -> str:
-    data = base64.b64encode(regular.content(folder / picture.file)).decode()
+    data = base64.b64encode(regular_files.content(folder / picture.file)).decode()
     alt = escape(picture.alt)
     link = f' <a href="{escape(picture.data)}">data</a>' if picture.data else ""
     shown = f'<img alt="{alt}" src="data:image/png;base64,{data}">'

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config_checks import world_size_of
 from bench.config.modes import engine_of, mode_name

@@ -12,7 +12,7 @@ import msgspec
 import pandas as pd
 
 from bench.results.runfolder import EVENTS, Run, find_runs
-from ddp import regular
+from ddp import regular_files
 from ddp.suggest import unknown
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def _ranks(run: Run) -> Iterator[Row]:
 def _events(run: Run) -> Iterator[Row]:
     first: float | None = None
     try:
-        for number, line in enumerate(regular.lines(run.path / EVENTS), 1):
+        for number, line in enumerate(regular_files.lines(run.path / EVENTS), 1):
             body = msgspec.json.decode(line, type=dict[str, Any])
             at = float(body["at"])
             first = at if first is None else first

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.base.writing import write_text
 from bench.results.runfolder import SLICES
-from ddp import regular
+from ddp import regular_files
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.operations import file_of
 
@@ -66,6 +66,6 @@ def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = la
     """Return the lines of files of records, in the order of time, without last ones that a killed process left unfinished.
 
     Raise OSError."""
-    lines = [line.decode("utf-8") for file in (path, *parts) for line in regular.whole_lines(file)]
+    lines = [line.decode("utf-8") for file in (path, *parts) for line in regular_files.whole_lines(file)]
     counted(len(lines))
     return sorted(lines, key=stamp)

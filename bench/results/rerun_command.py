@@ -18,7 +18,7 @@ from bench.config.modes import engine_of, modes
 from bench.config.overrides import quoted
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)

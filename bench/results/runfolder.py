@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from bench.base.usage import tame
 from bench.results.schema import READABLE, Metrics
-from ddp import regular
+from ddp import regular_files
 from ddp.core.errors import ProtocolError
 from ddp.process.codec import Record, decode
 
@@ -146,7 +146,7 @@ def find_runs(path: Path) -> tuple[list[Run], list[str]]:
 
 
 def _run_folders(path: Path, unread: list[OSError]) -> Iterator[Path]:
-    for folder, subfolders, files in regular.walk(path, unread):
+    for folder, subfolders, files in regular_files.walk(path, unread):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if not {METRICS, EVENTS, CONFIG}.isdisjoint(files):
             subfolders.clear()
@@ -210,7 +210,7 @@ def there(path: Path) -> bool:
 def read_object(path: Path) -> dict[str, Any]:
     """Read the JSON object in a file. Raises ValueError: one line that names the file and what is wrong with it."""
     try:
-        body = msgspec.json.decode(regular.content(path))
+        body = msgspec.json.decode(regular_files.content(path))
     except FileNotFoundError:
         raise ValueError(f"{path}: missing") from None
     except PermissionError as error:
@@ -235,7 +235,7 @@ def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
 def read_records(folder: Path) -> Iterator[Record]:
     """Yield the events and commands of a run, one by one, as written. Raises ValueError that names file and line."""
     path = folder / EVENTS
-    for number, line in enumerate(regular.lines(path), 1):
+    for number, line in enumerate(regular_files.lines(path), 1):
         try:
             yield decode(line)
         except ProtocolError as error:

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from bench.base import environment, interrupts
-from bench.base.collector import no_collections, short_collections
 from bench.base.figures import plural
+from bench.base.garbage import no_collections, short_collections
 from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_text
 from bench.config.plan import RunPlan
@@ -40,7 +40,7 @@ from ddp.engine import ENGINES
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode
 from ddp.process.scratch import scratch
-from ddp.registered import member
+from ddp.registry import member
 from ddp.replica.task import Job
 
 LOG = "training.log"

@@ -24,7 +24,7 @@ from bench.base.usage import UsageError, usage
 from bench.config.config import Config
 from bench.config.modes import engine_of
 from bench.runner.node import serve
-from bench.runner.seat import CATALOGUE, Seat, open_store
+from bench.runner.torchrun import CATALOGUE, Seat, open_store
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.remote.secret import opened, seal
 

@@ -17,7 +17,7 @@ from bench.base.exitcodes import Exit
 from bench.base.hosts import address_towards, interface_of
 from bench.base.usage import reason, usage
 from bench.models import MODELS
-from bench.runner.seat import CATALOGUE, STORE_S, Seat, announced, exit_code, open_store
+from bench.runner.torchrun import CATALOGUE, STORE_S, Seat, announced, exit_code, open_store
 from ddp.core.errors import EngineError, RankLost
 from ddp.process.orphans import at_parents_end
 

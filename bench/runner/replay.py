@@ -14,7 +14,7 @@ import msgspec
 from bench.config.modes import engine_of
 from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
 from bench.runner.resume import config_of
-from ddp import regular
+from ddp import regular_files
 from ddp.backends import world_of
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
@@ -92,7 +92,7 @@ def _in_order(path: Path) -> list[tuple[float, Record, dict[str, Any]]]:
     without one."""
     records = []
     try:
-        lines = list(regular.whole_lines(path))
+        lines = list(regular_files.whole_lines(path))
     except OSError as error:
         raise ValueError(located(error)) from None
     for line in lines:

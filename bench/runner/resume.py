@@ -19,15 +19,15 @@ from bench.config.config import Choice, ClusterConfig, Config, DataConfig, Model
 from bench.config.modes import Mode, mode_of
 from bench.config.plan import RunPlan
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
-from ddp import regular
+from ddp import regular_files
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
 from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
@@ -226,7 +226,7 @@ def earlier(source: ResumeSource, at: float) -> list[str]:
 def _records(path: Path) -> list[tuple[float, Any]]:
     """Read (time, record) of every whole line. Raise ValueError."""
     try:
-        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in regular.whole_lines(path)]
+        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in regular_files.whole_lines(path)]
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
     except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ from bench.results.analysis.idle import gaps
 from bench.results.analysis.stream import RunRecords, sort
 from bench.timeline.about import Named
 from bench.timeline.lanes import make_trace
-from ddp import regular
+from ddp import regular_files
 from ddp.process.clock import now
 from ddp.process.codec import Record
 from ddp.process.operations import Operation, file_of, read
@@ -78,7 +78,7 @@ def launched_at(folder: Path) -> float | None:
 
 def _about(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads(regular.content(folder / "timeline.json", LARGEST))["otherData"]
+        about = json.loads(regular_files.content(folder / "timeline.json", LARGEST))["otherData"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}

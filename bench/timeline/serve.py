@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.base.hosts import named
-from ddp import regular
+from ddp import regular_files
 
 HOST, PORT = "127.0.0.1", 9001
 UI = "https://ui.perfetto.dev"
@@ -55,7 +55,7 @@ class Handler(SimpleHTTPRequestHandler):
     def _file(self, path: Path) -> Any:
         """Send the headers of a regular file and return it, open; None after an error."""
         try:
-            file = regular.opened(path, regular.RECORDS)
+            file = regular_files.opened(path, regular_files.RECORDS)
         except OSError:
             self.send_error(404)
             return None

@@ -17,13 +17,13 @@ from bench.base.exitcodes import Exit, gravest
 from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
-from bench.validate import expected, further
+from bench.validate import expected, next_runs
 from bench.validate.checks import CHECKS, OPTIONAL, Check
 from bench.validate.checks.speed import elsewhere
+from bench.validate.consistency import legible, sound
 from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
-from bench.validate.legible import legible, sound
 from bench.validate.library import Library, load
 from bench.validate.verdict import Verdict, remark
 from ddp.suggest import unknown
@@ -177,7 +177,7 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
         return Case(cell, None), []
     match = library.match(cell)
     if match is None:
-        line = f"none for {cell.workload.title}; make one: {further.baseline(cell)}"
+        line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell)}"
         return Case(cell, None), [remark("NO_BASELINE", "baseline", cell.name, line)]
     every, name = tuple(match.differing), match.reference.name
     match = replace(match, differing=beyond(match.differing, terms.allowed))

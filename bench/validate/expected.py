@@ -22,7 +22,7 @@ from bench.results.runfolder import there
 from bench.results.schema import Strict
 from bench.validate.checks import CHECKS, OPTIONAL
 from bench.validate.verdict import EXITS, CellIdentity, Verdict
-from ddp import regular
+from ddp import regular_files
 from ddp.suggest import unknown
 
 FILE = "expected.yaml"
@@ -51,7 +51,7 @@ def load(folder: Path) -> list[Expected]:
     if not there(path):
         return []
     try:
-        body = OmegaConf.to_container(OmegaConf.load(StringIO(regular.content(path).decode("utf-8"))))
+        body = OmegaConf.to_container(OmegaConf.load(StringIO(regular_files.content(path).decode("utf-8"))))
         entries = TypeAdapter(list[Expected]).validate_python(body or [])
     except ValidationError as error:
         first = error.errors()[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.validate import further
+from bench.validate import next_runs
 from bench.validate.findings import Finding, LevelClaim, Rate, Spread
 from bench.validate.statistics import (
     GATING_SEEDS,
@@ -106,7 +106,7 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     if call is Call.NOT_SHOWN and not claim.only_proved:
         return "FAIL", f"not shown to be no worse, after the last look at {LOOKS[-1]} seeds"
     if more is not None:
-        return "INCONCLUSIVE", f"not shown yet: {further.seeds(claim.case.cell, more)}"
+        return "INCONCLUSIVE", f"not shown yet: {next_runs.seeds(claim.case.cell, more)}"
     if claim.only_proved:
         return "INCONCLUSIVE", f"neither shown nor disproved at {claim.seeds} seeds: {NOISY}"
     return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
@@ -134,7 +134,7 @@ def _rate(claim: Rate, p: float) -> Verdict:
         return verdict("FAIL", claim.check, claim.case.cell, f"{text}: too few")
     if not claim.enough:
         more = next_look(len(claim.case.cell.one_each))
-        need = further.seeds(claim.case.cell, more) if more else "run more seeds"
+        need = next_runs.seeds(claim.case.cell, more) if more else "run more seeds"
         return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: fewer than expected; {need}")
     return verdict("PASS", claim.check, claim.case.cell, text)
 

@@ -12,7 +12,7 @@ from bench.results.cells import Cell
 from bench.results.runfolder import located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
 from bench.validate.reference import Broken, Reference, read
-from ddp import regular
+from ddp import regular_files
 
 APART = ("epochs", "batch_size", "lr", "max_grad_norm", "global_batch_size", "lr_scale_ratio")
 """Keys of `train` that are fields of a workload, or belong to a way of training: how the batches of ranks make one, and how
@@ -94,7 +94,7 @@ def files(path: Path) -> tuple[list[Path], list[str]]:
     shut: list[OSError] = []
     if not path.is_dir():
         return [path] if there(path) else [], []
-    paths = [folder / name for folder, _, names in regular.walk(path, shut) for name in names]
+    paths = [folder / name for folder, _, names in regular_files.walk(path, shut) for name in names]
     return sorted(file for file in paths if file.suffix == ".json"), list(map(located, shut))
 
 

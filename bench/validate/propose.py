@@ -22,13 +22,13 @@ from bench.results.cells import Cell
 from bench.results.runfolder import CONFIG, Run
 from bench.results.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
-from bench.validate.crossing import samples_to
+from bench.validate.consistency import legible
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
-from bench.validate.further import rerun
-from bench.validate.legible import legible
+from bench.validate.next_runs import rerun
 from bench.validate.records import records
 from bench.validate.reference import MIN_SEEDS, Reference, sealed
 from bench.validate.statistics import DEVIATIONS, Moments
+from bench.validate.target_crossing import samples_to
 
 QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.015}
 """Name of a metric -> the smallest margin that matters in practice, unit of the metric."""

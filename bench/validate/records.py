@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bench.base.collector import no_collections
+from bench.base.garbage import no_collections
 from bench.results.cells import Cell
 from bench.results.runfolder import EVENTS, Run, there
-from ddp import regular
+from ddp import regular_files
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
 from ddp.process.codec import decode
@@ -76,7 +76,7 @@ def _read(path: Path, written: int) -> Records:
     known = Records()
     places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=True))
     with no_collections():
-        for number, line in enumerate(regular.lines(path), 1):
+        for number, line in enumerate(regular_files.lines(path), 1):
             if line.startswith(_MOST):
                 continue
             kind = _KIND.search(line, 0, 60)

@@ -21,7 +21,7 @@ from bench.results.cells import Workload, norm_limit
 from bench.results.schema import Strict
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.statistics import GATING_SEEDS, Moments
-from ddp import regular
+from ddp import regular_files
 
 VERSION = 1
 MIN_SEEDS = 5
@@ -195,7 +195,9 @@ def text(reference: Reference) -> str:
 def read(path: Path) -> Reference:
     """Read the reference in a file. Raises Broken."""
     try:
-        body = json.loads(regular.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once)
+        body = json.loads(
+            regular_files.content(path).decode("utf-8"), parse_constant=_no_number, object_pairs_hook=_once
+        )
         _version(body)
         reference = Reference.model_validate(body)
         date.fromisoformat(reference.expires), date.fromisoformat(reference.created)

@@ -22,11 +22,11 @@ from ddp.core.commands import Average
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
-from ddp.replica.inner import InnerOptimizer
-from ddp.replica.mean import PIECE, pieces, ratio, square
-from ddp.replica.outer import outer
-from ddp.replica.sums import due, sums
+from ddp.replica.optimizer_state import InnerOptimizer
+from ddp.replica.outer_optimizer import outer
+from ddp.replica.state_sums import due, sums
 from ddp.replica.task import Job
+from ddp.replica.weighted_mean import PIECE, pieces, ratio, square
 
 if TYPE_CHECKING:
     from ddp.replica.replica import Replica

@@ -17,7 +17,7 @@ from ddp.comm.transports import threads
 from ddp.comm.transports.base import Transport, TransportConfig, choose
 from ddp.core.commands import Average, Join, Reduce
 from ddp.core.events import Reduced, Sums
-from ddp.registered import Unusable, imported
+from ddp.registry import Unusable, imported
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from ddp.process.clock import now
 from ddp.process.memory import shared
 from ddp.replica.buffers import signed
 from ddp.replica.flat import KINDS, Section, swapped
-from ddp.replica.inner import InnerOptimizer
-from ddp.replica.mean import average, ratio
-from ddp.replica.outer import Outer, outer, precise
-from ddp.replica.sums import due, sums
+from ddp.replica.optimizer_state import InnerOptimizer
+from ddp.replica.outer_optimizer import Outer, outer, precise
+from ddp.replica.state_sums import due, sums
 from ddp.replica.task import Job
+from ddp.replica.weighted_mean import average, ratio
 
 NOBODY = "average"
 """Stands in a file's name where a rank's number does."""

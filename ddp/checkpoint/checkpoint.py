@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 import torch
 
-from ddp import regular
+from ddp import regular_files
 from ddp.backends import world_of
 from ddp.checkpoint.identity import Origin, RunIdentity, origin
 from ddp.checkpoint.validity import contradiction, revived
@@ -208,14 +208,14 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """Return the checkpoint in a folder. Raises Torn with one line."""
     try:
-        books = regular.content(place / BOOKS, LARGEST_BOOKS).replace(*RENAMED)
+        books = regular_files.content(place / BOOKS, LARGEST_BOOKS).replace(*RENAMED)
         manifest = msgspec.msgpack.decode(books, type=Manifest)
         if manifest.version != VERSION:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
         _check(place, manifest)
         for name, size, sha256 in manifest.files:
             path = place / name
-            if regular.size(path, LARGEST_PART) != size or _sha256(path) != sha256:
+            if regular_files.size(path, LARGEST_PART) != size or _sha256(path) != sha256:
                 raise Torn(f"{path}: torn, its content is not what was written")
     except OSError as error:
         raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
@@ -228,7 +228,7 @@ def copy(checkpoint: Checkpoint, to: Path) -> None:
     """Write the files of a checkpoint into a new folder; what else lies there stays there. Raises OSError."""
     to.mkdir(parents=True)
     for name in (BOOKS, *(name for name, _, _ in checkpoint.manifest.files)):
-        regular.copy(checkpoint.path / name, to / name, LARGEST_PART)
+        regular_files.copy(checkpoint.path / name, to / name, LARGEST_PART)
 
 
 def _check(place: Path, manifest: Manifest) -> None:
@@ -260,5 +260,5 @@ def resume(job: Job) -> Checkpoint | None:
 
 
 def _sha256(path: Path) -> str:
-    with regular.opened(path, LARGEST_PART) as file:
+    with regular_files.opened(path, LARGEST_PART) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

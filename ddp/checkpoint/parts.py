@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp import regular
+from ddp import regular_files
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import LARGEST_PART, File, Torn
 from ddp.checkpoint.identity import Origin, origin
@@ -106,7 +106,7 @@ def load(path: Path, of: Origin) -> dict[str, Any]:
     """Return a part, on the CPU. Raises Torn for what is no dictionary of tensors and plain containers, and for a part that
     is not `of` this rank and checkpoint."""
     try:
-        with regular.opened(path, LARGEST_PART) as file:
+        with regular_files.opened(path, LARGEST_PART) as file:
             part = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler raises anything
         raise Torn(f"{path}: not a part of a checkpoint ({_line(error)})") from error

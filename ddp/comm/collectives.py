@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ddp.comm.courier import Courier
+from ddp.comm.background import Courier
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, Transport, Wait
 from ddp.core.commands import Join

@@ -1,6 +1,7 @@
 """`Averaging`: how replicas are brought together in a round, whatever the policy and backend. Settings and weights alone.
 
-Owns the weight of a contribution, for every backend. Knows no tensors: `ddp.replica.mean` and `ddp.replica.outer` do.
+Owns the weight of a contribution, for every backend. Knows no tensors: `ddp.replica.weighted_mean` and
+`ddp.replica.outer_optimizer` do.
 """
 
 from __future__ import annotations

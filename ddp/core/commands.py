@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from ddp.core.facts import Files
+from ddp.core.event_parts import Files
 from ddp.core.ledger import Ledger, in_model
 from ddp.core.spans import Chunk
 

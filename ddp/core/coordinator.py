@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from ddp.core import evaluation, events, pacing, rounds, saving
+from ddp.core import checkpoint_schedule, evaluation, events, pacing, rounds
 from ddp.core.commands import TO_RANKS, Abort, Command, CoordinatorCheckpoint, Plan, Stop
 from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, book
 from ddp.core.dispatch import begin_window, dispatch
@@ -50,7 +50,7 @@ class Coordinator:
 
         `books`: of the checkpoint that the ranks have been made from."""
         ranks = tuple(RankState(rank, last_seen=at) for rank in range(world.size))
-        cohort = CoordinatorState(world, ranks) if books is None else saving.reopen(world, ranks, books)
+        cohort = CoordinatorState(world, ranks) if books is None else checkpoint_schedule.reopen(world, ranks, books)
         return Coordinator(policy, cohort, books=books)
 
     def update(self, event: events.Event) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -72,7 +72,7 @@ class Coordinator:
     def _decide(self, at: float, outputs: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
         """Consult the policy, grant work, open a round, stop: whatever is now possible."""
         self, issued = self._consult(outputs)
-        cohort, published = saving.settle(self.cohort, self.plan, self.policy_state, issued)
+        cohort, published = checkpoint_schedule.settle(self.cohort, self.plan, self.policy_state, issued)
         self, issued = replace(self, cohort=cohort), (*issued, *published)
         if any(isinstance(output, Abort) for output in issued):
             return replace(self, over=True), issued
@@ -91,7 +91,7 @@ class Coordinator:
         state, plan = self.policy.init(self.cohort.world)
         if self.books is not None and self.books.plan is not None:
             state, plan = self.books.policy_state, self.books.plan
-        mark = Mark(at, self.cohort.complete, saving.averages(self.cohort, plan))
+        mark = Mark(at, self.cohort.complete, checkpoint_schedule.averages(self.cohort, plan))
         return replace(self, policy_state=state, plan=plan, cohort=replace(self.cohort, saved=mark)), plan
 
     def _issue(self, at: float, issued: tuple[Output, ...]) -> tuple[Coordinator, tuple[Output, ...]]:
@@ -101,8 +101,8 @@ class Coordinator:
         cohort, orders = recover(cohort, at)
         cohort, evaluations = _close_epochs(cohort, at)
         saves: tuple[Output, ...] = ()
-        if saving.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
-            cohort, saves = saving.begin(cohort, plan, at, turn=False)
+        if checkpoint_schedule.handed_out(issued) or (plan.in_step and not cohort.shares and cohort.round is None):
+            cohort, saves = checkpoint_schedule.begin(cohort, plan, at, turn=False)
         cohort, grants = dispatch(cohort, plan)
         cohort, paces = pacing.correct(cohort, plan, at)
         issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
@@ -110,7 +110,7 @@ class Coordinator:
             cohort, averages = rounds.open_round(cohort, plan, reason)
             saves = ()
             if cohort.world.blocking:
-                cohort, saves = saving.begin(cohort, plan, at, rounds.in_turn(cohort, plan))
+                cohort, saves = checkpoint_schedule.begin(cohort, plan, at, rounds.in_turn(cohort, plan))
             cohort, grants = dispatch(begin_window(cohort, plan), plan)
             issued = (*issued, *averages, *saves, *grants)
         if _trained_out(cohort) and cohort.orphaned:
@@ -151,7 +151,7 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
         case events.Evaluated():
             return evaluation.on_evaluated(cohort, event), ()
         case events.Saved():
-            return saving.on_saved(cohort, event), ()
+            return checkpoint_schedule.on_saved(cohort, event), ()
         case events.Alive():
             return cohort, ()
         case events.Finished():

@@ -12,8 +12,8 @@ from typing import Any
 
 from ddp.core.commands import CoordinatorCheckpoint
 from ddp.core.errors import ProtocolError
+from ddp.core.event_parts import Files
 from ddp.core.events import Averaged, AverageFailed, Reduced, Shared, Snapshot
-from ddp.core.facts import Files
 from ddp.core.ledger import Ledger
 from ddp.core.phases import Phase
 from ddp.core.spans import Chunk, Spans, measure, union

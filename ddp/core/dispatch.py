@@ -10,10 +10,10 @@ import operator
 
 from ddp.core.allocation import fit, level, merge_lone, top_up
 from ddp.core.allowance import allowance, givers
+from ddp.core.checkpoint_schedule import averages
 from ddp.core.commands import Plan, Train
 from ddp.core.coordinator_state import CoordinatorState, RankState
 from ddp.core.ledger import Ledger
-from ddp.core.saving import averages
 from ddp.core.spans import Chunk, measure
 from ddp.core.values import replace
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.facts import Files, FromRank
-from ddp.core.facts import Probe as Probe
-from ddp.core.facts import Sums as Sums
+from ddp.core.event_parts import Files, FromRank
+from ddp.core.event_parts import Probe as Probe
+from ddp.core.event_parts import Sums as Sums
 from ddp.core.spans import Spans
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ddp.core.commands import Drop, Evaluate
 from ddp.core.events import Evaluated, Failed, Lost, Progress, Ready, Resumed
-from ddp.core.means import Mean, Scalars, means
+from ddp.core.exact_means import Mean, Scalars, means
 from ddp.core.training_clock import TrainingClock
 
 MOST_OPEN = 64

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.data.augment import Augment
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.gather import Gather
+from ddp.data.memory_budget import depth, room
 from ddp.data.resident import Resident
-from ddp.data.room import depth, room
 from ddp.data.streaming import Streaming
 
 BatchLoader = Resident | Streaming

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.spans import Chunk
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import BatchLoader, feed
@@ -42,7 +42,7 @@ class DataLoader:
             consecutive slices. Where the last samples are too few for all ranks, batches are smaller, and None if there is
             none.
         least: fewest samples of such a slice; for a model with batch norm, which cannot do with one, 2.
-        loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loading.Loading`.
+        loader, prefetch, vram_max_usage, memory_max_usage: `ddp.core.loader_settings.Loading`.
         deadline_s: how long a batch may take to be there.
 
     Several threads may each take an epoch of one loader; they are served in turns, and what is read ahead is the last one's

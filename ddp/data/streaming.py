@@ -17,7 +17,7 @@ from typing import Any
 from ddp.core.spans import Batch
 from ddp.data.errors import LateBatch, some
 from ddp.data.gather import Gather, Staged, kept, same
-from ddp.data.room import size
+from ddp.data.memory_budget import size
 
 NAME = "ddp-data"
 """Of the thread."""

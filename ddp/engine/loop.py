@@ -28,7 +28,7 @@ from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
-from ddp.replica.sums import sums
+from ddp.replica.state_sums import sums
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
 

@@ -26,7 +26,7 @@ from ddp.process import clock
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
 from ddp.process.codec import Record
-from ddp.process.origin import origin
+from ddp.process.error_origin import origin
 from ddp.process.orphans import bind_rank
 from ddp.replica.task import Job
 

@@ -16,7 +16,7 @@ from ddp.engine.rank import main
 from ddp.process import forkserver
 from ddp.process.channel import Channel, PeerGone
 from ddp.process.clock import now
-from ddp.process.shortage import descriptors, enough
+from ddp.process.resource_errors import descriptors, enough
 from ddp.replica.task import Job, RankProcess
 
 FAREWELL_S = 2.0

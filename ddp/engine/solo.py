@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ddp.checkpoint import checkpoint
-from ddp.core import saving
+from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save, Train
 from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, Exhausted, RankFailed
@@ -110,10 +110,10 @@ class _Saver:
     def at(self, seen: int) -> None:
         """Make a checkpoint if it is time."""
         mark = self._mark(seen)
-        reason = saving.due(self._job.checkpoints, mark, self._last, self._job.epochs)
+        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._last, self._job.epochs)
         if not reason:
             return
-        ledgers = saving.begun(self._samples, seen)
+        ledgers = checkpoint_schedule.begun(self._samples, seen)
         self._last, index, self._index = mark, self._index, self._index + 1
         books = CoordinatorCheckpoint(self._samples, mark.epochs + len(ledgers), ledgers, 0, self._index, None, None)
         saved = self._loop.save(Save(0, index, model=True, in_turn=True, reason=reason))

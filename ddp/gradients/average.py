@@ -17,7 +17,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import moved
-from ddp.replica.sums import sums_of
+from ddp.replica.state_sums import sums_of
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from ddp.checkpoint import checkpoint
-from ddp.core import saving
+from ddp.core import checkpoint_schedule
 from ddp.core.commands import CoordinatorCheckpoint, Evaluate, Publish, Save
 from ddp.core.coordinator_state import Mark
 from ddp.core.errors import Diverged, RankFailed
@@ -217,10 +217,10 @@ class _Engine:
 
     def _save_if_due(self) -> None:
         mark = self._mark()
-        reason = saving.due(self._job.checkpoints, mark, self._saved, self._job.epochs)
+        reason = checkpoint_schedule.due(self._job.checkpoints, mark, self._saved, self._job.epochs)
         if not reason:
             return
-        ledgers, self._free = saving.begun(self._samples, self._seen), None
+        ledgers, self._free = checkpoint_schedule.begun(self._samples, self._seen), None
         if ledgers:
             self._merge(mark.epochs)
         self._saved, index, self._saves = mark, self._saves, self._saves + 1

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from ddp.comm.courier import Courier
+from ddp.comm.background import Courier
 from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_store, make_transport, open_store
 from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken
 from ddp.comm.transports.gloo import OPS

@@ -14,10 +14,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.autograd.variable import Variable
 
 from ddp.gradients.buckets import BUCKET_BYTES, FIRST_BYTES
-from ddp.parallel.agreement import ParameterGuard, agree, claim, release
 from ddp.parallel.group import Group, current
 from ddp.parallel.reducer import BucketReducer
 from ddp.parallel.sending import Sending
+from ddp.parallel.startup_check import ParameterGuard, agree, claim, release
 
 WIRES = {None: None, "bfloat16": torch.bfloat16}
 

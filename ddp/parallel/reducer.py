@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ddp.comm.transports.base import MEAN, SUM
 from ddp.gradients.buckets import Item, Launches, assign
 from ddp.gradients.storage import BucketStorage
-from ddp.parallel.apart import Moved, compare
+from ddp.parallel.divergence import Moved, compare
 from ddp.parallel.group import Group
 
 TAIL = 4

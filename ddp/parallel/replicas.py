@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ddp.comm.transports.base import MAX, SUM
 from ddp.gradients.step_gradients import by_type
 from ddp.gradients.storage import BucketStorage
-from ddp.parallel.agreement import ParameterGuard, agree, claim, describe, difference, release
 from ddp.parallel.group import Group, current
+from ddp.parallel.startup_check import ParameterGuard, agree, claim, describe, difference, release
 from ddp.replica.sparse import dense
 
 

@@ -16,7 +16,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from types import ModuleType
 
-from ddp.process.shortage import enough
+from ddp.process.resource_errors import enough
 
 PRELOAD = ("ddp.engine.rank", "ddp.backends.allreduce", "ddp.backends.snapshot", "torch._dynamo")
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ddp.core.errors import Exhausted
-from ddp.process.shortage import enough, free
+from ddp.process.resource_errors import enough, free
 
 
 def shared(path: Path, dtype: torch.dtype, elements: int) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddp import regular
+from ddp import regular_files
 
 
 class Operation(msgspec.Struct, array_like=True):
@@ -28,6 +28,6 @@ def file_of(folder: Path, rank: int) -> Path:
 def read(path: Path) -> list[Operation]:
     """Return the operations in the file of a rank. Raises ValueError for another file, OSError."""
     try:
-        return msgspec.json.decode(regular.content(path), type=list[Operation])
+        return msgspec.json.decode(regular_files.content(path), type=list[Operation])
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path}: not the operations of a rank ({error})") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ddp.process.process_lock import ProcessLock, ended
-from ddp.process.shortage import enough
+from ddp.process.resource_errors import enough
 
 ROOM = 1 << 30
 """Free bytes that memory must have to hold snapshots; a container may have only 64 MB."""

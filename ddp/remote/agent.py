@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ddp.engine.ranks import FAREWELL_S, ForkedRank
 from ddp.process.scratch import scratch
-from ddp.remote import order
+from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, RUN, FileMirror, read
 from ddp.remote.handshake import PATIENCE_S, NoProof, introduce
 from ddp.remote.link import Frame, FrameKind, Link, pump
@@ -39,7 +39,7 @@ class Post:
     rank: int
     node: int
     """Place of this host; that of the coordinator is 0, and shares files and clock with it."""
-    catalogue: order.Catalogue
+    catalogue: job_message.Catalogue
 
 
 class HostClock(NamedTuple):
@@ -128,7 +128,7 @@ class NodeAgent:
 
     def _obey(self, kind: bytes, body: bytes) -> None:
         if kind == FrameKind.ORDER:
-            self._prepare(order.read(body))
+            self._prepare(job_message.read(body))
         elif kind == FrameKind.FILE and self._mirror is not None:
             self._mirror.write(body)
         elif kind == FrameKind.START and self._job is not None:
@@ -138,13 +138,13 @@ class NodeAgent:
         elif kind == FrameKind.KILL and self._run is not None:
             self._run.runner.kill()
 
-    def _prepare(self, ordered: order.Order) -> None:
+    def _prepare(self, ordered: job_message.Order) -> None:
         """Make ready for a run: the one before has ended, and its files are not there in this one."""
         if self._run is not None:
             self._run.end()
         self._scratch.close()
         folder = Path(ordered.scratch) if ordered.scratch else self._scratch.enter_context(scratch())
-        job = order.job_of(ordered, self._post.catalogue, folder)
+        job = job_message.job_of(ordered, self._post.catalogue, folder)
         self._link.expect(job.deadline_s)
         self._mirror = None if ordered.scratch else FileMirror(folder, job.checkpoint_folder, FROM_COORDINATOR)
         lacks, error = self._clock

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.process.clock import now
-from ddp.remote import order
+from ddp.remote import job_message
 from ddp.remote.file_mirror import RESUME, FileMirror, from_rank, read
 from ddp.remote.handshake import PATIENCE_S, welcome
 from ddp.remote.link import REST_S, Frame, FrameKind, Link, pump
@@ -46,7 +46,7 @@ class Company:
     """Ranks on each host, as far as this one knows."""
     meet: str
     """The store of all hosts."""
-    catalogue: order.Catalogue
+    catalogue: job_message.Catalogue
 
 
 class RendezvousServer:
@@ -85,7 +85,7 @@ class RendezvousServer:
 
     def order(self, job: Job, here: bool) -> bytes:
         """Encode `job` for a node agent. Raises ValueError for a task that cannot travel."""
-        return order.encode(job, self._company.catalogue, here)
+        return job_message.encode(job, self._company.catalogue, here)
 
     def dismiss(self, code: int) -> None:
         """Say that all is over, with this exit code; the node agents go once this process has ended, or `close`."""

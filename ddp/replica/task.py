@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.faults import Fault
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 
 if TYPE_CHECKING:

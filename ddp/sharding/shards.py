@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.replica import optimizers
-from ddp.sharding.layout import Layout
+from ddp.sharding.partition import Layout
 
 WHOLE = ("LBFGS", "Adafactor", "Muon", "SparseAdam")
 """Optimizers of `torch.optim` whose step needs more than one element at a time."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.comm.transports.base import Wait
-from ddp.sharding.layout import Run
+from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup
 
 Fetch = Callable[[Tensor, Tensor, list[Run]], Wait]

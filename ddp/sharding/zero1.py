@@ -24,7 +24,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep
-from ddp.sharding.layout import Run
+from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.means import Scalars
+from ddp.core.exact_means import Scalars
 from ddp.core.summary import EpochFigures
 
 

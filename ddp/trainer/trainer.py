@@ -18,8 +18,8 @@ from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
-from ddp.core.checkpointing import MOST, UNITS, Checkpointing
-from ddp.core.loading import Loading
+from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT, POLICIES, meets_every_step
 from ddp.core.world import World
 from ddp.data.augment import Augment

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import PLAIN, DataOptions
-from ddp.registered import blamed, member
+from ddp.registry import blamed, member
 from ddp.settings import known
 
 __all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ddp.process.shortage import free
+from ddp.process.resource_errors import free
 
 CONNECT_S = 20.0
 """A network that swallows packets must not hang a run: no answer, or no further byte, for so long is a failure."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from ddp import RankFailed
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.replica.optimizers import Several
 from ddp.replica.task import Task
 from tests.api.conftest import Make

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.base.places import METRICS_SCHEMA
+from bench.base.paths import METRICS_SCHEMA
 from bench.results.analyze import analyze
 from bench.results.schema import Metrics, RankTime, json_schema
 from ddp.core import commands, events

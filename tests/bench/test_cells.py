@@ -17,9 +17,9 @@ from bench.command import summary
 from bench.report import write_report
 from bench.report.differences import qualities
 from bench.report.page import Page
-from bench.report.reaching import reach
 from bench.report.sections import curves
 from bench.report.sections.changes import Pair
+from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import CONFIG, find_runs
 from bench.validate.library import load

@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.command.listing import _modes
 from bench.config.config import Config, register, typed
 from bench.config.hydra_errors import complain, known_keys

@@ -20,15 +20,15 @@ import pytest
 from torch.distributed import HashStore
 
 from bench.base.hosts import interface_of, on_loopback
-from bench.base.places import BASELINES
+from bench.base.paths import BASELINES
 from bench.base.usage import UsageError
 from bench.command.run import run
 from bench.config.config import Choice, ClusterConfig, Config
 from bench.config.config_checks import Machine, warnings_of
 from bench.runner import machines, node
-from bench.runner import seat as seats
+from bench.runner import torchrun as seats
 from bench.runner.machines import Machines, attended
-from bench.runner.seat import Seat, seat
+from bench.runner.torchrun import Seat, seat
 from ddp.core.errors import ProtocolError, RankLost
 from ddp.remote import secret
 from tests.bench.test_plan import BASE, planned

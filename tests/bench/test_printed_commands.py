@@ -13,7 +13,7 @@ import pytest
 
 import bench as package
 from bench.base import environment
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.command import cli
 from tests.bench import fake_engine
 from tests.bench.conftest import Bench

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from ddp import regular
+from ddp import regular_files
 from tests import strange
 from tests.held_back import held_back
 
@@ -41,7 +41,7 @@ OWN = {
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "file"
     strange.put(kind, path)
-    for read in (regular.content, lambda path: list(regular.lines(path))):
+    for read in (regular_files.content, lambda path: list(regular_files.lines(path))):
         with held_back(), pytest.raises(OSError, match=kind) as caught:
             read(path)
         assert caught.value.filename == str(path)
@@ -52,11 +52,11 @@ def test_a_file_and_a_link_to_one_are_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     for name in ("file", "link"):
         path = tmp_path / name
-        assert regular.content(path) == b"one\ntwo\nhalf"
-        assert list(regular.lines(path)) == [b"one\n", b"two\n", b"half"]
-        assert list(regular.whole_lines(path)) == [b"one", b"two"]
+        assert regular_files.content(path) == b"one\ntwo\nhalf"
+        assert list(regular_files.lines(path)) == [b"one\n", b"two\n", b"half"]
+        assert list(regular_files.whole_lines(path)) == [b"one", b"two"]
     with pytest.raises(FileNotFoundError):
-        regular.content(tmp_path / "nothing")
+        regular_files.content(tmp_path / "nothing")
 
 
 def test_a_hole_among_lines_takes_no_memory(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_hole_among_lines_takes_no_memory(tmp_path: Path) -> None:
     path.write_bytes(b"one\n")
     with path.open("r+b") as file:
         file.truncate(1 << 36)
-    lines = regular.lines(path)
+    lines = regular_files.lines(path)
     assert next(lines) == b"one\n"
     with pytest.raises(OSError, match=r"a line of more than 16,777,216 bytes"):
         next(lines)
@@ -73,16 +73,16 @@ def test_a_hole_among_lines_takes_no_memory(tmp_path: Path) -> None:
 def test_sizes_are_bounded_to_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"12345")
-    assert regular.content(path, 5) == b"12345"
-    assert regular.size(path, 5) == 5
+    assert regular_files.content(path, 5) == b"12345"
+    assert regular_files.size(path, 5) == 5
     with pytest.raises(OSError, match=r"too large \(5 bytes, 4 at most\)"):
-        regular.content(path, 4)
-    regular.copy(path, tmp_path / "copy", 5)
+        regular_files.content(path, 4)
+    regular_files.copy(path, tmp_path / "copy", 5)
     assert (tmp_path / "copy").read_bytes() == b"12345"
 
 
 def test_nothing_else_opens_files_of_runs_or_baselines() -> None:
-    """Whoever reads a file that is not listed above does so by `ddp.regular`."""
+    """Whoever reads a file that is not listed above does so by `ddp.regular_files`."""
     found = {
         (file.relative_to(BENCH).as_posix(), called)
         for file in BENCH.rglob("*.py")

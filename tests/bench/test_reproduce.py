@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from bench.base.places import CONF
+from bench.base.paths import CONF
 from bench.config.config import (
     Choice,
     ClusterConfig,
@@ -33,7 +33,7 @@ from bench.models.data import DATA
 from bench.results.rerun_command import command, setting
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from tests.bench.test_plan import SETUP
 
 MODES = {  # name -> (engine, policy, backend)

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.validate import judge
-from bench.validate.crossing import crossing
 from bench.validate.library import load
 from bench.validate.reference import Broken, digest, read, sealed, text
 from bench.validate.revision import accept, audit, diff, whole, write_proposals
 from bench.validate.schema import SCHEMA_FILE, json_schema
+from bench.validate.target_crossing import crossing
 from tests.bench.references import FIVE, TODAY, TWENTY, baselines, cell, put, with_eval
 from tests.bench.streams import make_metrics, make_spec, write_run
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.core import allocation, elche
-from ddp.core.elche import ElChe, ElCheSettings
+from ddp.core import allocation, controller
+from ddp.core.controller import ElChe, ElCheSettings
 from ddp.core.events import RoundClosed
 from ddp.core.speeds import Speed, follow
 
@@ -24,19 +24,19 @@ def window(counts: tuple[int, ...], step_s: list[float], sync_s: float = 0.0) ->
 
 
 def turn(settings: ElCheSettings, state: ElChe, step_s: list[float], sync_s: float = 0.0) -> ElChe:
-    now = elche.measure(settings, state, window(state.counts, step_s, sync_s))
-    return elche.recount(settings, elche.tune(settings, now), state)
+    now = controller.measure(settings, state, window(state.counts, step_s, sync_s))
+    return controller.recount(settings, controller.tune(settings, now), state)
 
 
 def windows(settings: ElCheSettings, step_s: list[float], times: int, sync_s: float = 0.0, most: int = 10_000) -> ElChe:
-    state = elche.start(settings, len(step_s), most)
+    state = controller.start(settings, len(step_s), most)
     for _ in range(times):
         state = turn(settings, state, step_s, sync_s)
     return state
 
 
 def test_the_first_window_is_equal_and_calibrates() -> None:
-    assert elche.start(ElCheSettings(), 3, 10_000).counts == (10, 10, 10)
+    assert controller.start(ElCheSettings(), 3, 10_000).counts == (10, 10, 10)
     assert windows(ElCheSettings(), [0.01, 0.02, 0.04], 1).counts == (40, 20, 10)
 
 
@@ -52,9 +52,9 @@ def test_phases_follow_each_other(smoothing: str) -> None:
 
 def test_a_hint_replaces_the_equal_windows() -> None:
     settings = ElCheSettings(speed_hint=(1.0, 0.25))
-    assert elche.start(settings, 2, 10_000).counts == (40, 10)
+    assert controller.start(settings, 2, 10_000).counts == (40, 10)
     assert windows(settings, [0.01, 0.01], 1).counts == (10, 10), "measured speeds replace the hint"
-    extreme = elche.start(ElCheSettings(anchor=1, speed_hint=(1.0, 1e-6)), 2, 10_000)
+    extreme = controller.start(ElCheSettings(anchor=1, speed_hint=(1.0, 1e-6)), 2, 10_000)
     assert extreme.counts == (64, 1), "ranks are taken for no more unequal than 64"
 
 
@@ -66,8 +66,10 @@ def test_fixed_ratios_stay_whatever_is_measured() -> None:
 def test_fixed_ratios_are_taken_as_they_are() -> None:
     """They were cut to 64 to 1 without a word."""
     settings = ElCheSettings(anchor=2, partition_ratios=(1000.0, 1.0))
-    assert elche.start(settings, 2, 100_000).counts == (2000, 2)
-    assert elche.weights(settings, elche.start(settings, 2, 100_000)) == pytest.approx((1000 / 1001, 1 / 1001))
+    assert controller.start(settings, 2, 100_000).counts == (2000, 2)
+    assert controller.weights(settings, controller.start(settings, 2, 100_000)) == pytest.approx(
+        (1000 / 1001, 1 / 1001)
+    )
     extreme = ElCheSettings(partition_ratios=(1e12, 1e-12))
     assert windows(extreme, [0.01, 0.01], 8).counts == (9999, 1), "an epoch, and a step for every rank"
 
@@ -107,7 +109,7 @@ def test_in_warm_up_the_anchor_grows_only_above_twice_the_target() -> None:
 def test_the_anchor_begins_and_stays_between_its_bounds() -> None:
     """A lower bound above the first anchor was accepted, and ignored."""
     settings = ElCheSettings(anchor=10, min_anchor=50, max_anchor=80, overhead_target=0.1)
-    assert elche.start(settings, 2, 10_000).counts == (50, 50)
+    assert controller.start(settings, 2, 10_000).counts == (50, 50)
     assert windows(settings, [0.01, 0.01], 30, sync_s=1e-4).anchor == 50
     dear = windows(settings, [0.01, 0.01], 30, sync_s=1.0)
     assert dear.anchor == 80
@@ -115,31 +117,31 @@ def test_the_anchor_begins_and_stays_between_its_bounds() -> None:
         dear = turn(settings, dear, [0.01, 0.01], 1e-4)
     assert dear.anchor == 50
     low = ElCheSettings(anchor=40, min_anchor=5)
-    assert elche.start(low, 2, 10_000).counts == (40, 40)
+    assert controller.start(low, 2, 10_000).counts == (40, 40)
     assert windows(low, [0.01, 0.01], 40, sync_s=1e-4).anchor == 5
 
 
 def test_what_a_guard_took_below_the_bound_grows_back_to_it_at_least() -> None:
     settings = ElCheSettings(anchor=40, overhead_target=0.1)
-    state = elche.nudge_down(windows(settings, [0.01, 0.01], 6, sync_s=1e-4), 0.1)
+    state = controller.nudge_down(windows(settings, [0.01, 0.01], 6, sync_s=1e-4), 0.1)
     assert state.anchor == 4
-    assert elche.tune(settings, replace(state, costs=(0.006,))).anchor == 40
-    assert elche.tune(settings, replace(state, costs=(0.006,)), may_grow=False).anchor == 4
+    assert controller.tune(settings, replace(state, costs=(0.006,))).anchor == 40
+    assert controller.tune(settings, replace(state, costs=(0.006,)), may_grow=False).anchor == 4
 
 
 def test_a_guard_can_forbid_growth_alone() -> None:
     settings = ElCheSettings(overhead_target=0.1)
-    state = elche.measure(settings, windows(settings, [0.01, 0.01], 6), window((10, 10), [0.01, 0.01], 0.05))
+    state = controller.measure(settings, windows(settings, [0.01, 0.01], 6), window((10, 10), [0.01, 0.01], 0.05))
     state = replace(state, costs=(0.05,))
-    assert elche.tune(settings, state, may_grow=False).anchor == 10
-    assert elche.tune(settings, state).anchor == 20
-    assert elche.nudge_down(state, 0.5).anchor == 5
+    assert controller.tune(settings, state, may_grow=False).anchor == 10
+    assert controller.tune(settings, state).anchor == 20
+    assert controller.nudge_down(state, 0.5).anchor == 5
 
 
 def test_waiting_counts_up_to_a_step_and_not_before_the_counts_fit() -> None:
-    settings, state = ElCheSettings(), elche.start(ElCheSettings(), 2, 10_000)
+    settings, state = ElCheSettings(), controller.start(ElCheSettings(), 2, 10_000)
     for _ in range(3):
-        state = elche.measure(settings, state, window((10, 10), [0.01, 0.02], 0.001))
+        state = controller.measure(settings, state, window((10, 10), [0.01, 0.02], 0.001))
     assert state.costs[:2] == (0.001, 0.001)
     # Rank 0 has two thirds of the cohort's speed, and waited ten of its steps.
     assert state.costs[2] == pytest.approx(0.001 + 0.01 * 2 / 3)
@@ -161,7 +163,7 @@ def test_a_lost_rank_is_forgotten() -> None:
     settings = ElCheSettings()
     state = windows(settings, [0.01, 0.04], 6)
     for _ in range(5):
-        state = elche.measure(settings, state, window((40, 0), [0.01, 0.04]))
+        state = controller.measure(settings, state, window((40, 0), [0.01, 0.04]))
     assert state.speeds[1] == Speed()
     assert state.rank == 0
 
@@ -177,10 +179,10 @@ def test_a_rank_that_is_gone_has_no_part_in_what_is_planned() -> None:
     settings, step_s = ElCheSettings(overhead_target=0.1), [0.01, 0.01, 0.01]
     state = windows(settings, step_s, 6, sync_s=1.0, most=90)
     assert (state.anchor, state.counts) == (30, (30, 30, 30))
-    now = elche.measure(settings, state, without(state, 1, step_s))
-    after = elche.recount(settings, elche.tune(settings, replace(now, costs=(1.0,))), state)
+    now = controller.measure(settings, state, without(state, 1, step_s))
+    after = controller.recount(settings, controller.tune(settings, replace(now, costs=(1.0,))), state)
     assert (after.anchor, after.counts) == (45, (45, 0, 45))
-    assert elche.weights(settings, after) == (0.5, 0.0, 0.5)
+    assert controller.weights(settings, after) == (0.5, 0.0, 0.5)
     for _ in range(8):  # averages cost nothing now
         after = _on(settings, after, step_s)
     assert after.anchor < 45
@@ -188,8 +190,8 @@ def test_a_rank_that_is_gone_has_no_part_in_what_is_planned() -> None:
 
 
 def _on(settings: ElCheSettings, state: ElChe, step_s: list[float]) -> ElChe:
-    now = elche.measure(settings, state, without(state, 1, step_s))
-    return elche.recount(settings, elche.tune(settings, now), state)
+    now = controller.measure(settings, state, without(state, 1, step_s))
+    return controller.recount(settings, controller.tune(settings, now), state)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def _on(settings: ElCheSettings, state: ElChe, step_s: list[float]) -> ElChe:
 def test_so_with_every_way_of_dividing(options: dict[str, Any], counts: tuple[int, ...]) -> None:
     """The rank that is lost is the slowest, before anything was measured of it."""
     settings, step_s = ElCheSettings(**options), [0.01, 0.1, 0.04]
-    state = elche.start(settings, 3, 10_000)
+    state = controller.start(settings, 3, 10_000)
     for _ in range(2):
         state = _on(settings, state, step_s)
     assert state.counts == counts
@@ -213,7 +215,7 @@ def test_so_with_every_way_of_dividing(options: dict[str, Any], counts: tuple[in
 
 def test_if_nobody_is_measured_the_lost_have_no_count_either() -> None:
     settings = ElCheSettings()
-    state = _on(settings, replace(elche.start(settings, 3, 10_000), counts=(0, 10, 0)), [0.01] * 3)
+    state = _on(settings, replace(controller.start(settings, 3, 10_000), counts=(0, 10, 0)), [0.01] * 3)
     assert (state.rank, state.counts[1]) == (None, 0)
 
 

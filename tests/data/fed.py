@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.spans import Batch, Chunk
 from ddp.data import TensorSource
 from ddp.data.batch_loader import BatchLoader, feed

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.spans import Chunk
 from ddp.data import Draws, MapSource, TensorSource, crop_and_flip
 from ddp.data.batch_loader import feed

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from bench.results.analyze import analyze
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Plan, Publish
 from ddp.core.errors import Diverged, RankFailed
 from ddp.core.events import Finished, Merged, Progress, Ready, RoundClosed

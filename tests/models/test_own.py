@@ -17,7 +17,7 @@ from bench.models.data import DATA, DataSet, Entry, data_set, prepare
 from bench.models.parts import accuracy, cross_entropy, task_on
 from bench.models.setup import Recipe
 from ddp.data import TensorSource
-from ddp.registered import Unusable
+from ddp.registry import Unusable
 from ddp.replica.task import Task
 
 TEXT = (Path(__file__).parents[2] / "docs/how-to/own-model-and-data.md").read_text()

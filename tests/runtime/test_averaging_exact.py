@@ -25,8 +25,8 @@ from ddp.core.spans import Batch
 from ddp.core.worker import Step
 from ddp.engine.loop import TrainingLoop
 from ddp.replica.buffers import signed
-from ddp.replica.mean import average
 from ddp.replica.task import Job, Task
+from ddp.replica.weighted_mean import average
 from tests.runtime import toy
 from tests.runtime.scripted_ranks import PLAIN_OUTER, Actor, in_processes, job, move, moved, play_rounds, start, wander
 from tests.runtime.test_averaging import quadratic

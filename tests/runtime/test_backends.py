@@ -10,7 +10,7 @@ import pytest
 
 from ddp.backends import BACKENDS, Acts, world_of
 from ddp.backends.base import CollectiveAverage, SnapshotAverage, StepExchange, load
-from ddp.registered import Unusable
+from ddp.registry import Unusable
 
 PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}
 OWN = {

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.checkpoint import BOOKS, MODEL, Torn, find, place, publish, read, resume
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.ledger import Ledger
 from ddp.core.policies import POLICIES

@@ -10,7 +10,7 @@ import pytest
 
 from ddp.backends import paired_backends
 from ddp.core.averaging import Averaging
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.core.events import Finished, Merged, Saved
 from ddp.core.policies import POLICIES

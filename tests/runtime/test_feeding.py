@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, WeightedRandomSampler
 from ddp.core.errors import RankFailed
 from ddp.core.events import Merged, Progress, Ready
 from ddp.core.faults import parse
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.spans import measure, union
 from ddp.data import Draws, MapSource
 from ddp.data.streaming import NAME

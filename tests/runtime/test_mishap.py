@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Drop
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Failed, Finished, Merged, Progress, Shared

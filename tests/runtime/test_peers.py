@@ -17,7 +17,7 @@ from bench.config.config import Choice, ClusterConfig
 from ddp.backends import BACKENDS
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import ExchangeBroken, broken
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Evaluated, Ready
 from ddp.replica.task import Task, Tensors

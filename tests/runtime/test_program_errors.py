@@ -17,7 +17,7 @@ from ddp.core.errors import RankFailed, RankLost
 from ddp.core.events import Failed, Finished
 from ddp.core.faults import Fault
 from ddp.core.policies import POLICIES
-from ddp.process.origin import origin
+from ddp.process.error_origin import origin
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.task import Task, Tensors
 from tests.policies import accepted

@@ -17,10 +17,10 @@ from ddp.core.commands import Apply, Average, LoadState
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Alive, Finished, Saved, Shared, Snapshot
 from ddp.core.faults import Fault
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
 from ddp.process.codec import encode
-from ddp.remote import order
+from ddp.remote import job_message
 from ddp.remote.file_mirror import FROM_COORDINATOR, PIECE, FileMirror, from_rank, read
 from ddp.remote.link import FrameKind, message
 from ddp.replica.task import Job
@@ -231,7 +231,9 @@ LOCAL = {"task", "policy", "scratch", "checkpoint_folder", "resume", "preload", 
 
 def test_a_job_arrives_as_it_was_sent(tmp_path: Path) -> None:
     sent = replace(job(tmp_path), checkpoints=None)
-    arrived = order.job_of(order.read(order.encode(sent, CATALOGUE, here=False)), CATALOGUE, Path("/private"))
+    arrived = job_message.job_of(
+        job_message.read(job_message.encode(sent, CATALOGUE, here=False)), CATALOGUE, Path("/private")
+    )
     for field in fields(Job):
         if field.name not in LOCAL:
             assert getattr(arrived, field.name) == getattr(sent, field.name), field.name
@@ -242,21 +244,21 @@ def test_a_job_arrives_as_it_was_sent(tmp_path: Path) -> None:
 
 
 def test_on_the_same_host_it_uses_the_same_files(tmp_path: Path) -> None:
-    ordered = order.read(order.encode(job(tmp_path), CATALOGUE, here=True))
-    arrived = order.job_of(ordered, CATALOGUE, Path(ordered.scratch))
+    ordered = job_message.read(job_message.encode(job(tmp_path), CATALOGUE, here=True))
+    arrived = job_message.job_of(ordered, CATALOGUE, Path(ordered.scratch))
     assert (arrived.scratch, arrived.resume) == (tmp_path, tmp_path / "000007")
 
 
 def test_every_field_of_a_job_travels_or_is_made_anew() -> None:
-    assert order.LOCAL == LOCAL
-    sent = msgspec.json.decode(order.read(order.encode(job(Path("/own")), CATALOGUE, here=False)).job)
+    assert job_message.LOCAL == LOCAL
+    sent = msgspec.json.decode(job_message.read(job_message.encode(job(Path("/own")), CATALOGUE, here=False)).job)
     assert set(sent) | LOCAL == {field.name for field in fields(Job)}
 
 
 @pytest.mark.parametrize("task", [toy.odd_task, partial(toy.task, lr=0.1), lambda: toy.task()])
 def test_a_function_of_ones_own_does_not_travel(tmp_path: Path, task: object) -> None:
     with pytest.raises(ValueError, match="a task of your own cannot be sent"):
-        order.encode(replace(job(tmp_path), task=task), CATALOGUE, here=False)  # type: ignore[arg-type]
+        job_message.encode(replace(job(tmp_path), task=task), CATALOGUE, here=False)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -272,6 +274,6 @@ def test_a_function_of_ones_own_does_not_travel(tmp_path: Path, task: object) ->
     ],
 )
 def test_a_malformed_order_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    body = msgspec.json.decode(order.encode(job(tmp_path), CATALOGUE, here=False)) | change
+    body = msgspec.json.decode(job_message.encode(job(tmp_path), CATALOGUE, here=False)) | change
     with pytest.raises(ProtocolError, match="malformed order"):
-        order.job_of(order.read(msgspec.json.encode(body)), CATALOGUE, tmp_path)
+        job_message.job_of(job_message.read(msgspec.json.encode(body)), CATALOGUE, tmp_path)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ddp.replica.flat import FlatState
-from ddp.replica.sums import FIRST, due, sums, sums_of
+from ddp.replica.state_sums import FIRST, due, sums, sums_of
 
 
 def test_parameters_and_buffers_have_sums_of_their_own() -> None:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks.tensor_memory import TensorWatch, kinds, sizes
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.spans import Batch
 from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
-from ddp.sharding.layout import GRAIN, Layout
+from ddp.sharding.partition import GRAIN, Layout
 from ddp.sharding.states import full_state_dict, load_full_state_dict, merge, sharded_state_dict
 from ddp.sharding.zero1 import Zero1
 from ddp.sharding.zero2 import Zero2

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.events import Merged, RoundClosed

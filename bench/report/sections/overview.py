@@ -14,8 +14,8 @@ from bench.report.blocks import Block, Bullets, Heading, Text, nonempty, plain
 from bench.report.compare import Rival, gap, rivals
 from bench.report.differences import Quality, qualities
 from bench.report.page import Page, listed, more, number
-from bench.report.reaching import reach
 from bench.report.sections.environment import crowding
+from bench.report.time_to_target import reach
 from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
 

@@ -10,7 +10,7 @@ from bench.base.figures import plural
 from bench.base.style import brief
 from bench.report.blocks import Block, Picture, Text, plain
 from bench.report.page import NONE, SERIES, CellGroup, Page, number, table
-from bench.report.reaching import Axis, Reach, reach
+from bench.report.time_to_target import Axis, Reach, reach
 
 NEVER = "not reached"
 

@@ -6,7 +6,7 @@ from bench.report.blocks import Block, Heading, Picture, Text, nonempty, plain
 from bench.report.page import NONE, Page, more, table
 from bench.results.cells import Cell
 from bench.results.runfolder import Run, located, there
-from ddp import regular
+from ddp import regular_files
 
 LINKS = 100
 """Runs whose pictures are linked."""
@@ -44,9 +44,9 @@ def _picture(page: Page, cell: Cell, run: Run) -> Picture | Text:
     alt = f"Timeline of {run.metrics.model} {cell.label}: every rank's time by kind, the whole run and a close-up"
     try:
         if run.path.resolve() == page.out.resolve():
-            regular.opened(run.path / PICTURE, regular.DOCUMENT).close()
+            regular_files.opened(run.path / PICTURE, regular_files.DOCUMENT).close()
         else:
-            regular.copy(run.path / PICTURE, page.out / PICTURE, regular.DOCUMENT)
+            regular_files.copy(run.path / PICTURE, page.out / PICTURE, regular_files.DOCUMENT)
     except OSError as error:
         return Text(f"Its picture is left out: {plain(located(error))}.")
     return Picture(PICTURE, alt)

@@ -10,7 +10,7 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import RankFigures
 from bench.results.schema import Epoch, TargetReached, Throughput
 from ddp.core.events import Merged
-from ddp.core.means import Scalars
+from ddp.core.exact_means import Scalars
 from ddp.core.spans import measure
 from ddp.core.summary import EpochFigures
 

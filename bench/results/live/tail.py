@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from bench.results.runfolder import EVENTS, SLICES, located
-from ddp import regular
+from ddp import regular_files
 from ddp.process.codec import Record, decode, stamp
 
 CHUNK = 4 << 20
@@ -54,7 +54,7 @@ class Lines:
 
     def more(self, limit: int = CHUNK) -> list[bytes] | None:
         """Read the lines that are new; None: this is another file than before, nothing was read. Raises OSError."""
-        with regular.opened(self.path, regular.RECORDS) as file:
+        with regular_files.opened(self.path, regular_files.RECORDS) as file:
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if self.identity not in (None, identity) or status.st_size < self.offset:
@@ -64,7 +64,7 @@ class Lines:
             data = file.read(limit)
         self.offset += len(data)
         *lines, rest = (self.rest + data).split(b"\n")
-        self.rest = rest if len(rest) <= regular.LONGEST else b""
+        self.rest = rest if len(rest) <= regular_files.LONGEST else b""
         return lines
 
     @property

@@ -15,8 +15,8 @@ from statistics import fmean, pstdev
 
 from scipy.special import stdtrit
 
-from bench.validate.crossing import samples_to
 from bench.validate.findings import Case
+from bench.validate.target_crossing import samples_to
 from bench.validate.verdict import Verdict, verdict
 
 LEVEL = 0.05

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.validate.checks.levels import level, looked_at
-from bench.validate.crossing import samples_to
 from bench.validate.findings import Case, Finding
+from bench.validate.target_crossing import samples_to
 
 
 def check(case: Case) -> Finding | None:

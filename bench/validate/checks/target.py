@@ -10,8 +10,8 @@ import numpy as np
 from scipy.special import bdtr, betaincinv
 
 from bench.validate.checks.levels import looked_at
-from bench.validate.crossing import samples_to
 from bench.validate.findings import Case, Finding, Rate
+from bench.validate.target_crossing import samples_to
 
 RATE = 0.977
 """Of a normal sample, what lies above its mean less two standard deviations."""

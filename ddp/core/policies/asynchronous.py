@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ddp.core.commands import Plan
-from ddp.core.elche import MOST as MOST_STEPS
-from ddp.core.elche import ElChe
+from ddp.core.controller import MOST as MOST_STEPS
+from ddp.core.controller import ElChe
 from ddp.core.events import PolicyEvent, PolicyRecord, RoundClosed
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowSettings, WindowState
 from ddp.core.world import World

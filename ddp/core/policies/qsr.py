@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddp.core.commands import Plan
-from ddp.core.elche import LARGEST, MOST, ElCheSettings
+from ddp.core.controller import LARGEST, MOST, ElCheSettings
 from ddp.core.events import PolicyEvent, PolicyRecord, RoundClosed
 from ddp.core.policies.windows import Lead, WindowPlanner, WindowState
 from ddp.core.world import World

@@ -1,5 +1,5 @@
 """Windows: so many steps of each rank, then an average. Policies are put together from three parts that know nothing of each
-other: a controller that divides and sizes windows (`ddp.core.elche`), a guard (`ddp.core.guard`), a lead.
+other: a controller that divides and sizes windows (`ddp.core.controller`), a guard (`ddp.core.guard`), a lead.
 
 Owns their interplay. When which policy uses which parts is in the policy's own file.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ddp.core import elche
+from ddp.core import controller as elche
 from ddp.core.commands import Plan
-from ddp.core.elche import LARGEST, ElChe, ElCheSettings
+from ddp.core.controller import LARGEST, ElChe, ElCheSettings
 from ddp.core.events import GuardVerdict, PolicyEvent, RoundClosed
 from ddp.core.guard import GUARDS, Report
 from ddp.core.values import replace

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddp.core.checkpointing import Checkpointing
+from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import Apply, CoordinatorCheckpoint, Plan, Publish, Save
 from ddp.core.coordinator_state import CoordinatorState, Mark, RankState, Saving
 from ddp.core.events import RoundClosed, Saved

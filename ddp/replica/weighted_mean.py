@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ddp.replica.buffers import signed
 from ddp.replica.compiled import Flat, begin, excess, proceed
-from ddp.replica.outer import Outer, precise
+from ddp.replica.outer_optimizer import Outer, precise
 
 PIECE = 1 << 18
 """Elements at a time: large enough for calls to cost nothing, small enough for the running mean to stay in the cache."""

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import torch
 
-from ddp.core.loading import Loading
+from ddp.core.loader_settings import Loading
 
 FIRST, LEAST, MOST = 4, 2, 32
 """Batches read ahead: before anything was measured, and the limits of what is measured."""
