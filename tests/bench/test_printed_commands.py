@@ -21,7 +21,7 @@ from tests.bench.conftest import Bench
 SOURCES = Path(package.__file__).parent
 PRINTED = {
     "command/cli.py",  # the name of a verb, before --help
-    "command/hydra_errors.py",
+    "config/hydra_errors.py",
     "command/validate_command.py",
     "runner/launch.py",  # run by tests/runtime/test_shortage.py
     "command/listing.py",
