@@ -28,7 +28,7 @@ PRINTED = {
     "results/rerun_command.py",
     "results/runfolder.py",  # run by tests/commands/test_going_on.py and tests/bench/test_full_disk.py
     "command/summary.py",
-    "validate/further.py",
+    "validate/next_runs.py",
     "validate/reference.py",
     "validate/revision.py",
     "report/sections/banner.py",  # takes them out
