@@ -17,9 +17,10 @@ from ddp.replica.flat import FlatState
 class Exchange:
     """Gradients and buffers of replicas that hold the same bits, by rank."""
 
-    def __init__(self, states: Sequence[FlatState]) -> None:
+    def __init__(self, states: Sequence[FlatState], eager: bool = True) -> None:
+        """`eager`: gradients go to their places as they come; not where those of several batches are added up elsewhere."""
         self.states = states
-        self.gradients = [StepGradients(state, eager=True) for state in self.states]
+        self.gradients = [StepGradients(state, eager=eager) for state in self.states]
         for gradients in self.gradients:
             gradients.clear()
 

@@ -31,10 +31,11 @@ class StepGradients:
         empty: Empty | None = None,
         plan: Plan | None = None,
         gradients: bool = True,
-        eager: bool = False,
+        eager: bool | None = None,
     ) -> None:
         """`empty` gives what a transport reduces without a copy; `plan`: buckets, else one for each data type. Without
-        `gradients` they lie elsewhere. `eager`: whatever their size."""
+        `gradients` they lie elsewhere. `eager`: None where they are large; never where a user's step puts
+        gradients aside."""
         self._state, self._parameters = state, state.parameters
         tails, buckets = _tails(state, (plan or by_type(self._parameters)) if gradients else [])
         first, give = len(buckets) - len(tails), empty or state.ordinary
@@ -59,7 +60,7 @@ class StepGradients:
         size = sum(self._parameters[index].nbytes for index in self._members)
         self._hooks: list[Any] = [
             self._parameters[index].register_post_accumulate_grad_hook(partial(self._arrive, index))  # type: ignore[no-untyped-call]
-            for index in (self._members if eager or self.early or size >= WORTHWHILE_BYTES else ())
+            for index in (self._members if eager or self.early or (eager is None and size >= WORTHWHILE_BYTES) else ())
         ]
 
     def _arrive(self, index: int, parameter: Tensor) -> None:

@@ -76,7 +76,8 @@ class _Engine:
         shared = replace(job, task=lambda: task)  # data is read once for all
         self._loops = self._in_turn.run([partial(self._loop, shared, rank) for rank in range(job.world_size)])
         self._replicas = [cast(Accumulating, loop.replica) for loop in self._loops]
-        exchange = self._exchange = Exchange([replica.state for replica in self._replicas])
+        states = [replica.state for replica in self._replicas]
+        exchange = self._exchange = Exchange(states, eager=job.policy.every_step)
         self._turns = SerializedRng([loop.device for loop in self._loops])
         for replica, gradients in zip(self._replicas, exchange.gradients, strict=True):
             replica.gradients, replica.turns = gradients, self._turns

@@ -15,7 +15,7 @@ from torch import nn
 
 from ddp import RankLost, WorkerHandle
 from ddp.checkpoint.checkpoint import find, read
-from ddp.engine.loop import LACKS
+from ddp.checkpoint.parts import LACKS
 from ddp.trainer import CheckpointInfo
 from tests.api.conftest import Make
 from tests.runtime import toy

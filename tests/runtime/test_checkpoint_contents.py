@@ -22,6 +22,7 @@ from ddp.checkpoint.checkpoint import BOOKS, MODEL, Torn, find, place, publish, 
 from ddp.core.averaging import Averaging
 from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.commands import CoordinatorCheckpoint, Publish
+from ddp.core.guard import GUARDS
 from ddp.core.ledger import Ledger
 from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import WindowState
@@ -422,12 +423,12 @@ def test_the_latest_is_that_of_the_highest_number(tmp_path: Path) -> None:
 def test_the_guards_state_is_its_own_again(play: Any, tmp_path: Path, guard: str) -> None:
     """Of `growth` it was a dictionary, at which the resumed run came to grief."""
     options = {"anchor": 3, "max_anchor": 3, "guard": guard}
-    whole = play("cadence", "cpu", options=options, epochs=3, checkpoint_folder=tmp_path / "kept", **EVERY)
+    play("cadence", "cpu", options=options, epochs=3, checkpoint_folder=tmp_path / "kept", **EVERY)
     found, _ = find(tmp_path / "kept")
     assert found is not None
     rest = play("cadence", "cpu", options=options, epochs=3, resume=found.path)
     held = resume(rest.job)
     assert held is not None
-    begun = whole.job.policy._guard.start()
+    begun = GUARDS[guard](0.05).start()
     assert type(held.books.policy_state.guard) is type(begun)
     assert rest.digests

@@ -122,7 +122,7 @@ def test_a_rank_that_was_interrupted_in_its_start_leaves_no_open_channel(monkeyp
     with pytest.raises(KeyboardInterrupt):
         rank.start()
     assert begun
-    assert (rank._ours.closed, rank._theirs.closed) == (True, True)
+    assert (rank._connection.closed, rank._far_end.closed) == (True, True)
     rank.kill()
 
 
