@@ -7,10 +7,15 @@ import os
 import sys
 import traceback
 from contextlib import suppress
+from pathlib import Path
 
 from bench.base.interrupts import interrupted, leave, listening
 
 INTERRUPTED = "bench: interrupted\n"
+LINKS = (
+    "bench: bench/models, bench/conf and bench/baselines are links to folders, and have become files here: clone with "
+    "git -c core.symlinks=true, or unpack with a tool that keeps links"
+)
 
 
 def main() -> int:
@@ -19,6 +24,9 @@ def main() -> int:
     _speak_plainly()
     with listening():
         try:
+            if not all((Path(__file__).parent / name).is_dir() for name in ("models", "conf", "baselines")):
+                print(LINKS, file=sys.stderr)
+                return 2
             from bench.command.cli import dispatch  # Ctrl-C during the imports is Ctrl-C, too
 
             code = dispatch(sys.argv[1:])

@@ -63,7 +63,10 @@ def _place(error: BaseException, module: str) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno or 1}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = origin(module)
+    try:
+        own = origin(module)
+    except Exception:  # the mistake is in its package
+        own = None
     frame = [*frames[:1], *frames[-1:], *(frame for frame in frames if frame.filename == own)][-1]
     return f"{_shown(frame.filename)}:{frame.lineno}"
 

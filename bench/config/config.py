@@ -188,7 +188,10 @@ def register() -> None:
 
 
 def _preset(mode: Mode) -> dict[str, Any]:
-    """Make the preset of a mode: its parts, and settings of its policy."""
+    """Make the preset of a mode: its parts, and settings of its policy. A backend with one policy decides, whatever
+    policy and backend are given beside it: a sweep has them for its other modes."""
+    if mode.name in BACKENDS:
+        return {"defaults": [{"override /engine": mode.name}]}
     parts = {"engine": mode.engine, "policy": mode.policy, "backend": mode.backend}
     defaults = [{f"override /{group}": name} for group, name in parts.items() if name is not None]
     return {"defaults": defaults} | ({"policy": dict(mode.settings)} if mode.settings else {})

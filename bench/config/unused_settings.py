@@ -5,16 +5,19 @@ Each is noted, not refused: a sweep has them for its other modes, and a printed 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bench.config.config import Config
 from bench.config.modes import backend_of, engine_of
 from ddp.core.policies import meets_every_step
 
 
-def moot(settings: Collection[str], config: Config, mode: str) -> list[str]:
+def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:
     """Return a line for each key of `settings` that means nothing to this run."""
     reasons: dict[str, str] = {}
+    if settings.get("backend") == config.mode.backend:
+        settings = {key: value for key, value in settings.items() if key != "backend"}
     for group, why in _meaningless(config):
         for key in settings:
             if key == group or key.startswith(f"{group}."):
@@ -29,10 +32,10 @@ def _meaningless(config: Config) -> Iterator[tuple[str, str]]:
     if mode.policy is None or (backend is not None and not averages):
         yield "policy", "it has no policy"
     if mode.backend is None:
-        yield "backend", "it has no backend, and no averages of replicas"
-    if mode.policy is None or not averages:
-        yield "averaging", "it has no backend, and no averages of replicas"
-    elif mode.backend == "nccl" and meets_every_step(mode.policy):
+        yield from ((key, "it has no backend, and no averages of replicas") for key in ("backend", "averaging"))
+    elif not averages:
+        yield from (("backend", "it has its own"), ("averaging", "it averages no replicas"))
+    if mode.backend == "nccl" and meets_every_step(mode.policy):
         yield "averaging", "it averages gradients inside the step, and no replicas"
     if mode.backend == "cpu":
         yield from (("averaging.wire", "it has no collectives"), ("cluster.transport", "it has no collectives"))

@@ -29,6 +29,7 @@ from bench.results.live.run import RunFigures, is_change
 from bench.results.live.tail import Tail
 from bench.results.schema import Epoch
 from ddp.core.commands import Plan
+from ddp.core.events import Resumed
 from ddp.process.codec import Record
 from ddp.process.orphans import at_parents_end
 
@@ -51,6 +52,9 @@ class Learning:
 
     def add(self, record: Record) -> None:
         """Take note of a record."""
+        if isinstance(record, Resumed):  # plans are counted in the rest alone, as in the result
+            self._plan, self._plans = None, 0
+            self.scalars = [scalar for scalar in self.scalars if not _of_plan(scalar.name)]
         for figures in self._figures.add(record):
             row, before = epoch_row(figures, self._info.world_size, Finite()), self._last
             self._last = row
@@ -63,6 +67,10 @@ class Learning:
     def advance(self, at: float) -> None:
         """Take note of the time of an event."""
         self._figures.advance(at)
+
+
+def _of_plan(name: str) -> bool:
+    return name == "schedule/anchor" or name.endswith("/steps_per_window")
 
 
 @dataclass

@@ -91,6 +91,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
         ):
             if source is None:
                 journal.add(past[0], launched)
+            past.clear()  # the monitor has them
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)

@@ -114,6 +114,9 @@ def test_a_plan_refuses_what_a_run_refuses(quiet: Bench, bench: Bench, verb: str
     ("words", "said"),
     [
         ("mode=solo policy.anchor=5", "policy.anchor means nothing to mode=solo: it has no policy"),
+        ("mode=zero1 backend=nccl", "backend means nothing to mode=zero1: it has its own"),
+        ("mode=zero1 policy.anchor=4", "policy.anchor means nothing to mode=zero1: it has no policy"),
+        ("mode=zero1 averaging.gamma=0", "averaging.gamma means nothing to mode=zero1: it averages no replicas"),
         ("mode=torch_ddp policy=sync", "policy means nothing to mode=torch_ddp: it has no policy"),
         ("mode=graph_sync averaging.gamma=0", "averaging.gamma means nothing to mode=graph_sync: it has no backend"),
         ("mode=nccl_sync averaging.gamma=0", "averages gradients inside the step"),

@@ -66,9 +66,7 @@ def test_it_trains_and_judges_beside_folders_of_the_same_names(installed, tmp_pa
     assert "verdict" in python(tmp_path, "-m", "bench", *words, path=installed)
     (file,) = (tmp_path / "runs").rglob("metrics.json")
     assert json.loads(file.read_text())["status"] == "ok"
-    shown = python(
-        tmp_path, "-c", "from bench.base import places; print(places.CONF, places.BASELINES)", path=installed
-    )
+    shown = python(tmp_path, "-c", "from bench.base import paths; print(paths.CONF, paths.BASELINES)", path=installed)
     assert shown.split() == [str(installed / "bench" / "conf"), str(installed / "bench" / "baselines")]
 
 

@@ -93,17 +93,6 @@ class Tail(Generic[S]):
         self.state, self.malformed, self.unread, self._files = self._begin(), 0, (), {}
         self._apart = measured
 
-    def restart(self) -> None:
-        """Read everything again."""
-        self.state = self._begin()
-        self.malformed = 0
-        """Lines that are no records."""
-        self.unread: tuple[str, ...] = ()
-        """Files that are there and cannot be read, a line each."""
-        self._files: dict[str, Lines] = {}
-        self._merged = not self._measured
-        """What ranks measured is among the events by now, or not wanted."""
-
     def read(self) -> bool:
         """Take in what is new; return whether there may be more at once."""
         # What ranks measure themselves lies beside the events while the run lasts.
