@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from bench.base.paths import ROOT
+from ddp.process.cores import cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 """Recorded where they are installed. Nothing here needs torchvision; data sets of users do."""
@@ -22,11 +23,6 @@ BUSY = "other programs used"
 """How the warning begins that a run was not alone on its cores; whoever asks for it looks for these words."""
 GIT_S = 5.0
 """How long git may take."""
-
-
-def cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe() -> dict[str, Any]:

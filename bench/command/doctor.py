@@ -13,6 +13,7 @@ from tabulate import tabulate
 from bench.base import environment
 from bench.config.modes import engine_of, modes
 from ddp.backends import BACKENDS
+from ddp.process.cores import cores
 from ddp.registry import Unusable, imported
 
 WORLD_SIZES = (1, 2, 4)
@@ -113,7 +114,7 @@ def _step_backends(gloo: str | None) -> dict[str, str | None]:
 
 def _modes(problems: dict[str, str | None]) -> list[list[str]]:
     """Return mode x world size; `problems` says of a backend why it does not work here."""
-    cores = environment.cores()
+    here = cores()
     rows = []
     for name, mode in modes().items():
         row = [f"  {name}"]
@@ -123,6 +124,6 @@ def _modes(problems: dict[str, str | None]) -> list[list[str]]:
             elif problem := problems.get(mode.backend or ""):
                 row.append(f"no: {problem}")
             else:
-                row.append("yes" if size <= cores else f"oversubscribed: {cores} cores")
+                row.append("yes" if size <= here else f"oversubscribed: {here} here")
         rows.append(row)
     return rows

@@ -14,7 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from tabulate import tabulate
 
-from bench.base import environment
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError
@@ -26,6 +25,7 @@ from bench.config.spec import RunSpec
 from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
+from ddp.process.cores import cores
 
 RUNS = Path("runs")
 USUAL_S = {"quick": 20.0}
@@ -76,7 +76,7 @@ class PlannedRuns:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
-            machine = Machine(environment.cores(), torch.cuda.device_count())
+            machine = Machine(cores(), torch.cuda.device_count())
             spec = plan(config, models.load(config.model.name), DATA, machine, keys).spec
             done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from bench.base import environment, interrupts
+from bench.base import interrupts
 from bench.base.exitcodes import STATUS, Exit, gravest
 from bench.base.usage import UsageError, reason, usage
 from bench.command import summary
@@ -37,6 +37,7 @@ from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from ddp.core.errors import EngineError
+from ddp.process.cores import cores
 from ddp.registry import blamed
 from ddp.suggest import unknown
 
@@ -272,7 +273,7 @@ def make_plan(
     from bench import models
     from bench.models.data import DATA, prepare
 
-    machine = Machine(environment.cores(), torch.cuda.device_count(), hosts)
+    machine = Machine(cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
         ready = plan(config, models.load(name), DATA, machine, settings)

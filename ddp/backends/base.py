@@ -135,7 +135,9 @@ class Reducer(Protocol):
 def _transport(job: Job, rank: int, device: torch.device) -> Transport:
     # A collective in which nobody can be told to be gone lasts half of what a rank may be silent.
     size, limit_s = job.world_size, job.deadline_s / 2
-    config = TransportConfig(job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks)
+    config = TransportConfig(
+        job.scratch, rank, size, device, limit_s, meet=job.meet, host_ranks=job.host_ranks, spare_core=job.spare_core
+    )
     if job.threads is not None:
         return threads.Transport(job.threads, config)
     return choose(job.transport, config)

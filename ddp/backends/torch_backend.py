@@ -116,6 +116,9 @@ class TorchStep:
         self.replica.optimizer.zero_grad(set_to_none=True)
         return batch.samples * self.size / batch.total
 
+    def backward(self) -> None:
+        """Do nothing: PyTorch's hooks are at work."""
+
     def idle(self, batch: Batch) -> None:
         """Pass forward and backward with a weight of zero."""
         with Scalars():

@@ -19,9 +19,9 @@ class Courier:
     Its thread dies with the process: whoever leaves in the middle of a collective does not wait for its end.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
-        self._device, self._threads = device, torch.get_num_threads()
+        self._threads = torch.get_num_threads()
         threading.Thread(target=self._work, name="collectives", daemon=True).start()
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
@@ -37,8 +37,6 @@ class Courier:
     def _work(self) -> None:
         # A new thread begins with torch's defaults.
         torch.set_num_threads(self._threads)
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
         broken: Exception | None = None
         while (entry := self._jobs.get()) is not None:
             job, future = entry

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
@@ -27,7 +26,7 @@ class Collectives:
     def __init__(self, transport: Transport, meter: Meter, heart: Heartbeat) -> None:
         self.transport, self._meter, self._heart, self._seq = transport, meter, heart, 0
         self.members: tuple[int, ...] = ()
-        self._under_way: list[tuple[int, int, Future[tuple[float, float]]]] = []
+        self._under_way: list[tuple[int, int, Callable[[], tuple[float, float]]]] = []
         self._courier: Courier | None = None
 
     def _stop(self) -> None:
@@ -62,9 +61,31 @@ class Collectives:
 
     def start(self, tensor: Tensor) -> None:
         """Begin to sum a tensor in place beside what this thread does; the next `all_reduce` waits for it."""
+        if not tensor.numel():
+            return
         self._seq += 1
-        self._courier = self._courier or Courier(tensor.device)
-        self._under_way.append((self._seq, tensor.nbytes, self._courier.submit(partial(self._sum, tensor))))
+        if hasattr(self.transport, "start"):
+            result = self._begun(tensor)
+        else:
+            self._courier = self._courier or Courier()
+            result = self._courier.submit(partial(self._sum, tensor)).result
+        self._under_way.append((self._seq, tensor.nbytes, result))
+
+    def _begun(self, tensor: Tensor) -> Callable[[], tuple[float, float]]:
+        began = now()
+        try:
+            wait = self.transport.start(tensor)  # type: ignore[attr-defined]  # not every transport has it
+        except ExchangeBroken as error:
+            broken = error  # found out where the others are waited for
+
+            def wait() -> None:
+                raise broken
+
+        def result() -> tuple[float, float]:
+            wait()
+            return began, now()
+
+        return result
 
     def _sum(self, tensor: Tensor) -> tuple[float, float]:
         """Returns begin and end."""
@@ -75,8 +96,8 @@ class Collectives:
     def _drain(self) -> None:
         """Wait for what was started. Raises ExchangeBroken, having left the group."""
         since, under_way, self._under_way = now(), self._under_way, []
-        for seq, size, future in under_way:
-            began, ended = self._guarded(future.result, since)
+        for seq, size, result in under_way:
+            began, ended = self._guarded(result, since)
             self._meter.add_hidden(began, ended, seq, size)
         if under_way:
             self._meter.add("wait", since)

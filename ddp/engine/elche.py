@@ -22,6 +22,7 @@ from ddp.engine import solo
 from ddp.engine.ranks import RankProcesses
 from ddp.engine.solo import Emit
 from ddp.process.clock import now
+from ddp.process.cores import cores
 from ddp.replica.task import Job
 
 TICK_S = 0.5
@@ -54,6 +55,7 @@ def run(job: Job, emit: Emit) -> None:
     if job.world_size == 1:
         solo.run(job, emit)
         return
+    job = replace(job, spare_core=cores() > job.world_size)
     # A backend that acts inside steps alone has one policy.
     job = checkpoint.begin(job if spec.averages else replace(job, policy=POLICIES[EVERY_STEP](), tolerate_loss=False))
     coordinator = start(job)

@@ -54,7 +54,8 @@ class GradientAverage:
         self._gradients.arrived = self._arrive if self._early else None
         self._arrivals: Counter[int] = Counter()
         """How often the gradient of each parameter came while nothing was sent."""
-        self._weight, self._sending = 0.0, False
+        self._weight = 0.0
+        self._counting = self._may_send = self._sending = False
         self._probed = (-1, 0)
         """Epoch and size of the global batch of the last probe."""
         self.probes: list[Probe] = []
@@ -69,8 +70,13 @@ class GradientAverage:
         due = self._due(batch)
         if due:
             self._arrivals.clear()
-        self._sending = not due and max(self._arrivals.values(), default=2) == 1
+        self._counting = due or not self._arrivals
+        self._may_send, self._sending = not due and max(self._arrivals.values(), default=2) == 1, False
         return 1.0
+
+    def backward(self) -> None:
+        """Send buckets from here on: what the user's loss does to gradients is done."""
+        self._sending = self._may_send
 
     def _due(self, batch: Batch) -> bool:
         return self._probed != (batch.epoch, batch.total)
@@ -78,7 +84,7 @@ class GradientAverage:
     def _arrive(self, index: int) -> None:
         """Send the buckets that are complete with this gradient. Raises ValueError if it has gone already."""
         if not self._sending:
-            self._arrivals[index] += 1
+            self._arrivals[index] += self._counting
         elif index in self._early:
             try:
                 for _ in self._launches.arrive(index):

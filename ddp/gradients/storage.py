@@ -39,7 +39,7 @@ class BucketStorage:
         self.flats: list[Tensor] = []
         self.tails: list[Tensor] = []
         self._parts: dict[int, Tensor] = {}
-        self.views: list[Tensor] = [parameter.detach() for parameter in parameters]  # replaced right here
+        self.views: list[Tensor] = [torch.empty(0)] * len(parameters)  # those of a bucket are laid below
         self._layouts = [layout(parameter) for parameter in parameters]
         for number, bucket in enumerate(plan):
             dtype, tail = (tails or {}).get(number) or (parameters[bucket[0]].dtype, 0)

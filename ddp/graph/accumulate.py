@@ -17,6 +17,7 @@ from ddp.graph.serialized_rng import SerializedRng
 from ddp.process.clock import now
 from ddp.replica.in_step import moved
 from ddp.replica.replica import Replica
+from ddp.replica.sparse import dense
 
 
 class Accumulating(Replica):
@@ -70,7 +71,7 @@ class Accumulating(Replica):
 
     def _put_aside(self) -> Sequence[tuple[Tensor, Tensor]]:
         """Take the window's gradients out of reach of the user's loss, which may clear them; return the pairs."""
-        pairs = [(p, p.grad) for p in self.state.parameters if p.grad is not None]
+        pairs = [(p, dense(p.grad)) for p in self.state.parameters if p.grad is not None]
         for parameter, _ in pairs:
             parameter.grad = None
         return pairs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Store
 
 from ddp.comm.background import Courier
 from ddp.comm.store_exchange import NAMES, StoreExchange, TorchTransport, fresh_store, make_transport, open_store
-from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken
+from ddp.comm.transports.base import MEAN, SUM, ExchangeBroken, Wait
 from ddp.comm.transports.gloo import OPS
 from ddp.core.errors import Exhausted, RankLost
 
@@ -46,7 +46,7 @@ class Group:
         """What collectives go through: `memory`, `gloo` or `nccl`."""
         self._regions = 0
         self._courier: Courier | None = None
-        self._under_way: list[Future[None]] = []
+        self._under_way: list[Callable[[], None]] = []
         self._closed = self._gone = False
         self._process = os.getpid()
 
@@ -83,19 +83,33 @@ class Group:
 
     def start(self, tensor: Tensor, op: str = SUM) -> None:
         """Do the same in the background; `tensor` is not to be touched before the end of `drain`."""
-        self._courier = self._courier or Courier(self.device)
-        self._under_way.append(self._courier.submit(partial(self._carry_out, tensor, op)))
+        if isinstance(self._transport, TorchTransport):
+            with self._breaking():
+                wait = self._transport.start(tensor, op)
+            self._under_way.append(partial(self._await, wait))
+        else:
+            self._courier = self._courier or Courier()
+            self._under_way.append(self._courier.submit(partial(self._carry_out, tensor, op)).result)
 
     def drain(self) -> None:
         """Wait until nothing is under way: collectives keep their order. Raises RankLost."""
         under_way, self._under_way = self._under_way, []
         for each in under_way:
-            each.result()
+            each()
 
     def _carry_out(self, tensor: Tensor, op: str) -> None:
         self._check_open()
-        try:
+        with self._breaking():
             self._transport.all_reduce(tensor, op)
+
+    def _await(self, wait: Wait) -> None:
+        with self._breaking():
+            wait()
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        try:
+            yield
         except (ExchangeBroken, Exhausted, OSError) as error:
             raise self._broken(str(error)) from error
 

@@ -29,6 +29,10 @@ class InStep(Protocol):
         """Take the place of forward and backward, where the slice is empty."""
         ...
 
+    def backward(self) -> None:
+        """Note that the engine's own backward pass begins: the user's loss does no more to the gradients."""
+        ...
+
     def exchange(self, batch: Batch) -> None:
         """Make `.grad` of what the optimizer moves the global batch's mean. Raises ExchangeBroken."""
         ...

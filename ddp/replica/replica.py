@@ -139,6 +139,8 @@ class Replica:
                 loss = self.task.loss(self.model if team is None else team.module, tensors)
             self.rates.check()
             at = meter.add("forward", at)
+            if team is not None:
+                team.backward()
             _backward(loss if factor == 1.0 else loss * factor)
             self.untouched.end()
             at = meter.add("backward", at)

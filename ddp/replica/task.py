@@ -134,6 +134,8 @@ class Job:
     """Where ranks that are threads of this process meet; None: each has a process."""
     meet: str = ""
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
+    spare_core: bool = False
+    """Whether this host has a core beside those of the ranks: decided once, so that all ranks exchange alike."""
     host_ranks: int = 0
     """Ranks on each host; 0: all."""
     host: int = 0

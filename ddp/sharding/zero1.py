@@ -108,6 +108,9 @@ class ShardedStep:
             )
         self._met = True
 
+    def backward(self) -> None:
+        """Do nothing: what goes during the backward pass goes as it comes."""
+
     def idle(self, batch: Batch) -> None:
         """Do nothing: gradients of zero weigh nothing."""
 

@@ -98,6 +98,7 @@ class Team:
             loss = nn.functional.cross_entropy(self.sharded.module(inputs[own]), targets[own])
             if penalty:
                 loss = loss + penalty * torch.stack([p.square().sum() for p in self.model.parameters()]).sum()
+            self.sharded.backward()
             loss.backward()
         else:
             self.sharded.idle(part)

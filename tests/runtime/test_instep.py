@@ -77,9 +77,14 @@ class Rank:
             self.team = KINDS[kind](self.site)
 
     def step(
-        self, number: int, before: Callable[[], None] = lambda: None, samples: int = 12, backwards: int = 1
+        self,
+        number: int,
+        before: Callable[[], None] = lambda: None,
+        samples: int = 12,
+        backwards: int = 1,
+        inside: Callable[[Tensor], None] = lambda loss: None,
     ) -> None:
-        """One step; `before` is what the user's function does before its forward pass."""
+        """One step; `before` is what the user's function does before its forward pass, `inside` with its loss."""
         inputs = torch.randn(samples, 6, generator=torch.Generator().manual_seed(number))
         own = slices(self.world, samples)[self.rank]
         batch = Batch(0, own.start, own.stop, samples, samples < self.world)
@@ -89,6 +94,8 @@ class Rank:
             if samples < self.world:
                 self.model.norm.eval()  # a single sample has no statistics
             loss = self.team.module(inputs[own]).square().mean()
+            inside(loss)
+            self.team.backward()
             for further in reversed(range(backwards)):
                 loss.backward(retain_graph=bool(further))
         self.team.exchange(batch)
@@ -258,6 +265,34 @@ def test_a_gradient_that_comes_twice_goes_once_it_is_whole(ranks: Any, early: No
     for error in ranks("nccl_sync", act({2})):
         assert isinstance(error, ValueError)
         assert "came again after it was sent: call backward once" in str(error)
+
+
+class Aside(Net):
+    """With a layer that the engine's backward pass does not reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside = nn.Parameter(torch.ones(400))
+
+
+def test_what_the_users_loss_does_to_gradients_is_done_before_they_go(
+    ranks: Any, early: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs a backward pass of its own, and looks at what came of it: that is neither weighted nor on its way."""
+    monkeypatch.setattr("tests.runtime.test_instep.Net", Aside)
+
+    def act(rank: Rank) -> list[float]:
+        seen = []
+
+        def inside(loss: Tensor) -> None:
+            rank.model.aside.sum().backward()
+            seen.append(float(rank.model.aside.grad.sum()))
+
+        for number in range(4):
+            rank.step(number, inside=inside)
+        return seen
+
+    assert sound(ranks("nccl_sync", act)) == [[400.0] * 4] * 2
 
 
 def test_a_collective_that_breaks_behind_the_backward_pass_leaves_the_step_undone(ranks: Any, early: None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,13 +54,16 @@ class TransportConfig:
     """`HOST:PORT/NAME`: the store at which ranks of several hosts meet; empty: all are on one host."""
     host_ranks: int = 0
     """Ranks on this host; 0: all."""
+    spare_core: bool | None = None
+    """Whether a core is left beside those of the ranks, as all of them are told; None: nothing is to move meanwhile."""
 
 
 def spare(config: TransportConfig) -> bool:
     """Return whether reductions move while all ranks compute: by a GPU, over a link between hosts, or on a core that no rank
     has."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return config.device.type == "cuda" or bool(config.meet) or cores > (config.host_ranks or config.world_size)
+    if config.spare_core is None:
+        return False
+    return config.device.type == "cuda" or bool(config.meet) or config.spare_core
 
 
 class Transport(Protocol):

@@ -90,6 +90,21 @@ class Transport:
         if op == MEAN:
             tensor.div_(dist.get_world_size())
 
+    def start(self, tensor: Tensor, op: str = SUM) -> Wait:
+        """Begin to reduce, in the order and on the stream of the caller: a model may have collectives of its own there."""
+        with _breaking():
+            buckets = torch.split(tensor, BUCKET_BYTES // tensor.element_size())
+            works = [dist.all_reduce(bucket, op=OPS[op], async_op=True) for bucket in buckets]
+
+        def wait() -> None:
+            with _breaking():
+                for work in works:
+                    work.wait()
+            if op == MEAN:
+                tensor.div_(dist.get_world_size())
+
+        return wait
+
     def reduce(self, tensor: Tensor, runs: Sequence[Run]) -> None:
         """Reduce run by run, in buckets."""
         with _breaking():

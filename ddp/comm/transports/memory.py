@@ -26,6 +26,7 @@ from torch import Tensor
 from ddp.comm import futex
 from ddp.comm.transports.arithmetic import about, reduction, words
 from ddp.comm.transports.base import SUM, ExchangeBroken, Run, TransportConfig, Wait
+from ddp.process.cores import cores
 from ddp.process.memory import shared
 from ddp.process.process_lock import ProcessLock, ended
 
@@ -58,7 +59,7 @@ class Transport:
 
     def __init__(self, config: TransportConfig) -> None:
         self.config, self._folder, self._rank = config, config.folder, config.rank
-        self._spin_s = SPIN_S if config.world_size <= len(os.sched_getaffinity(0)) else 0.0
+        self._spin_s = SPIN_S if config.world_size <= cores() else 0.0
         self._life = ProcessLock(self._lock(config.rank))
         self._stage = [self._region(half, config.rank, torch.uint8, STAGE_BYTES) for half in ("stage0", "stage1")]
         self._own: dict[int, tuple[str, Tensor]] = {}

@@ -6,7 +6,6 @@ earlier pauses. Owns what each rank has brought to the collective in progress; h
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,8 +90,7 @@ class Transport:
     name = "memory"
 
     def __init__(self, group: ThreadGroup, config: TransportConfig) -> None:
-        # Ranks that take turns have no core to spare, however many there are.
-        self.config = replace(config, host_ranks=sys.maxsize)
+        self.config = replace(config, spare_core=None)  # ranks that take turns
         self._group, self._rank, self._device = group, config.rank, config.device
         self._generation = -1
         self._names: dict[int, str] = {}
