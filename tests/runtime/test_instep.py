@@ -272,7 +272,7 @@ class Aside(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.aside = nn.Parameter(torch.ones(400))
+        self.aside = nn.Linear(400, 1, bias=False)
 
 
 def test_what_the_users_loss_does_to_gradients_is_done_before_they_go(
@@ -285,8 +285,8 @@ def test_what_the_users_loss_does_to_gradients_is_done_before_they_go(
         seen = []
 
         def inside(loss: Tensor) -> None:
-            rank.model.aside.sum().backward()
-            seen.append(float(rank.model.aside.grad.sum()))
+            rank.model.aside.weight.sum().backward()
+            seen.append(float(rank.model.aside.weight.grad.sum()))
 
         for number in range(4):
             rank.step(number, inside=inside)
