@@ -6,7 +6,7 @@
 
 or, in one process and with a loop of your own, `ddp.setup(graph, builder, optimizer_factory)`.
 
-`ddp.core` decides (pure), `ddp.process` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
+`ddp.core` decides (pure), `ddp.engine` obeys (processes, clocks, collectives), `ddp.sim` plays the same core in
 virtual time, `ddp.graph` builds models and trains them in one process, `ddp.data` feeds them, `ddp.trainer` is the interface
 for users, `ddp.parallel` one for loops of their own (`DistributedDataParallel`, `wrap`). Importing `ddp` itself imports none
 of them: its names are looked up when they are first used.

@@ -1,7 +1,7 @@
 """The live dashboard: a page over run folders, those that are being written too. It reads them and nothing else.
 
-`state` folds the records of a run (`fold`), `view` says what of them is shown; both are pure. `tail` and `tree` read
-folders, `board` keeps what is shown with the order of its changes, `server` sends it, `page` makes the HTML. No torch.
+`bench.results.live` folds the records of a run; `view` says what of them is shown, and is pure. `tree` finds folders,
+`board` keeps what is shown with the order of its changes, `server` sends it, `page` makes the HTML. No torch.
 """
 
 from __future__ import annotations

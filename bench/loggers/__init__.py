@@ -1,7 +1,7 @@
 """Runs for the tools that people have: `logger=tensorboard|mlflow|wandb`, or a list of them. One file each.
 
 A logger is told of a run while it lasts, and writes the whole of it from the finished run folder, where its tool looks, on
-this machine. It does so in a process of its own (`beside`, `follow`) and never fails a run, nor holds one up for long.
+this machine. It does so in a process of its own (`process`, `follow`) and never fails a run, nor holds one up for long.
 Packages are imported there; each is an extra of the same name.
 """
 
