@@ -1,7 +1,8 @@
 """What feeds training. Knows nothing of ranks' processes or models.
 
 `order` and `epoch_order` say which samples come when, `source` and `dataset` where they come from, `gather` what a batch is,
-`augment` and `draws` what becomes of it, `batch_loader` how a rank gets it: `resident` or `streaming`, as `memory_budget` allows.
+`augment` and `draws` what becomes of it, `batch_loader` how a rank gets it: `resident` or `streaming`, as
+`memory_budget` allows.
 `loader` is all of it for a user's own loop. Every random number is derived here, from (seed, epoch, sample or rank).
 """
 
