@@ -20,7 +20,7 @@ class Unusable(ValueError):
 
 
 def member(kind: str, name: str, module: str, has: str, like: type | None = None) -> Any:
-    """What `module`, registered as the `kind` called `name`, calls `has`: a `like`. Raises Unusable."""
+    """Return what `module`, registered as the `kind` called `name`, calls `has`: a `like`. Raises Unusable."""
     found = imported(kind, name, module)
     place = _shown(origin(module) or module)
     if not hasattr(found, has):
@@ -32,14 +32,14 @@ def member(kind: str, name: str, module: str, has: str, like: type | None = None
 
 
 def imported(kind: str, name: str, module: str) -> Any:
-    """`module`, registered as the `kind` called `name`. Raises Unusable."""
+    """Import `module`, registered as the `kind` called `name`. Raises Unusable."""
     with blamed(kind, name, module):
         return importlib.import_module(module)
 
 
 @contextmanager
 def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iterator[None]:
-    """What is raised inside is a mistake in `module`, and becomes Unusable; `passing` say all by themselves."""
+    """Raise Unusable for what is raised inside: it is a mistake in `module`. `passing` say all by themselves."""
     try:
         yield
     except (Unusable, *passing):  # type: ignore[misc]  # mypy knows no such tuples
@@ -53,7 +53,7 @@ def blamed(kind: str, name: str, module: str, *passing: type[Exception]) -> Iter
 
 
 def origin(module: str) -> str | None:
-    """The file of `module`, without importing it; None if there is none. Raises whatever importing its package does."""
+    """Return the file of `module`, without importing it; None if there is none. Raises what its package raises."""
     spec = importlib.util.find_spec(module)
     return None if spec is None else spec.origin
 

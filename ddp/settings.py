@@ -23,14 +23,14 @@ WHOLE = 1e-6
 
 
 def known(kind: str, name: str, registry: Collection[str]) -> str:
-    """`name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
+    """Return `name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
     if not isinstance(name, str) or name not in registry:
         raise ValueError(unknown(kind, str(name), registry))
     return name
 
 
 def check_transport(name: str, own_gpus: bool, key: str = "transport") -> str:
-    """`name` if it can carry collectives of ranks on CPUs, or with `own_gpus` of ranks with a GPU each; else ValueError."""
+    """Return `name` if it suits ranks on CPUs, or with `own_gpus` ranks with a GPU each; else ValueError."""
     known(key, name, ("auto", *TRANSPORTS))
     if name != "auto" and (name == "nccl") != own_gpus:
         need = "a GPU for every rank" if name == "nccl" else "ranks on CPUs"
@@ -39,7 +39,7 @@ def check_transport(name: str, own_gpus: bool, key: str = "transport") -> str:
 
 
 def make_policy(name: str, settings: dict[str, Any]) -> Policy:
-    """The policy `name` with these settings, the others as documented. ValueError for an unknown one or a bad value."""
+    """Make the policy `name` with these settings, the others as documented. ValueError for an unknown one or a bad value."""
     policy = POLICIES[known("policy", name, POLICIES)]
     names = inspect.signature(policy).parameters
     for key in settings.keys() - names.keys():
@@ -53,7 +53,7 @@ def make_policy(name: str, settings: dict[str, Any]) -> Policy:
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """`value` if it is a whole number from `least` to `most`; else ValueError."""
+    """Return `value` if it is a whole number from `least` to `most`; else ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name}={_shown(value)} must be a whole number {bounds}")
@@ -61,7 +61,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def number(name: str, value: Any, least: float, most: float = math.inf, *, remedy: str = "") -> float:
-    """`value` as a finite float from `least` to `most`; else ValueError that ends with `remedy`."""
+    """Return `value` as a finite float from `least` to `most`; else ValueError that ends with `remedy`."""
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not least <= value <= most:
         bounds = f"of {least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
@@ -70,7 +70,7 @@ def number(name: str, value: Any, least: float, most: float = math.inf, *, remed
 
 
 def path(name: str, value: Any) -> str:
-    """`value` if a file or folder may be called so; else ValueError: nothing at all would be the folder of the command."""
+    """Return `value` if a file or folder may be called so; else ValueError: an empty one is the folder of the command."""
     said = str(value)
     if not said.strip() or "\0" in said:
         raise ValueError(f"{name}={_shown(said)} is no path: name one, or leave {name} out")
@@ -78,7 +78,7 @@ def path(name: str, value: Any) -> str:
 
 
 def check_parts(policy: Policy) -> None:
-    """ValueError for `partition_ratios` of a policy that are not the whole of the work."""
+    """Raise ValueError for `partition_ratios` of a policy that are not the whole of the work."""
     parts: tuple[float, ...] | None = getattr(policy, "partition_ratios", None)
     if parts is not None and abs(sum(parts) - 1) > WHOLE:
         shares = ", ".join(f"{part / sum(parts):.4g}" for part in parts)
@@ -86,27 +86,27 @@ def check_parts(policy: Policy) -> None:
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value` if it is True or False; else ValueError: words would count as true."""
+    """Return `value` if it is True or False; else ValueError: words would count as true."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}={_shown(value)} must be True or False")
     return value
 
 
 def listed(name: str, value: Any, example: str) -> tuple[Any, ...]:
-    """`value` as a tuple; ValueError with an example if it is no list, a word included."""
+    """Return `value` as a tuple; ValueError with an example if it is no list, a word included."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ValueError(f"{name}={_shown(value)} must be a list, such as {example}")
     return tuple(value)
 
 
 def function(name: str, value: Any) -> None:
-    """ValueError unless `value` can be called."""
+    """Raise ValueError unless `value` can be called."""
     if not callable(value):
         raise ValueError(f"{name} must be a function, not {_shown(value)}")
 
 
 def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, ...]:
-    """Emulated relative speeds, one for each of `devices` or none at all; ValueError for others."""
+    """Return emulated relative speeds, one for each of `devices` or none at all; ValueError for others."""
     speeds = listed(name, given, "[1.0, 0.4]")
     if speeds and devices is not None and len(speeds) != devices:
         raise ValueError(f"{name} has {len(speeds)} values for {devices} ranks; give one for each")
@@ -114,12 +114,12 @@ def emulated(name: str, given: Any, devices: int | None = None) -> tuple[float, 
 
 
 def norm_limit(name: str, value: Any) -> float | None:
-    """A limit on the norm of the gradients, or None; ValueError for 0, less, or what is no number."""
+    """Return a limit on the norm of the gradients, or None; ValueError for 0, less, or what is no number."""
     return None if value is None else number(name, value, 1e-12, 1e12, remedy="leave it out for no limit")
 
 
 def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
-    """A fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
+    """Return a fault script, in the order of its steps; ValueError for one that cannot be played on so many ranks."""
     given = listed("faults", faults, "['1@40:crash']")
     read = sorted((parse(str(text)) for text in given), key=lambda fault: (fault.step, fault.rank, fault.kind))
     if read and world_size == 1:
@@ -136,8 +136,8 @@ def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
 
 
 def check_reach(faults: Sequence[Fault], samples: int, epochs: int, batch_size: int, ranks: int, alike: bool) -> None:
-    """ValueError for a fault at a step that its rank cannot come to. `alike`: all ranks do the same number of steps; else
-    one may do nearly all of the work, as may those that are left when others are lost."""
+    """Raise ValueError for a fault at a step that its rank never comes to. `alike`: all ranks do equally many steps; else one
+    may do nearly all of the work, as may those that are left when others are lost."""
     for fault in faults:
         lost = {other.rank for other in faults if other.kind in LOSING and other.rank != fault.rank}
         sharing = ranks - len(lost) if alike else 1

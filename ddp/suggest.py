@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The member of `known` that `word` was probably meant to be."""
+    """Return the member of `known` that `word` was probably meant to be."""
     names = sorted(known)
     close = [name for name in names if sorted(name) == sorted(word)]  # swapped letters, the commonest slip
     close = close or get_close_matches(word, names, n=1, cutoff=0.6)
@@ -17,7 +17,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """One line that says that `word` is no `kind`, and what to write instead."""
+    """Return one line that says that `word` is no `kind`, and what to write instead."""
     names = sorted(known)
     best = nearest(word, names)
     remedy = f"did you mean {best!r}?" if best else f"choose one of: {', '.join(names) or '(there are none)'}"

@@ -20,7 +20,7 @@ LAST = 31
 
 
 def tally(indices: Sequence[int] | NDArray[np.int64]) -> int:
-    """Of samples by their indices, in [0, MODULUS)."""
+    """Return the number of samples given by their indices, in [0, MODULUS)."""
     mixed = np.asarray(indices, dtype=np.int64).astype(np.uint64) + np.uint64(START)
     for shift, factor in STEPS:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)

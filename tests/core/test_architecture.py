@@ -78,8 +78,8 @@ NO_VERBS = """
 THIRD_PERSON = frozenset({"averages", "raises", "returns", "writes"})
 NO_NOUNS = frozenset({"asked", "became", "brought", "found", "held", "one", "said", "told"})
 """Names that say nothing of what they stand for."""
-VERBLESS = {"bench": 0, "ddp": 57, "models": 0}
-NOUNLESS = {"bench": 0, "ddp": 38, "models": 0}
+VERBLESS = {"bench": 0, "ddp": 0, "models": 0}
+NOUNLESS = {"bench": 0, "ddp": 20, "models": 0}
 """How many there still are: a number may fall, and then it is written down here."""
 
 
