@@ -136,8 +136,8 @@ def script(faults: Sequence[str], world_size: int) -> tuple[Fault, ...]:
 
 
 def check_reach(faults: Sequence[Fault], samples: int, epochs: int, batch_size: int, ranks: int, alike: bool) -> None:
-    """Raise ValueError for a fault at a step that its rank never comes to. `alike`: all ranks do equally many steps; else one
-    may do nearly all of the work, as may those that are left when others are lost."""
+    """Raise ValueError for a fault at a step that its rank never comes to. `alike`: all ranks do equally many steps; else
+    one may do nearly all of the work, as may those that are left when others are lost."""
     for fault in faults:
         lost = {other.rank for other in faults if other.kind in LOSING and other.rank != fault.rank}
         sharing = ranks - len(lost) if alike else 1
