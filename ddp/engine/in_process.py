@@ -22,9 +22,9 @@ import torch
 
 from ddp.comm.transports.threads import ThreadGroup
 from ddp.core.commands import RankCommand
-from ddp.core.errors import ReduceFailed
 from ddp.core.events import Alive, Event, Reduced, Tick
 from ddp.engine.rank import obey
+from ddp.engine.ranks import averaged
 from ddp.process.channel import PeerGone
 from ddp.process.clock import now
 from ddp.replica.task import Job
@@ -185,7 +185,4 @@ class InProcessRanks:
             reduced = self._reduced.get(timeout=0.0 if ready or events else timeout_s)
         except Empty:
             return events if ready or events else [Tick(now(), 0.0)]
-        if isinstance(reduced, Exception):
-            problem = f"{type(reduced).__name__}: {reduced}"
-            raise ReduceFailed(f"averaging the snapshots failed: {problem}") from reduced
-        return [*events, reduced]
+        return [*events, averaged(reduced)]

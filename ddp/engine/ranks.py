@@ -65,6 +65,13 @@ class ForkedRank:
         return f"its process is gone ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
 
 
+def averaged(event: Reduced | Exception) -> Reduced:
+    """Return what the reducer has done. Raise ReduceFailed for what went wrong there."""
+    if isinstance(event, Exception):
+        raise ReduceFailed(f"averaging the snapshots failed: {type(event).__name__}: {event}") from event
+    return event
+
+
 class RankProcesses:
     """All ranks of a run. On leaving the context every process is gone, whatever happened."""
 
@@ -162,10 +169,7 @@ class RankProcesses:
 
     def _take_reduced(self) -> Reduced:
         self._wake.recv_bytes()
-        event = self._reduced.pop(0)
-        if isinstance(event, Exception):
-            raise ReduceFailed(f"averaging the snapshots failed: {type(event).__name__}: {event}") from event
-        return event
+        return averaged(self._reduced.pop(0))
 
     def _hear(self, rank: int) -> list[Event]:
         try:

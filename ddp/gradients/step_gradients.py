@@ -64,9 +64,7 @@ class StepGradients:
         ]
 
     def _arrive(self, index: int, parameter: Tensor) -> None:
-        if not self._storage.is_here(index):
-            self._storage.take_in(index)
-            self._storage.attach([index])
+        self._storage.place(index)
         if self.arrived is not None:
             self.arrived(index)
 

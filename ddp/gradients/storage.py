@@ -82,6 +82,12 @@ class BucketStorage:
         else:
             weigh(dense(grad).detach(), weight, view)
 
+    def place(self, index: int) -> None:
+        """Bring a gradient that has come to its place, and make this the parameter's gradient."""
+        if not self.is_here(index):
+            self.take_in(index)
+            self.attach([index])
+
     def fill(self, number: int, weight: float) -> None:
         """Bring the gradients of a bucket times `weight` to their places, and make these the parameters' gradients."""
         bucket = self.plan[number]

@@ -76,7 +76,7 @@ class BucketReducer:
 
     def touch(self, index: int) -> None:
         """Note that the gradient of this parameter is complete. Raises ValueError, RankLost."""
-        self._place(index)
+        self._storage.place(index)
         self._used[index] = True
         if not self.enabled:
             self.moved.unsent()
@@ -90,11 +90,6 @@ class BucketReducer:
                 f"the gradient of {self._names[index]} {error}: it is used in several backward passes that run into one "
                 "another (checkpointing?); do them inside no_sync() and call sync_gradients() after"
             ) from None
-
-    def _place(self, index: int) -> None:
-        if not self._storage.is_here(index):
-            self._storage.take_in(index)
-            self._storage.attach([index])
 
     def add_to_sums(self) -> None:
         """Begin a pass; where ranks sum, call it before its first gradient is added to anything. What was summed already
@@ -111,7 +106,7 @@ class BucketReducer:
         waiting = [index for bucket in self._plan[self._launches.launched :] for index in bucket]
         missing = [index for index in waiting if self._parameters[index].grad is None]
         for index in waiting:
-            self._place(index)
+            self._storage.place(index)
         samples = self.samples
         for bucket in self._launches.rest():
             if bucket < self._last:
