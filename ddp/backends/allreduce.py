@@ -7,7 +7,6 @@ bits."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
+from ddp.core.values import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
@@ -168,7 +168,7 @@ class Backend(GroupBackend):
             counter.copy_(highest)
         self._inner.scatter()
         self._averaged = True
-        return ratio(change, norm), change if math.isfinite(change) else None
+        return ratio(change, norm), finite(change)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:
         """Put the last average in place where replicas stay apart; else the replica is it, as an evaluation follows its

@@ -25,6 +25,7 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, RankContext
 from ddp.core.commands import Reduce
 from ddp.core.events import Reduced, Sums
+from ddp.core.values import finite
 from ddp.process.clock import now
 from ddp.process.memory import shared
 from ddp.replica.buffers import signed
@@ -108,7 +109,7 @@ class Backend:
         self._applied = True
         after = sums(self._sections) if summed else ()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
-        divergence, distance = (far if math.isfinite(far) else None for far in self._divergence.tolist())
+        divergence, distance = map(finite, self._divergence.tolist())
         return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)
 
     def consensus(self, exact: bool) -> AbstractContextManager[None]:

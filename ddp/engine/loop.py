@@ -17,6 +17,7 @@ from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
 from ddp.core.spans import Batch
+from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
@@ -174,7 +175,7 @@ class TrainingLoop:
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             model = sums(self.replica.state.sections)
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, _finite(loss), _finite(metric), seconds, order.part, _finite(content), model
+        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), model
         self._send(Evaluated(now(), self.rank, order.epoch, *figures))
 
     def save(
@@ -248,8 +249,4 @@ class _Pending:
         if self._losses:
             losses = torch.stack(self._losses).double().cpu()
             total += float(losses @ torch.tensor(self._weights, dtype=torch.float64))
-        return _finite(total)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return finite(total)

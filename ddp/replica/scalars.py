@@ -5,13 +5,14 @@ Nothing is read from a device until a report is due: a step that records costs n
 
 from __future__ import annotations
 
-import math
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ddp.core.values import finite
 
 MOST_NAMES = 64
 """Different names in a run: what is recorded travels with every report."""
@@ -110,11 +111,7 @@ class Scalars:
         read = torch.stack([total.to(device) for total in folded.values()]).tolist() if folded else []
         for name, total in zip(folded, read, strict=True):
             sums[name].total += total
-        return tuple((name, _finite(sums[name].total), sums[name].calls) for name in sorted(sums))
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return tuple((name, finite(sums[name].total), sums[name].calls) for name in sorted(sums))
 
 
 def _scalar(name: str, value: Tensor) -> Tensor:
