@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+
+@contextmanager
+def no_thread_left(*names: str) -> Iterator[None]:
+    """Threads whose names begin with one of these, and that were not there before, have ended in five seconds."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 5
+    while left := [t for t in set(threading.enumerate()) - before if t.name.startswith(names)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 def in_threads(world: int, act: Callable[[int], Any]) -> list[Any]:

@@ -168,7 +168,7 @@ class GroupBackend:
 
     def close(self) -> None:
         """Leave the group."""
-        self.collectives.transport.close()
+        self.collectives.close()
 
 
 _PROTOCOLS = {Acts.STEP: StepExchange, Acts.COLLECTIVE: CollectiveAverage, Acts.SNAPSHOT: SnapshotAverage}

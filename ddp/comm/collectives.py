@@ -36,6 +36,11 @@ class Collectives:
             self._courier.stop()
             self._courier = None
 
+    def close(self) -> None:
+        """Leave the group, and end the thread that carried out what was started."""
+        self._stop()
+        self.transport.close()
+
     def join(self, order: Join) -> None:
         """Leave the group that there is, and meet the members of the new one."""
         began = now()

@@ -21,6 +21,7 @@ from ddp.parallel.group import make
 from tests.parallel.conftest import Together, run_together
 from tests.parallel.test_module import batch, loss, net, replay, same, train
 from tests.processes import exit_codes
+from tests.threads import no_thread_left
 
 GROUP_TIMEOUT_S = 20.0
 
@@ -179,11 +180,8 @@ def test_memory_alone_is_refused_where_ranks_share_no_folder(monkeypatch: pytest
 
 
 def test_closing_ends_the_thread(together: Together) -> None:
-    together(2, lambda group: train(group, bucket_cap_mb=0.0002))
-    deadline = time.monotonic() + 5
-    while any(thread.name == "collectives" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with no_thread_left("collectives"):
+        together(2, lambda group: train(group, bucket_cap_mb=0.0002))
 
 
 def meets_again(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -80,7 +81,7 @@ class Team:
         device = torch.device("cpu")
         self.meter = Meter(rank, folder, device)
         place = Place(folder, rank, world_size, device, 20.0)
-        self.collectives = Collectives(choose(transport, place), self.meter, Heartbeat(100.0, lambda: None))
+        self.collectives = Collectives(choose(transport, place), self.meter, Heartbeat(math.inf, lambda: None))
         self.collectives.join(Join(0, 0, tuple(range(world_size)), False, "test"))
         self.model = how.get("build") or MODELS[how.get("model", "deep")]()
         self.state = FlatState(self.model)

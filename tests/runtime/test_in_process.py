@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -24,14 +23,15 @@ from ddp.engine.in_process import InProcessRanks
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
+from tests.threads import no_thread_left
 
 SYNCHRONOUS = ("nccl", "cpu", "zero1", "zero2", "zero3")
 
 
 @pytest.fixture(autouse=True)
-def no_thread_left() -> Iterator[None]:
-    yield
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("rank-", "heart"))]
+def nothing_left() -> Iterator[None]:
+    with no_thread_left("rank-", "heart"):
+        yield
 
 
 def dropping() -> Task:

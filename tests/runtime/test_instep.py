@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -55,7 +56,7 @@ class Rank:
         self.rank, self.world = rank, world
         meter = self.meter = Meter(rank, folder, torch.device("cpu"))
         place = Place(folder, rank, world, torch.device("cpu"), 20.0)
-        self.collectives = Collectives(choose("memory", place), meter, Heartbeat(100.0, lambda: None))
+        self.collectives = Collectives(choose("memory", place), meter, Heartbeat(math.inf, lambda: None))
         self.collectives.join(Join(rank, 0, tuple(range(world)), False, "test"))
         with building:
             torch.manual_seed(7)
@@ -120,7 +121,7 @@ def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
 
         def main(number: int) -> Any:
             rank = Rank(folder, number, world, kind)
-            with closing(rank.collectives.transport):
+            with closing(rank.collectives):
                 return act(rank)
 
         return in_threads(world, main)

@@ -79,7 +79,7 @@ def train(folder: Path, rank: int, world_size: int, kind: str, transport: str, h
             digests.append(team.state.digest())
     team.sharded.settle()
     final = {name: value.clone() for name, value in team.model.state_dict().items()}
-    team.collectives.transport.close()
+    team.collectives.close()
     return digests, final
 
 
@@ -143,7 +143,7 @@ def penalized(folder: Path, rank: int, world_size: int, kind: str):
         team.step(number, penalty=0.01)
     team.sharded.settle()
     digest = team.state.digest(), float(sum(p.detach().square().sum() for p in team.model.parameters()))
-    team.collectives.transport.close()
+    team.collectives.close()
     return digest
 
 
@@ -166,7 +166,7 @@ def measure(folder: Path, rank: int, world_size: int, kind: str):
             team.step(number)
     resting = sum(sizes(kinds(team.model, team.optimizer, team.sharded)).values())
     team.sharded.settle()
-    team.collectives.transport.close()
+    team.collectives.close()
     return watch.peak, resting, watch.activations
 
 
@@ -197,7 +197,7 @@ def save(folder: Path, rank: int, world_size: int, kind: str, optimizer: str):
     for number in range(4):
         team.step(number)
     whole, part = full_state_dict(team.sharded), sharded_state_dict(team.sharded)
-    team.collectives.transport.close()
+    team.collectives.close()
     return whole, part
 
 
@@ -210,7 +210,7 @@ def go_on(folder: Path, rank: int, world_size: int, kind: str, optimizer: str, w
         team.step(number)
     team.sharded.settle()
     final = {name: value.clone() for name, value in team.model.state_dict().items()}
-    team.collectives.transport.close()
+    team.collectives.close()
     return again, final
 
 
@@ -239,7 +239,7 @@ def save_little(folder: Path, rank: int, world_size: int, kind: str):
     team = Team(folder, rank, world_size, kind, "memory", build=little_frozen())
     team.step(0)
     whole = full_state_dict(team.sharded)
-    team.collectives.transport.close()
+    team.collectives.close()
     return whole["model"]
 
 
@@ -257,7 +257,7 @@ def freeze_first(folder: Path, rank: int, world_size: int, kind: str):
     for number in range(3):
         team.step(number)
     team.sharded.settle()
-    team.collectives.transport.close()
+    team.collectives.close()
     return team.model.state_dict()
 
 
@@ -331,7 +331,7 @@ def misuse(folder: Path, rank: int, world_size: int):
     stranger = torch.optim.SGD(torch.nn.Linear(3, 3).parameters(), lr=0.1)
     with pytest.raises(ValueError, match="parameters that the model has not"):
         Zero1(replace(site, optimizer=stranger))
-    team.collectives.transport.close()
+    team.collectives.close()
 
 
 def test_wrong_use_says_what_to_do(tmp_path: Path) -> None:
