@@ -55,16 +55,16 @@ def consistent(run: Run) -> None:
 def legible(run: Run) -> None:
     """Raise ValueError if the checks cannot go by what lies in the folder: `consistent`, the records, and that the result
     follows from them."""
-    _check_alone(run)
     try:
         # By what an edited result says of the records, these would be to blame.
         known = reading(run) if _is_as_written(run) else unsealed(run)
     except OSError as error:
         raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
     if known is not None:
-        if as_planned(run.metrics) and (wrong := _events(run.metrics, known.records)):
-            raise ValueError(f"{run.path / EVENTS}: {wrong}")
         _check_result(run, known)
+    _check_alone(run)
+    if known is not None and as_planned(run.metrics) and (wrong := _events(run.metrics, known.records)):
+        raise ValueError(f"{run.path / EVENTS}: {wrong}")
     _check_digest(run)
 
 
@@ -88,8 +88,9 @@ def _check_result(run: Run, known: Reading) -> None:
     for field, recorded, recomputed in differences(run.config, tame_all(config), slack=0.0):
         raise ValueError(f"{run.path / CONFIG}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
     slack = ROUNDING if _is_as_written(run) else 0.0
-    result, anew = (m.model_dump(mode="json", exclude={"record"}) for m in (run.metrics, known.result))
-    for field, recorded, recomputed in differences(result, tame_all(anew), slack=slack):
+    written = {key: value for key, value in read_object(run.path / METRICS).items() if key != "record"}
+    anew = tame_all(known.result.model_dump(mode="json", exclude={"record"}))
+    for field, recorded, recomputed in differences(tame_all(written), anew, slack=slack):
         raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
 
 
@@ -111,7 +112,7 @@ def _is_as_written(run: Run) -> bool:
 
 
 def _shown(value: object) -> str:
-    return tame(str(value)[:80])
+    return "missing" if value is msgspec.UNSET else tame(str(value)[:80])
 
 
 def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tuple[list[Run], list[tuple[Run, str]]]:
