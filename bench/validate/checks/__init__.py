@@ -26,6 +26,7 @@ CHECKS = _named(
     "evaluation",
     "volume",
     "determinism",
+    "diverged",
     "target",
     "samples",
     "curve",
