@@ -29,7 +29,6 @@ from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
-from ddp.replica.state_sums import sums
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
 
@@ -92,7 +91,10 @@ class TrainingLoop:
         replica, job, model = self.replica, self.job, self.replica.model
         count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least_samples(model)))
+        groups = () if self.rank else replica.sketcher.groups
+        least = least_samples(model)
+        sketches = groups, replica.sketcher.model()
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *sketches))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
@@ -150,7 +152,7 @@ class TrainingLoop:
         if not pending.steps:
             return
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
-        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
         self._send(Progress(*done, *about))
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
@@ -173,9 +175,9 @@ class TrainingLoop:
         began = now()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
-            model = sums(self.replica.state.sections)
+            sketch = self.replica.sketcher.model()
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), model
+        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
         self._send(Evaluated(now(), self.rank, order.epoch, *figures))
 
     def save(
@@ -215,7 +217,8 @@ class TrainingLoop:
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-        self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes))
+        digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
+        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch))
 
 
 class _Pending:
