@@ -17,6 +17,8 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.audit.order import order_of
+from bench.audit.process import AuditProcess, RunAudit
 from bench.base import environment, interrupts
 from bench.base.figures import plural
 from bench.base.garbage import no_collections, short_collections
@@ -106,7 +108,8 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
                 metrics = analyze(spec, records, status=end.status, error=end.error, **about)
-                return _complete(writer, records, metrics, spec, launched)
+                with _audit(plan, metrics, records, private) as audit:
+                    return _complete(writer, records, metrics, spec, launched, audit)
 
 
 @contextmanager
@@ -148,7 +151,19 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, lis
     return place, list(map(decode, lines))
 
 
-def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Outcome:
+@contextmanager
+def _audit(plan: RunPlan, metrics: Metrics, records: list[Record], kept: Path) -> Iterator[RunAudit | None]:
+    """Audit what was `kept` of a run that ended well, in a process of its own, if it is to be."""
+    if not plan.job.audit or metrics.status != "ok":
+        yield None
+        return
+    with AuditProcess(order_of(plan, metrics, records, kept), plan.job.preload) as process:
+        yield RunAudit(process, kept)
+
+
+def _complete(
+    writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float, audit: RunAudit | None
+) -> Outcome:
     """Write the rest of the folder, `metrics.json` last, and put it into place.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
@@ -157,6 +172,8 @@ def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: 
     except OSError as error:
         place = shlex.quote(str(writer.destination(metrics.status).absolute()))
         note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
+        metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
+    if audit is not None and (note := audit.finish(writer.path)):
         metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     return Outcome(spec, writer.commit(metrics.status), metrics)

@@ -24,6 +24,7 @@ CHECKS = _named(
     "idle",
     "rate",
     "evaluation",
+    "audit",
     "volume",
     "determinism",
     "target",
