@@ -33,7 +33,6 @@ def audit(order: AuditOrder) -> AuditReport:
     items = list(auditor.items())
     return AuditReport(
         run_id=order.run_id,
-        records_sha256=order.records_sha256,
         params_sha256=auditor.final_sha256,
         seconds=round(time.monotonic() - began, 3),
         kept=list(order.recorded),

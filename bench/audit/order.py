@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.config.plan import RunPlan
 from bench.results.schema import Metrics
@@ -45,7 +44,6 @@ class AuditOrder:
     eval: float | None
     eval_loss: float | None
     params_sha256: str | None
-    records_sha256: str | None = None
 
     @property
     def coarse(self) -> bool:
@@ -79,11 +77,4 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
         eval=metrics.final.eval,
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
-        records_sha256=_chain(metrics),
     )
-
-
-def _chain(metrics: Any) -> str | None:
-    """Return the last digest of the chain of the records, where there is one."""
-    value = getattr(metrics, "records_sha256", None)
-    return value if isinstance(value, str) else None

@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from bench.audit.order import AuditOrder
+from bench.audit.order import AuditOrder, order_of
 from bench.base import interrupts
-from bench.results.audit_file import FOLDER, AuditReport, write
+from bench.config.plan import RunPlan
+from bench.results.audit_file import FOLDER, AuditReport
+from bench.results.schema import Metrics
 from ddp.process import forkserver
+from ddp.process.codec import Record
 from ddp.process.orphans import bind_rank
 
 ROOM = 2 << 20
@@ -99,17 +103,29 @@ def leave(report: AuditReport, scratch: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RunAudit:
-    """The audit of a run whose folder is being written."""
+    """The audit of a run whose folder is being written; None: there is none."""
 
-    process: AuditProcess
-    kept: Path
+    process: AuditProcess | None = None
+    kept: Path = Path()
 
-    def finish(self, folder: Path) -> str:
-        """Wait for the audit, and write what came out and what may be looked at again; return a note if nothing did."""
+    def report(self, folder: Path) -> tuple[AuditReport | None, tuple[str, ...]]:
+        """Wait for the audit; leave in the folder what may be looked at again. Return what came out, or notes why nothing
+        did."""
+        if self.process is None:
+            return None, ()
         try:
             report = self.process.report(interrupts.interrupted)
         except RuntimeError as error:
-            return f"the run is not audited: {str(error).splitlines()[0]}"
+            return None, (f"the run is not audited: {str(error).splitlines()[0]}",)
         leave(report, self.kept, folder)
-        write(folder, report)
-        return ""
+        return report, ()
+
+
+@contextmanager
+def audit_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> Iterator[RunAudit]:
+    """Audit beside what is done inside, if that was asked for and the run ended well, by what ranks `kept`."""
+    if not plan.job.audit or metrics.status != "ok":
+        yield RunAudit()
+        return
+    with AuditProcess(order_of(plan, metrics, records, kept), plan.job.preload) as process:
+        yield RunAudit(process, kept)

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
-from bench.results.audit_file import FOLDER, AuditReport, write
+from bench.results.audit_file import FOLDER, AuditReport, write_report
 from bench.results.runfolder import CONFIG, read_object, read_records
 
 
@@ -33,7 +33,7 @@ def audit(folder: Path) -> Exit:
     with AuditProcess(order, plan.job.preload) as process:
         report = process.report()
     try:
-        write(folder, report)
+        write_report(folder, report, run.metrics)
     except OSError as error:
         raise UsageError(f"{folder}: audit.json cannot be written: {reason(error)}") from error
     return show(folder, report)

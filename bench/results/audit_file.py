@@ -5,16 +5,16 @@ It names the records that it is of, by the digest of every file that ranks kept,
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from bench.base import canonical
 from bench.base.writing import write_text
 from bench.results.runfolder import read_object
-from bench.results.schema import Strict
+from bench.results.schema import Metrics, Strict
 
 AUDIT, FOLDER = "audit.json", "audit"
 """The file, and the folder of what is left of the states that ranks kept."""
@@ -44,7 +44,7 @@ class AuditReport(Strict):
 
     version: int = VERSION
     run_id: str
-    records_sha256: str | None = Field(default=None, description="last digest of the chain of the records")
+    records_sha256: str | None = Field(default=None, description="of events.jsonl")
     params_sha256: str | None = Field(default=None, description="of the model at the end, as it was read here")
     seconds: float = Field(description="that the audit took")
     kept: list[tuple[str, int, str]] = Field(description="files that ranks recorded: name, bytes, sha256")
@@ -58,13 +58,13 @@ class AuditReport(Strict):
 
 def digest(body: dict[str, Any]) -> str:
     """Return the sha256 of a report but for its own."""
-    rest = {key: value for key, value in body.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return canonical.digest({key: value for key, value in body.items() if key != "sha256"})
 
 
-def write(folder: Path, report: AuditReport) -> None:
-    """Write `audit.json` with its digest. Raise OSError."""
-    body = report.model_dump(mode="json")
+def write_report(folder: Path, report: AuditReport, metrics: Metrics) -> None:
+    """Write `audit.json`, bound to the records of a result. Raise OSError."""
+    bound = {"records_sha256": metrics.record.sha256 if metrics.record is not None else None}
+    body = report.model_copy(update=bound).model_dump(mode="json")
     write_text(folder / AUDIT, json.dumps(body | {"sha256": digest(body)}, indent=1) + "\n")
 
 

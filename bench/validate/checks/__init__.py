@@ -27,6 +27,7 @@ CHECKS = _named(
     "audit",
     "volume",
     "determinism",
+    "diverged",
     "target",
     "samples",
     "curve",

@@ -62,6 +62,9 @@ def _strange(run: Run, report: AuditReport) -> str:
         return f"audit.json is of run {report.run_id}"
     if None not in (report.params_sha256, m.params_sha256) and report.params_sha256 != m.params_sha256:
         return f"audit.json is of a model {str(report.params_sha256)[:12]}, the result of {str(m.params_sha256)[:12]}"
+    sha256 = m.record.sha256 if m.record is not None else None
+    if report.records_sha256 != sha256:
+        return f"audit.json is of records {str(report.records_sha256)[:12]}, the result of {str(sha256)[:12]}"
     known = records(run)
     if known is not None:
         recorded = {tuple(file) for event in known.finished for file in event.kept}
