@@ -117,8 +117,7 @@ class Averaged(FromRank):
 
 @dataclass(frozen=True)
 class AverageFailed(FromRank):
-    """A rank could not complete a round, most often because another one is gone. Its replica is as before the round, and it
-    stands still until it is ordered how to go on."""
+    """A rank could not complete a round. Its replica is as before, and it stands still until it is ordered how to go on."""
 
     round: int
     error: str
@@ -171,6 +170,7 @@ class Finished(FromRank):
     peak_rss_bytes: int
     peak_device_bytes: int
     sketch: Sketch = ""
+    kept: Files = ()  # steps to be done again, and the model at the end
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
+from ddp.replica.keeper import StepKeeper
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job
@@ -85,6 +86,7 @@ class TrainingLoop:
         self._reported = now()
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
+        self.keeper = StepKeeper(job, rank, self.replica) if job.audit and replica is Replica else None
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -107,8 +109,7 @@ class TrainingLoop:
             self.pause()
         # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
         between = 0.0 if self._stepped is None else now() - self._stepped
-        loss, busy = self.replica.step(step.batch, step.seen)
-        self._stepped = now()
+        loss, busy = self._step(step)
         if not self.total_steps:  # a first forward pass may have made what it lacked
             self.replica.state.check_added(self.replica.model)
         self._pending.add(loss, step.batch.samples, between + busy)
@@ -118,6 +119,23 @@ class TrainingLoop:
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+
+    def _step(self, step: Step) -> tuple[Tensor | None, float]:
+        """Step; keep what the step was, if it is drawn. The time that keeping takes is not the training's."""
+        batch, place = step.batch, (self.total_steps, self.version)
+        keeper = (
+            self.keeper if self.keeper is not None and self.keeper.due(batch, step.seen, self.total_steps) else None
+        )
+        if keeper is not None:
+            began = now()
+            keeper.begin(batch.epoch, ((batch.start, batch.stop),), batch.total, step.seen, *place)
+            self.meter.add("checkpoint", began)
+        loss, busy = self.replica.step(batch, step.seen)
+        self._stepped = now()
+        if keeper is not None:
+            keeper.end((loss,))
+            self.meter.add("checkpoint", self.pause())
+        return loss, busy
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
@@ -218,7 +236,8 @@ class TrainingLoop:
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
         digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
-        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch))
+        kept = self.keeper.finish() if self.keeper is not None else ()
+        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept))
 
 
 class _Pending:

@@ -25,6 +25,7 @@ CHECKS = _named(
     "idle",
     "rate",
     "evaluation",
+    "audit",
     "volume",
     "determinism",
     "diverged",
