@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ddp.backends import paired_backends
 from ddp.core.averaging import Averaging
 from ddp.core.policies import POLICIES
+from ddp.graph import engine as graph_engine
 from ddp.replica.task import Task
 from tests.runtime import toy
 from tests.runtime.conftest import Play
@@ -38,20 +39,22 @@ AVERAGINGS = {
 class Mixed(nn.Module):
     """Statistics of batches, dropout, a bias that a norm takes away again, a frozen layer and one that no step uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, unused: bool = True) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(0.2), nn.Linear(12, 12), nn.Tanh())
         self.body[3].requires_grad_(False)
-        self.head, self.unused = nn.Linear(12, 2), nn.Linear(3, 3)
+        self.head = nn.Linear(12, 2)
+        if unused:
+            self.unused = nn.Linear(3, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return torch.as_tensor(self.head(self.body(inputs)))
 
 
-def task(optimizer: str = "SGD", samples: int = 101) -> Task:
+def task(optimizer: str = "SGD", samples: int = 101, unused: bool = True) -> Task:
     settings = {"lr": 0.05, "momentum": 0.9} if optimizer == "SGD" else {"lr": 0.01}
     made = partial(getattr(torch.optim, optimizer), **settings)
-    return replace(toy.task(samples=samples), model=Mixed, optimizer=made)
+    return replace(toy.task(samples=samples), model=partial(Mixed, unused), optimizer=made)
 
 
 @pytest.mark.parametrize("averaging", AVERAGINGS)
@@ -73,3 +76,29 @@ def test_sound_runs_raise_no_alarm(play: Play, tmp_path: Path, policy: str, back
 def test_any_number_of_ranks(play: Play, tmp_path: Path, size: int) -> None:
     played = play("cadence", "nccl", task, world_size=size, options=toy.short_windows("cadence"))
     assert failures(tmp_path, played, "cadence") == {}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("backend", ["nccl", "zero1", "zero2", "zero3"])
+def test_gradients_of_steps_are_the_mean_of_all_ranks(play: Play, tmp_path: Path, backend: str, size: int) -> None:
+    """With a last batch that not every rank has a sample of."""
+    played = play("sync", backend, partial(task, samples=16 * size + 2), epochs=3, world_size=size)
+    verdicts = judged(tmp_path, played, "sync")
+    assert {name: v.line for name, v in verdicts.items() if v.name != "PASS"} == {}
+    assert f"{9 * (1 if backend.startswith('zero') else size)} averages" in verdicts["average"].line
+
+
+@pytest.mark.parametrize("policy", ["sync", "cadence"])
+def test_gradients_of_replicas_in_one_process(play: Play, tmp_path: Path, policy: str) -> None:
+    played = play(policy, "nccl", task, engine=graph_engine, options=toy.short_windows(policy))
+    verdicts = judged(tmp_path, played, policy, engine="graph")
+    assert {name: v.line for name, v in verdicts.items() if v.name != "PASS"} == {}
+    assert verdicts.keys() >= {"average", "agreement", "idle", "evaluation"}
+
+
+@pytest.mark.parametrize("backend", ["torch_ddp", "torch_local_sgd"])
+def test_engines_of_pytorch(play: Play, tmp_path: Path, backend: str) -> None:
+    played = play("sync", backend, partial(task, samples=34, unused=False), deadline_s=60.0)
+    verdicts = judged(tmp_path, played, "sync")
+    assert {name: v.line for name, v in verdicts.items() if v.name != "PASS"} == {}
+    assert ("average" in verdicts) == (backend == "torch_ddp")
