@@ -16,6 +16,7 @@ def _named(*names: str) -> dict[str, Check]:
 
 CHECKS = _named(
     "status",
+    "seeds",
     "breakdown",
     "ledger",
     "visits",
@@ -24,6 +25,7 @@ CHECKS = _named(
     "idle",
     "rate",
     "evaluation",
+    "audit",
     "volume",
     "determinism",
     "pairs",
