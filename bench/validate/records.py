@@ -18,10 +18,10 @@ from bench.results.cells import Cell
 from bench.results.runfolder import EVENTS, Run, there
 from ddp import regular_files
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
+from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums, Trained
 from ddp.process.codec import decode
 
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed)
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Trained)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in WANTED}
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
@@ -38,6 +38,7 @@ class Records:
     averaged: list[Averaged] = field(default_factory=list)
     evaluated: list[Evaluated] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
 
     def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
         """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.event_parts import Files, FromRank
+from ddp.core.event_parts import DataContent, Files, FromRank
 from ddp.core.event_parts import Probe as Probe
 from ddp.core.event_parts import Sums as Sums
+from ddp.core.event_parts import Trained as Trained
 from ddp.core.spans import Spans
 
 
@@ -34,12 +35,12 @@ class Ready(FromRank):
     """Most that its clock is off from the coordinator's at the start."""
     least: int = 1
     """Fewest samples that its model should be trained on at once."""
+    data: DataContent | None = None
 
 
 @dataclass(frozen=True)
 class Progress(FromRank):
-    """A rank has trained `steps` batches of `epoch` since its last report, in the order in which they were granted; the last
-    of them at learning rate `lr`."""
+    """A rank has trained `steps` batches of `epoch` since its last report, in the order granted; the last at rate `lr`."""
 
     epoch: int
     steps: int
@@ -53,8 +54,7 @@ class Progress(FromRank):
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """What the steps recorded: (name, sum over the calls, number of calls); a sum of None: not finite."""
     after: int | None = None
-    """The last round that the rank contributed to before these steps (-1: none; None: not known). It shows a contribution
-    whose message was lost."""
+    """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
     visited: int | None = None
     """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
     probes: tuple[Probe, ...] = ()
@@ -108,8 +108,7 @@ class Averaged(FromRank):
 
 @dataclass(frozen=True)
 class AverageFailed(FromRank):
-    """A rank could not complete a round, most often because another one is gone. Its replica is as before the round, and it
-    stands still until it is ordered how to go on."""
+    """A rank could not complete a round; most often another is gone. Its replica is as before, and it waits for orders."""
 
     round: int
     error: str
@@ -137,6 +136,8 @@ class Evaluated(FromRank):
     content: float | None = None
     """Sum over the values of the test samples: the same samples give the same, however split."""
     model: Sums = ()
+    hashes: int | None = None
+    """Sum of the hashes of the test samples (`SetContent`); None: not known."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +195,7 @@ class Slice(FromRank):
 
     `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (the emulated part of a slow device),
     `exchange` (in a collective; slices of all ranks with equal `seq` are one collective), `copy` (to and from a
-    snapshot), `wait` (for orders), `evaluate`, `checkpoint`; and `hidden`, a collective beside any of these.
-    """
+    snapshot), `wait` (for orders), `evaluate`, `checkpoint`; and `hidden`, a collective beside any of these."""
 
     kind: str
     seconds: float
@@ -291,9 +291,8 @@ class Resumed:
     source: str
 
 
-RankEvent = (
-    Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
-)
+_OfRound = Snapshot | Averaged | AverageFailed | Shared
+RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -7,15 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.validate.revision import accept, write_proposals
-from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Snapshot, Sums
+from ddp.core.event_parts import DataContent, SetContent
+from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Ready, Snapshot, Sums, Trained
+from ddp.permutation import permutation
 from ddp.process.codec import Record, encode
-from ddp.tally import tally
+from ddp.tally import order_tally, tally
 from tests.bench.references import FIVE, TODAY
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
+TRAINING = SetContent(1920, 1920, 1920 * 7, 0, (960, 960))
+DATA = DataContent(TRAINING, SetContent(100, 100, 500), 0, (), True)
+"""Of each sample the hash is 7, of each in the test set 5."""
 Change = Callable[[list[Record]], list[Record]]
 TEST = 100
 
@@ -43,6 +50,7 @@ def told(spec: RunSpec) -> list[Record]:
             probe = Probe(16, 32, model(record.rank, 0), mean(0))
             probes = (probe,) if spec.policy == "sync" else ()
             record = replace(record, visited=tally(range(first, last)), probes=probes)
+            found.append(_trained(spec.seed, record, first, last))
         elif isinstance(record, Averaged):
             number = record.round
             if spec.backend == "cpu":
@@ -50,10 +58,20 @@ def told(spec: RunSpec) -> list[Record]:
                 found.append(Snapshot(record.at, record.rank, number, record.steps, record.samples, laid))
             record = replace(record, before=model(record.rank, number), after=mean(number), average=mean(number))
         elif isinstance(record, Evaluated):
-            part = replace(record, samples=TEST // spec.world_size, content=50.0 / spec.world_size)
+            samples = TEST // spec.world_size
+            part = replace(record, samples=samples, content=50.0 / spec.world_size, hashes=5 * samples)
             record = replace(part, model=mean(6 * record.epoch + 5) if spec.policy != "sync" else mean(0))
+        elif isinstance(record, Ready):
+            record = replace(record, data=DATA)
         found.append(record)
     return found
+
+
+def _trained(seed: int, event: Progress, first: int, last: int) -> Trained:
+    """What a rank tells of positions in an epoch; both labels are there as often."""
+    indices, half = permutation(seed, event.epoch, 1920)[first:last], (last - first) // 2
+    about = event.at, event.rank, event.epoch, last - first, 7 * (last - first), 7 * (last - first)
+    return Trained(*about, order_tally(np.arange(first, last), indices), (last - first - half, half))
 
 
 def write(root: Path, spec: RunSpec, change: Change = lambda records: records) -> Path:

@@ -19,6 +19,7 @@ CHECKS = _named(
     "breakdown",
     "ledger",
     "visits",
+    "data",
     "average",
     "agreement",
     "idle",
