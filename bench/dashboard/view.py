@@ -18,7 +18,7 @@ from bench.results.live.history import RunHistory
 from bench.results.live.run import RunFigures, Trouble
 from bench.results.runfolder import flat
 from ddp.core.commands import Drop
-from ddp.core.events import Failed, Lost
+from ddp.core.events import Failed, Lost, Resumed
 from ddp.core.summary import EpochFigures
 
 
@@ -183,7 +183,7 @@ def troubles(about: RunCard, history: RunHistory, size: int) -> list[Json]:
 
 
 def _possible(trouble: list[tuple[float, Trouble]], size: int) -> list[tuple[float, Trouble]]:
-    """Leave out what no run has: a rank is dropped once, only one that there is, and never the last."""
+    """Leave out what no run has: a rank is dropped once (until a resume), only one that there is, and never the last."""
     known: set[int] = set()
     possible: list[tuple[float, Trouble]] = []
     for at, record in trouble:
@@ -191,6 +191,8 @@ def _possible(trouble: list[tuple[float, Trouble]], size: int) -> list[tuple[flo
             if record.rank in known or record.rank >= size or len(known) + 1 == size:
                 continue
             known.add(record.rank)
+        if isinstance(record, Resumed):
+            known.clear()
         if not isinstance(record, Failed | Lost) or record.rank < size:
             possible.append((at, record))
     return possible

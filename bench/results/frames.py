@@ -86,6 +86,7 @@ def _events(run: Run) -> Iterator[Row]:
     try:
         for number, line in enumerate(regular_files.lines(run.path / EVENTS), 1):
             body = msgspec.json.decode(line, type=dict[str, Any])
+            body.pop("d", None)
             at = float(body["at"])
             first = at if first is None else first
             values = {f"record.{name}" if name in WHO else name: value for name, value in body.items()}

@@ -1,16 +1,21 @@
 """`events.jsonl` in the making: written line by line while the run lasts, merged with the ranks' slices at its end.
 
-Until then the slices lie beside it, in the run folder: whatever ends the run, they are there.
+Until then the slices lie beside it, in the run folder: whatever ends the run, they are there. Every line that the parent
+writes is a link of the chain (`bench.results.chain`); when the slices are among them, the chain is made anew over all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 
-from bench.base.writing import write_text
+from bench.base.writing import write_bytes
+from bench.results.chain import START, Seal, chained, digest_of, linked, unlinked
 from bench.results.runfolder import SLICES
 from ddp import regular_files
+from ddp.core.run_bounds import RunEnd
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.operations import file_of
 
@@ -22,6 +27,12 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        known = deque(regular_files.whole_lines(path) if path.exists() else (), maxlen=1)
+        self._last = digest_of(known[0]) if known else START
+        """Digest of the last line."""
+        self._merged = sha256()
+        """Of all that is in the file, once it is merged."""
+        self._lines = 0
         self._file = path.open("ab", buffering=0)
         self._count = 0
 
@@ -35,14 +46,21 @@ class Journal:
         """Append `record`, which happened `at` seconds on the clock of all records. Raise OSError that names the file.
 
         `n` counts them in the order in which they were known here: by it, not by time, a run can be replayed."""
-        left = memoryview(b'{"n":%d,%b\n' % (self._count, encode(record, at)[1:]))
+        self._append(b'{"n":%d,%b' % (self._count, encode(record, at)[1:]))
+        self._count += 1
+
+    def _append(self, body: bytes) -> bytes:
+        line = linked(body, self._last)
+        whole = line + b"\n"
+        left = memoryview(whole)
         try:
             while left:  # a disk that is nearly full takes a part
                 left = left[self._file.write(left) :]
         except OSError as error:
             error.filename = str(self._path)
             raise
-        self._count += 1
+        self._last = digest_of(line)
+        return whole
 
     def keep_slices(self, scratch: Path, ranks: int) -> None:
         """Make what ranks measure land beside the file, not in `scratch`, which may be memory."""
@@ -56,16 +74,32 @@ class Journal:
         `counted` gets their number before the work begins."""
         parts = sorted(self._path.parent.glob(SLICES))
         lines = woven(self._path, parts, counted)
-        write_text(self._path, "".join(f"{line}\n" for line in lines))
+        self._replace(lines)
         for part in parts:
             part.unlink()
         return [decode(line) for line in lines]
 
+    def _replace(self, lines: Sequence[bytes]) -> None:
+        """Put the lines, with digests, in place of what is in the file."""
+        whole = list(chained(lines))
+        body = b"".join(line + b"\n" for line in whole)
+        write_bytes(self._path, body)
+        self._file.close()
+        self._file = self._path.open("ab", buffering=0)
+        self._last = digest_of(whole[-1]) if whole else START
+        self._merged, self._lines = sha256(body), len(whole)
 
-def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[str]:
-    """Return the lines of files of records, in the order of time, without last ones that a killed process left unfinished.
+    def end(self, record: RunEnd) -> Seal:
+        """Append the last record; return what binds the whole file. Raise OSError that names the file."""
+        self._merged.update(self._append(encode(record)))
+        return Seal(self._lines + 1, self._merged.hexdigest())
+
+
+def woven(path: Path, parts: Iterable[Path], counted: Callable[[int], None] = lambda _: None) -> list[bytes]:
+    """Return the lines of files of records, without digests, in the order of time, without last ones that a killed process
+    left unfinished.
 
     Raise OSError."""
-    lines = [line.decode("utf-8") for file in (path, *parts) for line in regular_files.whole_lines(file)]
+    lines = [unlinked(line) for file in (path, *parts) for line in regular_files.whole_lines(file)]
     counted(len(lines))
     return sorted(lines, key=stamp)

@@ -168,7 +168,7 @@ def _read_metrics(folder: Path) -> Metrics:
             f"{path}: schema_version is {version!r}, this version reads {' and '.join(map(str, READABLE))}"
         )
     try:
-        return Metrics.model_validate(_on_one_line(body))
+        return Metrics.model_validate(tame_all(body))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -176,19 +176,17 @@ def _read_metrics(folder: Path) -> Metrics:
         raise ValueError(f"{path}: {where}: {first['msg']}{more}") from None
 
 
-def _on_one_line(value: Any) -> Any:
-    """Return the same with its texts tame."""
+def tame_all(value: Any) -> Any:
+    """Return what JSON can hold with its texts tame."""
     if isinstance(value, str):
         return tame(value)
     if isinstance(value, list):
-        return [_on_one_line(inner) for inner in value]
-    return (
-        {_on_one_line(key): _on_one_line(inner) for key, inner in value.items()} if isinstance(value, dict) else value
-    )
+        return [tame_all(inner) for inner in value]
+    return {tame_all(key): tame_all(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = _on_one_line(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
+    config: dict[str, Any] = tame_all(read_object(folder / CONFIG)) if there(folder / CONFIG) else {}
     return config
 
 

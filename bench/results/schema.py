@@ -19,9 +19,9 @@ from ddp.backends import BACKENDS
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
-SCHEMA_VERSION = 2
-"""1 had no `timeline`."""
-READABLE = (1, 2)
+SCHEMA_VERSION = 3
+"""1 had no `timeline`, 2 no `record`. What `analyze` makes of the same records is the same within one version."""
+READABLE = (1, 2, 3)
 MOST_RANKS = 4096
 """More are no run but a mistake."""
 Status = Literal["ok", "diverged", "failed", "killed"]
@@ -166,10 +166,18 @@ class ResumedFrom(Strict):
     times: int = Field(description="how often the run was gone on with, this time included")
 
 
+class RecordSeal(Strict):
+    """What binds this result to the records that it was computed from."""
+
+    lines: int = Field(description="lines of events.jsonl")
+    sha256: str = Field(description="of events.jsonl")
+    result: str = Field(description="sha256 of all else in this file, as canonical JSON")
+
+
 class Metrics(Strict):
     """The result of one run."""
 
-    schema_version: Literal[1, 2] = Field(description="version of this schema")
+    schema_version: Literal[1, 2, 3] = Field(description="version of this schema")
     run_id: str = Field(description="name of the run folder; starts with w<world_size>-s<seed>-")
     status: Status = Field(description="ok; diverged (loss not finite); failed (error); killed (interrupted)")
     error: str | None = Field(description="one line; null if none")
@@ -223,6 +231,7 @@ class Metrics(Strict):
     )
     warnings: list[str] = Field(description="what a reader must know")
     nonfinite: list[str] = Field(description="fields that are null because the number was not finite")
+    record: RecordSeal | None = Field(default=None, description="null: the result is from before records were sealed")
 
     @model_validator(mode="before")
     @classmethod

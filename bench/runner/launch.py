@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,11 +20,12 @@ from bench.base import environment, interrupts
 from bench.base.figures import plural
 from bench.base.garbage import no_collections, short_collections
 from bench.base.usage import UsageError, reason, usage
-from bench.base.writing import write_text
+from bench.base.writing import write_bytes, write_text
 from bench.config.plan import RunPlan
 from bench.config.spec import RunSpec
-from bench.results.analyze import analyze
+from bench.results.chain import chained
 from bench.results.journal import Journal
+from bench.results.recompute import header_of, plain, result, sealed
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
@@ -36,9 +36,10 @@ from bench.timeline import begin_timeline, write_timeline
 from ddp.checkpoint.checkpoint import Torn, copy
 from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
+from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.engine import ENGINES
 from ddp.process.clock import now
-from ddp.process.codec import Record, decode
+from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
 from ddp.registry import member
 from ddp.replica.task import Job
@@ -71,7 +72,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written."""
     spec, launched = plan.spec, now()
-    about: dict[str, Any] = {"env": environment.describe(), "git": environment.source()}
+    header = RunHeader(launched, launched, plain(spec), environment.describe(), environment.source())
     load_before = environment.usage()
     with usage():
         writer = RunWriter(*spec.key)
@@ -80,7 +81,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
         job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
         past: list[Record] = [Launched(launched)]
         if source is not None:
-            checkpoint, past = _take_over(source, writer.path, launched)
+            checkpoint, past = _take_over(source, writer.path, header)
             job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
@@ -90,23 +91,23 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             Monitor(spec, console, log, past) as monitor,
         ):
             if source is None:
+                journal.add(header, launched)
                 journal.add(past[0], launched)
             past.clear()  # the monitor has them
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
             end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
-            about |= {"launched": launched, "ended": now(), "restarts": restarts}
-            about["warnings"] = list(source.notes if source else ())
+            ended, notes = now(), list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
-                about["warnings"] += [disturbance] if disturbance else []
+                notes += [disturbance] if disturbance else []
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
                     monitor.say(text.rstrip(), on=Console(stderr=True))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
-                metrics = analyze(spec, records, status=end.status, error=end.error, **about)
-                return _complete(writer, records, metrics, spec, launched)
+                last = RunEnd(ended, end.status, end.error, tuple(notes), restarts)
+                return _complete(writer, journal, records, last, spec)
 
 
 @contextmanager
@@ -134,13 +135,14 @@ def _write_plan(folder: Path, plan: RunPlan) -> None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
-def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, list[Record]]:
+def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[Path, list[Record]]:
     """Copy what is gone on from into the new run's folder: whatever comes, it can be gone on from again.
 
     Return the checkpoint there, and the records before it."""
     with usage():
-        lines = earlier(source, at)
-        write_text(folder / EVENTS, "".join(f"{line}\n" for line in lines))
+        lines = earlier(source, header.launched)
+        first = encode(replace(header, at=min(map(stamp, lines))))
+        write_bytes(folder / EVENTS, b"".join(line + b"\n" for line in chained([first, *lines])))
         place = folder.absolute() / CHECKPOINTS / source.checkpoint.path.name
         part = place.with_name(f".part-{place.name}")
         copy(source.checkpoint, part)
@@ -148,16 +150,20 @@ def _take_over(source: ResumeSource, folder: Path, at: float) -> tuple[Path, lis
     return place, list(map(decode, lines))
 
 
-def _complete(writer: RunWriter, records: list[Record], metrics: Metrics, spec: RunSpec, launched: float) -> Outcome:
+def _complete(writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, spec: RunSpec) -> Outcome:
     """Write the rest of the folder, `metrics.json` last, and put it into place.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
+    metrics = result([*records, last])
+    launched = header_of(records).launched
     try:  # whoever interrupts does not wait for pictures
         write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     except OSError as error:
         place = shlex.quote(str(writer.destination(metrics.status).absolute()))
         note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
-        metrics = metrics.model_copy(update={"warnings": [*metrics.warnings, note]})
+        last = replace(last, warnings=(*last.warnings, note))
+        metrics = result([*records, last])
+    metrics = sealed(metrics, journal.end(last))
     write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
     return Outcome(spec, writer.commit(metrics.status), metrics)
 

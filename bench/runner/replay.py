@@ -20,13 +20,14 @@ from ddp.core.commands import Publish
 from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
+from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
 from ddp.settings import make_policy
 
 SAID = (RoundClosed, Merged, GuardVerdict)
 """Events that the coordinator gives."""
-UNHEARD = (Slice, Memory, Launched, Resumed)
+UNHEARD = (Slice, Memory, Launched, Resumed, RunHeader, RunEnd)
 """Events that it never has."""
 
 

@@ -18,8 +18,8 @@ import msgspec
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
 from bench.config.modes import Mode, mode_of
 from bench.config.plan import RunPlan
+from bench.results import chain
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
-from ddp import regular_files
 from ddp.backends import BACKENDS
 from ddp.checkpoint.checkpoint import Checkpoint, find
 from ddp.core.averaging import Averaging
@@ -29,6 +29,7 @@ from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Merged, Progress, Resumed, Saved, Snapshot
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
+from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.core.spans import Span, Spans, union
 from ddp.process.codec import decode, encode
 
@@ -198,9 +199,9 @@ def _typed(saved: Any, kind: type[Any]) -> Any:
     return kind(**{name: getattr(checked, name) for name in saved})
 
 
-def earlier(source: ResumeSource, at: float) -> list[str]:
+def earlier(source: ResumeSource, at: float) -> list[bytes]:
     """Return the records of the run that its checkpoint knows of, as lines, moved in time to end at `at`; and one more, that
-    it goes on then. Raise ValueError if they do not have the checkpoint."""
+    it goes on then. Raise ValueError if they do not have the checkpoint, or were changed."""
     index, books = source.checkpoint.manifest.index, source.checkpoint.books
     records = _records(source.folder / EVENTS)
     # Not the record of its publication, which a process killed right after that did not come to write.
@@ -218,19 +219,24 @@ def earlier(source: ResumeSource, at: float) -> list[str]:
     for when, record in known:
         body = encode(record, when) if not hasattr(record, "at") else encode(record)
         moved = msgspec.json.decode(body) | {"at": when - cut + at}
-        lines.append(msgspec.json.encode(moved).decode())
+        lines.append(msgspec.json.encode(moved))
     resumed = Resumed(at, index, books.epochs, books.samples, str(source.folder))
-    return [*lines, encode(resumed).decode()]
+    return [*lines, encode(resumed)]
 
 
 def _records(path: Path) -> list[tuple[float, Any]]:
-    """Read (time, record) of every whole line. Raise ValueError."""
+    """Read (time, record) of every whole line that the run itself recorded. Raise ValueError."""
     try:
-        return [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in regular_files.whole_lines(path)]
+        lines = list(chain.lines(path, torn=True))
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; begin the run anew") from error
+    except ValueError as error:
+        raise ValueError(f"{error}; begin the run anew") from error
+    try:
+        records = [(float(msgspec.json.decode(line)["at"]), decode(line)) for line in lines]
     except (ProtocolError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not the records of a run ({error}); begin the run anew") from error
+    return [(at, record) for at, record in records if not isinstance(record, RunHeader | RunEnd)]
 
 
 def _limits(records: Sequence[tuple[float, Any]], index: int, books: CoordinatorCheckpoint) -> dict[int, float]:

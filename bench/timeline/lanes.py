@@ -31,6 +31,7 @@ from ddp.core.events import (
     Memory,
     Progress,
     Reduced,
+    Resumed,
     RoundClosed,
     Snapshot,
 )
@@ -237,7 +238,7 @@ def _marks(trace: Trace, stream: RunRecords, run: int) -> None:
     for at, event in stream.trouble:
         if isinstance(event, Abort):
             trace.mark(run, PHASE, f"run ended: {event.reason}", at, {})
-        elif not isinstance(event, Join):
+        elif not isinstance(event, Join | Resumed):
             text = event.error if isinstance(event, (Failed, AverageFailed)) else event.reason
             trace.mark(event.rank, PHASE, f"{type(event).__name__}: {text}", at, {})
             if isinstance(event, Drop):

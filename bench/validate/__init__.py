@@ -39,7 +39,7 @@ class Terms:
     optional: tuple[str, ...] = ()
     """Checks beyond the usual ones."""
     only: tuple[str, ...] = ()
-    """If any: of the usual checks only these, and `status`: what failed is judged by nothing else."""
+    """If any: of the usual checks only these, and `ALWAYS`: what failed or diverged is judged by nothing else."""
     accept_improvement: bool = False
     allow_expired: bool = False
     allow_inconclusive: bool = False
@@ -62,6 +62,9 @@ class Judgement:
         """The gravest of all: a failed run over a regression over a refusal. Nothing judged is a refusal."""
         return Exit(gravest(verdict.exit_code for verdict in self.verdicts)) if self.verdicts else Exit.REFUSED
 
+
+ALWAYS = ("status", "diverged")
+"""Checks that no choice leaves out."""
 
 Tree = tuple[list[Run], list[str]]
 """What `find_runs` gives: the runs of a tree, and what could not be read."""
@@ -96,7 +99,7 @@ def judge_cells(
     problems = [remark("REFUSED", "readable", name, text) for name, text in unreadable]
     library = load(baselines)
     problems += [remark("REFUSED", "baseline", "baselines", text) for text in library.broken]
-    usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, "status")]
+    usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, *ALWAYS)]
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
     for cell in grouped:
@@ -158,8 +161,9 @@ def _findings(cell: Cell, judged: Callable[[Cell], list[Finding]]) -> list[Findi
 
 
 def _allowed(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], list[str]]:
-    """Return the verdicts with too little data as such that stop nobody; not where runs were compared though they differ."""
-    allowed = [verdict.name == "INCONCLUSIVE" and verdict.check != "baseline" for verdict in verdicts]
+    """Return the verdicts with too little data as such that stop nobody; not where runs were compared though they differ,
+    nor where seeds diverged, of which there is data enough."""
+    allowed = [verdict.name == "INCONCLUSIVE" and verdict.check not in ("baseline", "diverged") for verdict in verdicts]
     eased = [replace(v, exit_code=Exit.OK) if ok else v for v, ok in zip(verdicts, allowed, strict=True)]
     return eased, [f"allowed: {sum(allowed)} INCONCLUSIVE, which count as exit code 0"] if any(allowed) else []
 

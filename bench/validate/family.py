@@ -1,32 +1,34 @@
 """From the claims of all cells to verdicts. Everything that looks at more than one cell is here, and all levels.
 
 Claims of failure are adjusted over the family of one validation (Holm), each kind of claim for itself: levels, better than
-can be, variances, rates. The chance that one of the cells fails though it is equal is bounded and printed.
+can be, scatter, rates. What the tests would have found is printed with each.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from bench.base.figures import plural
 from bench.validate import next_runs
 from bench.validate.findings import Finding, LevelClaim, Rate, Spread
 from bench.validate.statistics import (
+    FOUND,
     GATING_SEEDS,
     LOOKS,
     PROOF,
     SPENT,
     VARIANCE,
     Call,
-    Comparison,
+    Flags,
+    Floats,
     decide,
-    family_risk,
     holm,
     level,
     next_look,
-    power,
 )
 from bench.validate.verdict import Name, Verdict, verdict
 
@@ -56,13 +58,25 @@ def settle(findings: Sequence[Finding], accept_improvement: bool = False) -> Set
     return Settled(verdicts, _footer(levels, spreads, rates))
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """That of all levels, along the only axis."""
+
+    p_inferior: Floats
+    p_noninferior: Floats
+    p_worse: Floats
+    gross: Flags
+
+
 def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verdict]:
     if not claims:
         return []
-    columns = zip(*(vars(claim.comparison).values() for claim in claims), strict=True)
-    family = Comparison(*map(np.array, columns))
-    calls = decide(family, [claim.seeds for claim in claims], [_base(claim) for claim in claims])
-    better = holm(family.p_better) <= PROOF
+    every = [claim.comparison for claim in claims]
+    kinds = ("p_inferior", "p_noninferior", "p_worse", "gross")
+    evidence = _Evidence(*(np.array([getattr(one, kind) for one in every]) for kind in kinds))
+    calls = decide(evidence, [claim.seeds for claim in claims], [claim.base_seeds for claim in claims])
+    better = holm([float(one.p_better) for one in every]) <= PROOF
+    better |= np.array([bool(one.gross_better) for one in every])
     return [
         _level(claim, Call(call), bool(good), accept_improvement)
         for claim, call, good in zip(claims, calls, better, strict=True)
@@ -71,7 +85,7 @@ def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verd
 
 def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool) -> Verdict:
     spent = float(level(claim.seeds)) or SHOWN
-    low, high = (float(bound) for bound in claim.comparison.bounds(spent))
+    low, high = map(float, claim.comparison.bounds(spent))
     interval = f"[{claim.show(low)}, {claim.show(high)}]"
     text = f"{claim.what}: {_direction(claim)}, one-sided {1 - spent:.1%} bounds {interval}"
     text += f", margin {claim.show(claim.margin)} ({claim.margin_why})"
@@ -80,8 +94,15 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
         why = "better by more than the margin, proved: propose a new baseline to keep it"
     elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
-    variances = "; its seeds scatter more than the baseline's: variances not pooled" if claim.comparison.welch else ""
-    return verdict(name, claim.check, claim.case.cell, f"{text}: {why}{variances}")
+    why += f"; {claim.note}" if name == "PASS" and claim.note else ""
+    return verdict(name, claim.check, claim.case.cell, f"{text}; {_sensitivity(claim)}: {why}")
+
+
+def _sensitivity(claim: LevelClaim) -> str:
+    """Say what the test could have found at this look."""
+    if math.isnan(claim.detectable):
+        return f"no loss can be excluded by {plural(claim.seeds, 'seed')}"
+    return f"a loss of {claim.show(claim.detectable)} would not pass with probability {FOUND:g}"
 
 
 TOO_GOOD = (
@@ -98,18 +119,20 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
         return "FAIL", f"inferiority proved{MACHINE if claim.only_proved else ''}"
-    if claim.censored:
-        why = f"{claim.censored} seeds never came so far, so this says too little: see the check `target`"
-        return "INCONCLUSIVE", why
     if call is Call.PASS:
         return "PASS", "not inferior"
     if call is Call.NOT_SHOWN and not claim.only_proved:
-        return "FAIL", f"not shown to be no worse, after the last look at {LOOKS[-1]} seeds"
+        return "FAIL", f"worse, proved, and not shown to be within the margin, after the last look at {LOOKS[-1]} seeds"
     if more is not None:
         return "INCONCLUSIVE", f"not shown yet: {next_runs.seeds(claim.case.cell, more)}"
     if claim.only_proved:
         return "INCONCLUSIVE", f"neither shown nor disproved at {claim.seeds} seeds: {NOISY}"
-    return "INCONCLUSIVE", f"the baseline has {_base(claim)} seeds, {GATING_SEEDS} would decide"
+    if claim.base_seeds < GATING_SEEDS:
+        return "INCONCLUSIVE", f"the baseline has {claim.base_seeds} seeds, {GATING_SEEDS} would decide"
+    return (
+        "INCONCLUSIVE",
+        f"neither shown nor disproved after the last look at {LOOKS[-1]} seeds: they scatter too much",
+    )
 
 
 def _direction(claim: LevelClaim) -> str:
@@ -123,43 +146,49 @@ def _direction(claim: LevelClaim) -> str:
 def _spread(claim: Spread, p: float) -> Verdict:
     text = f"{claim.what}, adjusted p {p:.2g} (limit {VARIANCE:g})"
     if p <= VARIANCE:
-        text += ": its seeds scatter more than the baseline's"
-        return verdict("VARIANCE_SHIFT", claim.check, claim.case.cell, text)
+        return verdict("VARIANCE_SHIFT", claim.check, claim.case.cell, f"{text}: {SCATTER}")
     return verdict("PASS", claim.check, claim.case.cell, text)
+
+
+SCATTER = (
+    "the distances of its seeds from their median are larger than the baseline's: what a seed comes to is more a matter of "
+    "luck, which a mean hides; train these seeds again, and look for a race, lost updates, or a rate that is too high"
+)
 
 
 def _rate(claim: Rate, p: float) -> Verdict:
     text = f"{claim.what}, adjusted p {p:.2g} (limit {PROOF:g})"
     if p <= PROOF:
-        return verdict("FAIL", claim.check, claim.case.cell, f"{text}: too few")
-    if not claim.enough:
-        more = next_look(len(claim.case.cell.one_each))
-        need = next_runs.seeds(claim.case.cell, more) if more else "run more seeds"
-        return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: fewer than expected; {need}")
-    return verdict("PASS", claim.check, claim.case.cell, text)
-
-
-def _base(claim: LevelClaim) -> int:
-    assert claim.case.match is not None, "a level is compared with something"
-    return claim.case.match.reference.seeds
+        return verdict("FAIL", claim.check, claim.case.cell, f"{text}: more than of the baseline, proved")
+    if claim.expected:
+        return verdict("PASS", claim.check, claim.case.cell, text)
+    more = next_look(len(claim.case.cell.one_each))
+    need = next_runs.seeds(claim.case.cell, more) if more else "not to be explained by chance alone, nor proved"
+    return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
 
 
 def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
     if not levels:
         return []
-    strict = [claim for claim in levels if not claim.only_proved]
-    risk = family_risk([claim.ratio for claim in strict], [_base(claim) for claim in strict])
-    weakest = min(levels, key=lambda claim: float(power(claim.ratio, LOOKS[-1], _base(claim))))
-    least = float(power(weakest.ratio, LOOKS[-1], _base(weakest)))
     looks = ", ".join(f"{size} seeds at {spent:.1%}" for size, spent in zip(LOOKS, SPENT, strict=True))
     lines = [
         f"looks: {looks}; together 5 % of a cell that is worse by its margin pass",
-        f"family: {len(levels)} levels, {len(spreads)} variances, {len(rates)} rates; claims of failure are adjusted (Holm) "
-        f"to {PROOF:.0%} a look; chance that any of these cells, if equal, ends as not shown: at most {risk:.2%}",
-        f"power at equality, last look: {least:.4f} or more ({weakest.case.cell.name}, {weakest.check})",
+        f"family: {len(levels)} levels, {len(spreads)} scatters, {len(rates)} rates; claims of failure are adjusted (Holm): "
+        f"if all cells are equal, any of them fails at most with {PROOF:.0%}, a look and kind, however seeds scatter",
     ]
+    if hard := [claim for claim in levels if not claim.only_proved and smallest(claim) * len(levels) > PROOF]:
+        fewest = min(claim.seeds for claim in hard)
+        lines.append(f"{fewest} seeds can prove no loss in a family of {len(levels)} but a gross one: 5 or more can")
+    weakest = min(levels, key=lambda claim: claim.power)
+    where = f"({weakest.case.cell.name}, {weakest.check})"
+    lines.append(f"power at equality, last look: {weakest.power:.4f} or more {where}")
     references = [claim.case.match.reference for claim in levels if claim.case.match]
     if provisional := sorted({reference.name for reference in references if not reference.gating}):
         why = f"fewer than {GATING_SEEDS} seeds, so nothing fails for not being shown"
         lines.append(f"provisional baselines ({why}): {'; '.join(provisional)}")
     return lines
+
+
+def smallest(claim: LevelClaim) -> float:
+    """Return the least p-value that ranks of so many seeds can have."""
+    return 1 / math.comb(claim.base_seeds + claim.seeds, claim.seeds)

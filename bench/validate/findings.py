@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bench.results.cells import Cell
 from bench.validate.library import Match
+from bench.validate.ranks import Shift
 from bench.validate.reference import Reference, Sets
 from bench.validate.statistics import Comparison
 from bench.validate.verdict import Verdict
@@ -37,49 +38,52 @@ class Case:
 
 @dataclass(frozen=True)
 class LevelClaim:
-    """A mean against the baseline's, with a margin."""
+    """Values against the baseline's, with a margin."""
 
     check: str
     case: Case
     what: str
     """`accuracy 0.9840 ± 0.0030 (n=3), solo 0.9890 ± 0.0020 (n=20)`."""
-    comparison: Comparison
+    comparison: Shift | Comparison
     seeds: int
-    """That were looked at."""
+    """That were looked at, finished or diverged."""
+    base_seeds: int
     margin: float
     margin_why: str
-    ratio: float
-    """Margin in standard deviations of the baseline."""
+    power: float
+    """The chance that an equal cell passes at the last look."""
+    detectable: float
+    """The smallest loss that would not pass at this look with probability 0.9; NaN: too few seeds to pass anything."""
     show: Callable[[float], str]
     """A difference, for people."""
-    censored: int = 0
-    """Seeds without a value: they never came so far, so the cell cannot pass."""
+    note: str = ""
+    """What a pass must not keep quiet."""
     only_proved: bool = False
     """Fails only where it is proved, and better is no reason to look: of what depends on the machine's day."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A variance against the baseline's."""
+    """How far values lie apart, against the baseline's."""
 
     check: str
     case: Case
     what: str
     p: float
-    """Small: it is larger."""
+    """Small: farther."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many seeds did what nearly all should."""
+    """How many seeds did what hardly any of the baseline's did."""
 
     check: str
     case: Case
     what: str
     p: float
-    """Small: too few."""
-    enough: bool
-    """As many as one may expect."""
+    """Small: more of them do."""
+    expected: bool
+    """None did, or no more than the baseline's rate lets expect."""
 
 
 Finding = Verdict | LevelClaim | Spread | Rate

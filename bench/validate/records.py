@@ -1,6 +1,7 @@
-"""What checks want of a run's `events.jsonl`, read once. Knows what is recorded; judges nothing.
+"""What checks want of a run's `events.jsonl`, read once, and the result that follows from it. Knows what is recorded; judges
+nothing.
 
-Only runs that went as planned have `Records`: with a lost rank, or from a checkpoint on, samples are trained again and
+Checks get `Records` of runs that went as planned: with a lost rank, or from a checkpoint on, samples are trained again and
 rounds are repeated, and what holds then is the business of the ledger.
 """
 
@@ -15,11 +16,14 @@ from typing import Any
 
 from bench.base.garbage import no_collections
 from bench.results.cells import Cell
-from bench.results.runfolder import EVENTS, Run, there
-from ddp import regular_files
+from bench.results.chain import Seal, is_chained, lines
+from bench.results.recompute import header_of, result
+from bench.results.runfolder import EVENTS, METRICS, Run, there
+from bench.results.schema import Metrics
 from ddp.core.errors import ProtocolError
 from ddp.core.events import Averaged, Evaluated, Probe, Progress, Ready, RoundClosed, Snapshot, Sums, Trained
-from ddp.process.codec import decode
+from ddp.core.run_bounds import RunHeader
+from ddp.process.codec import Record, decode
 
 WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Trained)
 _KIND = re.compile(rb'"type":"(\w+)"')
@@ -55,6 +59,17 @@ class Records:
         return zip(*by_rank, strict=False)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What is in an `events.jsonl`."""
+
+    records: Records
+    header: RunHeader | None = None
+    """What the run is; None: the file is from before records were sealed."""
+    result: Metrics | None = None
+    """The result that follows from the records, but for its seal; None as above."""
+
+
 def recorded(cell: Cell) -> Iterator[tuple[Run, Records]]:
     """Iterate over the runs of a cell that have `records`. Raises what that raises."""
     for run in cell.runs:
@@ -63,32 +78,69 @@ def recorded(cell: Cell) -> Iterator[tuple[Run, Records]]:
 
 
 def records(run: Run) -> Records | None:
-    """Read the records of a finished run that went as planned; None for another one, or one without events. Raises OSError,
-    and ValueError that names the file and line that cannot be read."""
-    m = run.metrics
-    path = run.path / EVENTS
-    if m.status != "ok" or m.faults or m.scripted_faults or m.resumed or not there(path):
+    """Read the records of a finished run that went as planned; None for another one, or one without events. Raises as
+    `reading`."""
+    known = reading(run) if as_planned(run.metrics) else None
+    return None if known is None else known.records
+
+
+def reading(run: Run) -> Reading | None:
+    """Read what a run recorded; None without events, and of a run of an earlier version that did not go as planned. Raises
+    OSError, and ValueError that names the file and line that cannot be read or was changed."""
+    m, path = run.metrics, run.path / EVENTS
+    if not there(path):
+        if m.record is not None:
+            raise ValueError(f"{path}: missing, though {METRICS} has its digest (record)")
         return None
-    return _read(path, path.stat().st_mtime_ns)
+    if m.record is None:
+        return unsealed(run) if as_planned(m) or is_chained(path) else None
+    return _read(path, path.stat().st_mtime_ns, Seal(m.record.lines, m.record.sha256))
+
+
+def unsealed(run: Run) -> Reading:
+    """Read the events of a run, whatever its result says of them. Raises as `reading`."""
+    path = run.path / EVENTS
+    return _read(path, path.stat().st_mtime_ns, None)
+
+
+def as_planned(m: Metrics) -> bool:
+    """Return whether a run finished, began at its beginning, and lost nobody."""
+    return m.status == "ok" and not (m.faults or m.scripted_faults or m.resumed)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, written: int) -> Records:
-    known = Records()
+def _read(path: Path, written: int, seal: Seal | None) -> Reading:
+    known, every = Records(), list[Record]()
     places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=True))
+    whole = seal is not None or is_chained(path)
     with no_collections():
-        for number, line in enumerate(regular_files.lines(path), 1):
-            if line.startswith(_MOST):
+        for number, line in enumerate(lines(path, seal), 1):
+            if not whole and (line.startswith(_MOST) or not _wanted(line)):
                 continue
-            kind = _KIND.search(line, 0, 60)
-            if kind is None or kind[1] in _NAMES:
-                try:
-                    record = decode(line)
-                except ProtocolError as error:
-                    raise ValueError(f"{path}:{number}: {error}") from None
-                if type(record) in places:
-                    places[type(record)].append(record)
-    return known
+            try:
+                record = decode(line)
+            except ProtocolError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
+            if whole:
+                every.append(record)
+            if type(record) in places:
+                places[type(record)].append(record)
+        return Reading(known, *_recomputed(path, every)) if whole else Reading(known)
+
+
+def _wanted(line: bytes) -> bool:
+    kind = _KIND.search(line, 0, 60)
+    return kind is None or kind[1] in _NAMES
+
+
+def _recomputed(path: Path, every: list[Record]) -> tuple[RunHeader, Metrics]:
+    """Return what all records of a run say that it is, and its result."""
+    try:
+        return header_of(every), result(every)
+    except ValueError as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    except (AssertionError, LookupError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"{path}: no result follows from it ({type(error).__name__}: {error})") from None
 
 
 ROUNDING = 2.0**-24

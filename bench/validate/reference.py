@@ -56,9 +56,14 @@ class Metric(Strict):
     missed: list[int] = Field(default_factory=list, description="seeds that have no value: they never came so far")
 
     @property
+    def turned_values(self) -> list[float]:
+        """The values as tests want them: larger is worse."""
+        return [self.turned(value.value) for value in self.values]
+
+    @property
     def moments(self) -> Moments:
-        """As `statistics` wants them: larger is worse."""
-        return Moments.of([self.turned(value.value) for value in self.values])
+        """The moments of these."""
+        return Moments.of(self.turned_values)
 
     def turned(self, value: float) -> float:
         """Return a value such that larger is worse, on the scale of comparison."""
@@ -112,6 +117,7 @@ class Reference(Strict):
     config_hash: str = Field(description="of the cell")
     config: dict[str, JsonValue] = Field(description="resolved, without seed and folders")
     metrics: dict[str, Metric]
+    diverged: list[int] = Field(default_factory=list, description="seeds that diverged; they have no values")
     target: Target
     curves: dict[str, Curve]
     rates: list[tuple[float, float]] = Field(
@@ -141,6 +147,15 @@ class Reference(Strict):
         """Samples to a target, and the target; None: they were not kept."""
         metric = self.metrics.get("samples_to_target")
         return None if metric is None else (metric, self.target.value if metric.target is None else metric.target)
+
+    def misses(self, value: float) -> tuple[int, int]:
+        """Return (how many seeds never reached this value of the quality metric, of how many), those that diverged among
+        them; by the final values where nothing else is known."""
+        metric, quality = self.metrics.get("samples_to_target"), self.metrics["quality"]
+        total = self.seeds + len(self.diverged)
+        if metric is not None and self.samples == (metric, value):
+            return total - len(metric.values), total
+        return total - sum(final <= quality.turned(value) for final in quality.turned_values), total
 
     @property
     def gating(self) -> bool:

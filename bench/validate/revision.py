@@ -22,8 +22,9 @@ from bench.results.runfolder import find_runs
 from bench.validate.baseline_change import NOT_SHOWN, compared, weaker
 from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
+from bench.validate.ranks import limits
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text
-from bench.validate.statistics import LOOKS, Moments, power
+from bench.validate.statistics import LOOKS, Moments
 
 CONFIDENCE = 0.95
 SOON = timedelta(days=14)
@@ -208,7 +209,7 @@ def audit(library: Library, today: date, used: frozenset[str] | None = None) -> 
 def _audited(reference: Reference, today: date, used: frozenset[str] | None) -> list[str]:
     quality = reference.metrics["quality"]
     spread = max(float(quality.moments.sd), quality.resolution / np.sqrt(12))
-    shown = ", ".join(f"{float(power(quality.margin / spread, size, reference.seeds)):.3f}" for size in LOOKS)
+    shown = ", ".join(f"{float(limits(tuple(quality.turned_values), size, quality.margin)[0]):.3f}" for size in LOOKS)
     states = {
         "expired": reference.expired(today),
         "expires soon": reference.expired(today + SOON) and not reference.expired(today),

@@ -1,5 +1,7 @@
-"""The tests behind the verdicts, on arrays: element by element, so that one cell and a simulated million are judged by the
-same lines (`benchmarks.calibration`). Pure; knows no cells, files or words.
+"""The levels behind the verdicts, and Student's test, on arrays: element by element, so that one cell and a simulated
+million are judged by the same lines (`benchmarks.calibration`). Pure; knows no cells, files or words.
+
+Seeds of a cell are compared by ranks (`bench.validate.ranks`); speeds and whole baselines by Student's test.
 
 Everywhere larger is worse: callers turn the sign of metrics for which larger is better, and take the logarithm where margins
 are relative. `worse` is the mean of the runs less that of the baseline, in the unit of the values.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,10 +25,11 @@ LOOKS = (3, 5, 8)
 SPENT = (0.020, 0.025, 0.030)
 """Level of each look: together 0.05 of a cell at its margin, for later looks hold the seeds of the earlier ones."""
 PROOF = 0.01
-"""Level, family-wise, at which inferiority counts as proved; one of five numbers of seeds at which it may be (1, 2, and the
-looks), which together spend 0.05."""
+"""Level of each look, family-wise, at which a loss counts as proved."""
 VARIANCE = 0.01
-"""Level of the variance test: beyond it Welch's test stands in for the pooled one."""
+"""Level of the variance test; in Student's, beyond it Welch's test stands in for the pooled one."""
+FOUND = 0.9
+"""Probability with which a loss is found that verdicts print."""
 GATING_SEEDS = 20
 """Seeds of a baseline from which on what was not shown may be called a failure."""
 DEVIATIONS = 2.5
@@ -65,12 +69,21 @@ class Comparison:
     """Small: worse by less than the margin, if at all."""
     p_better: Floats
     """Small: better by more than the margin, which asks for an explanation."""
+    p_worse: Floats
+    """Small: worse, by whatever amount."""
     p_variance: Floats
     """Small: the runs scatter more than the baseline. 1 where there is one run."""
 
-    def bounds(self, level: ArrayLike) -> tuple[Floats, Floats]:
-        """Return one-sided bounds of `worse`, each at `level`."""
-        reach = stdtrit(self.df, 1 - np.asarray(level, np.float64)) * self.error
+    @property
+    def gross(self) -> Flags:
+        """Return that nothing is beyond a test."""
+        return np.zeros(np.shape(self.worse), np.bool_)
+
+    gross_better = gross
+
+    def bounds(self, at: ArrayLike) -> tuple[Floats, Floats]:
+        """Return one-sided bounds of `worse`, each at a level."""
+        reach = stdtrit(self.df, 1 - np.asarray(at, np.float64)) * self.error
         return self.worse - reach, self.worse + reach
 
 
@@ -104,6 +117,7 @@ def compare(
         p_inferior=np.asarray(stdtr(df, (beyond - worse) / error)),
         p_noninferior=np.asarray(stdtr(df, (worse - beyond) / error)),
         p_better=np.asarray(stdtr(df, (worse + beyond) / error)),
+        p_worse=np.asarray(stdtr(df, -worse / error)),
         p_variance=np.asarray(p_variance),
     )
 
@@ -149,34 +163,60 @@ def next_look(seeds: int) -> int | None:
     return min((size for size in LOOKS if size > look(seeds)), default=None)
 
 
+def detectable(comparison: Comparison, margin: float, seeds: int) -> Floats:
+    """Return the smallest loss that Student's test at so many seeds would not pass with probability `FOUND`; NaN where
+    there is no look yet."""
+    at = float(level(seeds))
+    reach = stdtrit(comparison.df, FOUND) - stdtrit(comparison.df, 1 - at) if at else np.nan
+    return np.asarray(margin + reach * comparison.error)
+
+
+class Evidence(Protocol):
+    """The p-values of a comparison, one-sided."""
+
+    @property
+    def p_inferior(self) -> Floats: ...
+    @property
+    def p_noninferior(self) -> Floats: ...
+    @property
+    def p_worse(self) -> Floats: ...
+    @property
+    def gross(self) -> Flags: ...
+
+
 class Call(IntEnum):
     """What a comparison comes to."""
 
     PASS = 0
     """Not inferior: worse by less than the margin, shown at the level of the look."""
     INFERIOR = 1
-    """Worse by more than the margin, proved at `PROOF` over the family."""
+    """Worse by more than the margin, proved at `PROOF` over the family, or `gross`."""
     NOT_SHOWN = 2
-    """All looks are used, the baseline has its seeds, and still non-inferiority is not shown."""
+    """All looks are used, the baseline has its seeds, non-inferiority is not shown, and that the cell is worse is proved."""
     INCONCLUSIVE = 3
-    """Too few seeds, here or in the baseline."""
+    """Neither."""
 
 
-def decide(comparison: Comparison, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
-    """Return `Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation."""
+def decide(evidence: Evidence, seeds: ArrayLike, base_seeds: ArrayLike) -> NDArray[np.int64]:
+    """Return `Call`s of comparisons after a look at `seeds` runs each. The last axis is the family of one validation.
+
+    Nothing fails that is not shown to be worse than its baseline at `PROOF`, over the family: of equal cells, any one fails
+    with no more than that at a look, whatever their distribution. (`gross` is beyond: of three seeds, one in 1,771 at most.)
+    """
     count = np.asarray(seeds)
-    passed = comparison.p_noninferior < level(count)
-    proved = holm(comparison.p_inferior) <= PROOF
+    passed = evidence.p_noninferior < level(count)
+    proved = (holm(evidence.p_inferior) <= PROOF) | evidence.gross
+    worse = holm(evidence.p_worse) <= PROOF
     final = (count >= LOOKS[-1]) & (np.asarray(base_seeds) >= GATING_SEEDS)
     return np.select(
-        [proved, passed, np.broadcast_to(final, passed.shape)],
+        [proved, passed, final & worse],
         [Call.INFERIOR, Call.PASS, Call.NOT_SHOWN],
         Call.INCONCLUSIVE,
     ).astype(np.int64)
 
 
 def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
-    """Return the chance that the look at `seeds` runs passes a cell that is as good as its baseline.
+    """Return the chance that Student's test at `seeds` runs passes a cell that is as good as its baseline.
 
     `ratio` is the margin in standard deviations of both. Noncentral t.
     """
@@ -185,13 +225,3 @@ def power(ratio: ArrayLike, seeds: int, base_seeds: ArrayLike) -> Floats:
     shift = np.asarray(ratio, np.float64) / np.sqrt(1 / base + 1 / seeds)
     # Beyond 30 standard errors the chance is 1 in double precision, and the series of the noncentral t does not end.
     return np.asarray(1 - nctdtr(df, np.minimum(shift, 30.0), stdtrit(df, 1 - level(seeds))))
-
-
-def family_risk(ratio: ArrayLike, base_seeds: ArrayLike) -> float:
-    """Return a bound of the chance that any of some equal cells ends as `NOT_SHOWN`: the sum of each one's own (Bonferroni).
-
-    A baseline of too few seeds never lets a cell end so. `ratio` as for `power`.
-    """
-    base = np.asarray(base_seeds, np.float64)
-    risk = np.where(base >= GATING_SEEDS, 1 - power(ratio, LOOKS[-1], base), 0.0)
-    return float(min(risk.sum(), 1.0))

@@ -9,11 +9,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from ddp.core import commands, events
+from ddp.core import commands, events, run_bounds
 from ddp.core.errors import ProtocolError
 
 _EVENTS = events.Event | events.PolicyEvent | events.PolicyRecord | events.Slice | events.Memory | events.Merged
-Record = _EVENTS | events.Launched | events.Resumed | commands.Command
+Record = _EVENTS | events.Launched | events.Resumed | run_bounds.RunHeader | run_bounds.RunEnd | commands.Command
 COMMANDS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(commands.Command)}
 EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if cls.__name__ not in COMMANDS}
 _encoder = msgspec.json.Encoder()

@@ -180,6 +180,19 @@ def test_records_that_drop_every_rank_are_shown_all_the_same() -> None:
     assert [fault["rank"] for fault in view.live(about(), folded(lost))["faults"]] == [0, 1, 1]
 
 
+def test_ranks_that_are_lost_before_and_after_a_resume_are_all_shown() -> None:
+    def lost(at: float, rank: int) -> list[Record]:
+        return [events.Lost(at, rank, "gone"), commands.Drop(rank, "its process is gone")]
+
+    stream = [*lost(101.0, 1), events.Resumed(102.0, 0, 1, 8, "runs/before"), *lost(103.0, 0), *lost(104.0, 0)]
+    faults = view.live(about(), folded(stream))["faults"]
+    assert [(fault["rank"], fault["action"]) for fault in faults] == [
+        (1, "went on with rank 0"),
+        (0, "went on with rank 1"),
+        (0, ""),
+    ]
+
+
 def test_what_is_kept_is_bounded() -> None:
     state = folded([closed(100.0 + i, i, (1, 1), (0.1, 0.1), 0.01, (0.1, math.nan)) for i in range(5 * POINTS)])
     assert len(state.closed) <= POINTS

@@ -47,6 +47,6 @@ def test_a_run_killed_with_all_its_processes_leaves_its_timeline(warm: Warm, tmp
     begun = min(event["ts"] for event in events if event["name"] == "step")
     assert 0 < begun < 60e6, "times are since launch"
     first = json.loads((hidden / EVENTS).read_text().partition("\n")[0])
-    assert (first["type"], first["at"]) == ("Launched", launched_at(hidden)), "the zero of all who read the records"
+    assert (first["type"], first["at"]) == ("RunHeader", launched_at(hidden)), "the zero of all who read the records"
     assert (hidden / "timeline.html").stat().st_size > 20_000
     assert find_runs(tmp_path)[0] == []

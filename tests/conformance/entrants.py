@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import models
-from bench.models.data import DataOptions
+from bench.models.data.options import PLAIN, DataOptions
 from bench.models.setup import Recipe
 from ddp.backends.base import load
 from ddp.core.commands import Join
@@ -81,8 +81,9 @@ def save_data(folder: Path) -> Path:
 def _recipe(model: str) -> Recipe:
     """The quick one; of text, short pieces, and one data set for all images."""
     recipe = models.load(model).recipes["quick"]
-    text = recipe.data == "pydoc"
-    return replace(recipe, data_options=DataOptions(seq_len=LENGTH)) if text else replace(recipe, data="digits")
+    if recipe.data == "toy_language":
+        return replace(recipe, data_options=DataOptions(seq_len=LENGTH))
+    return replace(recipe, data="digits", data_options=PLAIN)
 
 
 @cache

@@ -12,7 +12,7 @@ from bench.results.analysis.stream import RunRecords
 from bench.results.live.run import Trouble
 from bench.results.schema import FaultRow
 from ddp.core.commands import Abort, Drop, Join
-from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress
+from ddp.core.events import AverageFailed, Failed, Lost, Merged, Progress, Resumed
 from ddp.core.rounds import IN_STEP
 from ddp.core.spans import measure
 
@@ -65,10 +65,10 @@ class _Faults:
     """Folds records into rows."""
 
     def __init__(self, zero: float, world_size: int) -> None:
-        self._zero = zero
+        self._zero, self._world_size = zero, world_size
         self._live = list(range(world_size))
-        self._said: dict[int, tuple[float, Failed | Lost]] = {}
-        """Last words of ranks, until it is clear what comes of them."""
+        self._rows_by_rank: dict[int, int] = {}
+        """Where the row of a rank is that raised or is lost."""
         self._broken: list[AverageFailed] = []
         """Of the collective that broke last, until a new group is formed."""
         self._cost_a_rank = False
@@ -77,7 +77,6 @@ class _Faults:
     def add(self, at: float, record: Trouble) -> None:
         match record:
             case Failed() | Lost():
-                self._said.setdefault(record.rank, (at, record))
                 # Whether the run goes on without it, the next command says; if there is none, this row stands.
                 self._row(at, record.rank, _kind(record), _text(record))
             case AverageFailed():
@@ -91,16 +90,22 @@ class _Faults:
                     self._settle(at, int(match[1]), match[2], "ended the run")
             case Join():
                 self.end_break()
+            case Resumed():  # all ranks are there again
+                self.end_break()
+                self._live = list(range(self._world_size))
+                self._rows_by_rank.clear()
 
     def _settle(self, at: float, rank: int, reason: str, action: str) -> None:
         """Enter what was done about a rank, which may not have said anything itself."""
-        if rank not in self._said:
+        if rank not in self._rows_by_rank:
             self._row(at, rank, "silent" if _SILENT.match(reason) else "dropped", reason)
-        index = next(i for i, row in enumerate(self.rows) if row.rank == rank)
+        index = self._rows_by_rank[rank]
         self.rows[index] = self.rows[index].model_copy(update={"action": action})
 
     def _row(self, at: float, rank: int | None, kind: str, text: str, action: str = "") -> None:
         row = {"seconds": at - self._zero, "rank": rank, "kind": kind, "text": text, "action": action}
+        if rank is not None:
+            self._rows_by_rank.setdefault(rank, len(self.rows))
         self.rows.append(FaultRow.model_validate(row))
 
     def end_break(self) -> None:

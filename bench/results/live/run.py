@@ -13,7 +13,7 @@ from ddp.core.events import AverageFailed, Failed, Finished, Lost, Memory, Progr
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.process.codec import Record
 
-Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join
+Trouble = Failed | Lost | AverageFailed | Drop | Abort | Join | Resumed
 
 
 @dataclass

@@ -27,6 +27,7 @@ CHECKS = _named(
     "evaluation",
     "volume",
     "determinism",
+    "diverged",
     "target",
     "samples",
     "curve",

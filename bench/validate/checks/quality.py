@@ -12,13 +12,13 @@ from bench.validate.verdict import verdict
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the mean over the seeds; FAIL if finished runs have no quality."""
+    """Return the claim about the seeds' values; FAIL if finished runs have no quality."""
     runs = looked_at(case.cell)
     if not runs or case.match is None:
         return None
     base = case.match.reference.metrics["quality"]
     name = runs[0].final.eval_metric
     claim = level("quality", case, base, [m.final.eval for m in runs], name)
-    if claim is None or claim.censored:
+    if claim is None or any(m.final.eval is None for m in runs):
         return verdict("FAIL", "quality", case.cell, f"no {name} was measured, or it is not finite")
     return claim

@@ -8,7 +8,7 @@ from bench.validate.target_crossing import samples_to
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the mean logarithm over the seeds; a seed that missed the target has none."""
+    """Return the claim about the logarithms over the seeds; a seed that missed the target needed more than any other."""
     reference = case.own
     if reference is None or reference.samples is None:
         return None

@@ -8,11 +8,10 @@ changes between occasions (clock rates, neighbours on the host) it cannot know: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bench.base.environment import BUSY
 from bench.results.schema import Metrics
-from bench.validate.checks.levels import level, looked_at
+from bench.validate.checks.levels import looked_at, timed
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, Fingerprint, beyond, differences
 from bench.validate.reference import Reference
@@ -41,10 +40,8 @@ def check(case: Case) -> Finding | None:
         line = f"other programs used the cores during seeds {', '.join(map(str, busy))}"
         return verdict("INCONCLUSIVE", "speed", case.cell, f"{line}: train them again alone, with force=true")
     values = [m.throughput.samples_per_s for m in runs]
-    claim = level("speed", case, reference.metrics[METRIC], values, "samples per second")
-    if claim is None or claim.censored:
-        return verdict("INCONCLUSIVE", "speed", case.cell, "a run has no speed")
-    return replace(claim, only_proved=True)
+    claim = timed("speed", case, reference.metrics[METRIC], values, "samples per second")
+    return claim or verdict("INCONCLUSIVE", "speed", case.cell, "a run has no speed")
 
 
 def elsewhere(reference: Reference, runs: Sequence[Metrics]) -> list[FieldDifference]:

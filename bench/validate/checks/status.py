@@ -1,4 +1,4 @@
-"""Every run of the cell ended `ok`."""
+"""Every run of the cell ended `ok`; of those that diverged `diverged` says whether they are too many, where it can."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from bench.validate.verdict import Verdict, verdict
 
 
 def check(case: Case) -> Verdict:
-    """Return FAIL if a run did not end well: a regression if it diverged, else a failed run. One that went on without a rank
-    that it had lost ended well, and is judged as any other; the line says so, and begins with it if the rank had raised."""
+    """Return FAIL if a run did not end well: a regression if it diverged, and nothing else counts that; else a failed run.
+    One that went on without a rank that it had lost ended well, and is judged as any other; the line says so, and begins
+    with it if the rank had raised."""
     cell = case.cell
-    bad = [run.metrics for run in cell.runs if run.metrics.status != "ok"]
+    counted = ("ok", "diverged") if case.match is not None else ("ok",)
+    bad = [run.metrics for run in cell.runs if run.metrics.status not in counted]
     if not bad:
         errors = "".join(f"seed {m.seed}: {line}; " for m in cell.bereft for line in raised(m.faults))
         return verdict("PASS", "status", cell, f"{errors}{cell.status}{_losses(cell)}")

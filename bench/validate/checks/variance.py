@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from bench.validate.checks import quality
+from bench.validate.checks.levels import looked_at
 from bench.validate.findings import Case, Finding, LevelClaim, Spread
+from bench.validate.ranks import scatter
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the variance of the final quality; None below two seeds."""
-    claim = quality.check(case)
-    if not isinstance(claim, LevelClaim) or claim.seeds < 2:
+    """Return the claim about the distances of the final quality from its median; None below three seeds."""
+    claim, runs = quality.check(case), looked_at(case.cell)
+    if not isinstance(claim, LevelClaim) or case.match is None or len(runs) < 3:
         return None
-    return Spread("variance", case, claim.what, float(claim.comparison.p_variance))
+    base = case.match.reference.metrics["quality"]
+    values = [base.turned(m.final.eval) for m in runs if m.final.eval is not None]
+    return Spread("variance", case, claim.what, float(scatter(base.turned_values, values)))

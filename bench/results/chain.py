@@ -1,0 +1,131 @@
+"""The chain of `events.jsonl`: every line ends with a digest of itself and of the line before it.
+
+    {"n":17,"type":"Progress", ... ,"d":"3fa9c1d2"}
+
+`d` is the beginning of sha256(`d` of the line before, then all of this line that stands before `,"d"`). So a line that was
+changed, dropped, added or moved has a neighbour that it does not fit, and the others still fit theirs. The sha256 of the
+whole file, which `metrics.json` has, binds all of them. Knows no kind of record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.base.figures import plural
+from bench.results.runfolder import METRICS
+from ddp import regular_files
+
+START = b"0" * 8
+"""In place of the digest of a line before the first one."""
+_OPEN, _CLOSE = b',"d":"', b'"}'
+_SUFFIX = len(_OPEN) + len(START) + len(_CLOSE)
+
+
+class Seal(NamedTuple):
+    """What binds a file of records as a whole."""
+
+    lines: int
+    sha256: str
+
+
+def linked(line: bytes, before: bytes) -> bytes:
+    """Return the line, a JSON object without its end, with its digest. `before`: the digest of the line before it."""
+    body = line[:-1]
+    return b"%b%b%b%b" % (body, _OPEN, _digest(before, body), _CLOSE)
+
+
+def digest_of(line: bytes) -> bytes:
+    """Return the digest that a line, without its end, carries; empty: none."""
+    if line[-_SUFFIX : len(_OPEN) - _SUFFIX] != _OPEN or line[-len(_CLOSE) :] != _CLOSE:
+        return b""
+    return line[len(_OPEN) - _SUFFIX : -len(_CLOSE)]
+
+
+def unlinked(line: bytes) -> bytes:
+    """Return the line, without its end, as it was before it got a digest."""
+    return b"%b}" % line[:-_SUFFIX] if digest_of(line) else line
+
+
+def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
+    """Yield lines without ends, each with its digest. `before`: of the line before them."""
+    for line in lines:
+        line = linked(line, before)
+        before = digest_of(line)
+        yield line
+
+
+def follows(line: bytes, before: bytes) -> bool:
+    """Return whether the digest of a line, without its end, is that of its content and of the line before it."""
+    return digest_of(line) == _digest(before, line[:-_SUFFIX])
+
+
+def _digest(before: bytes, body: bytes) -> bytes:
+    return sha256(before + body).hexdigest()[: len(START)].encode()
+
+
+def lines(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterator[bytes]:
+    """Yield the lines of a file of records without their ends, each held against its chain; at the end the whole against its
+    `seal`. A file of an earlier version, whose first line has no digest, is read as it is, if there is no seal for it.
+
+    `torn`: pass over a last line that a killed process left unfinished. Raise OSError; ValueError that names the line.
+    """
+    before, total, count, sealed = START, sha256(), 0, seal is not None
+    for number, whole in enumerate(regular_files.lines(path), 1):
+        line = whole[:-1] if whole.endswith(b"\n") else whole
+        if torn and line is whole:
+            break
+        if number == 1:
+            sealed = sealed or bool(digest_of(line))
+        if sealed:
+            total.update(whole)
+            if not follows(line, before):
+                raise ValueError(f"{path}:{number}: {_culprit(path, number, before, seal)}")
+            before = digest_of(line)
+        count = number
+        yield line
+    if seal is not None:
+        _check_end(path, Seal(count, total.hexdigest()), seal)
+
+
+def seal_of(path: Path) -> Seal:
+    """Return what a file of records, as it is, would be bound by. Raise OSError."""
+    every = list(regular_files.lines(path))
+    return Seal(len(every), sha256(b"".join(every)).hexdigest())
+
+
+def is_chained(path: Path) -> bool:
+    """Return whether the first line of a file of records carries a digest. Raise OSError."""
+    return bool(digest_of(next(regular_files.lines(path), b"").rstrip(b"\n")))
+
+
+def _check_end(path: Path, actual: Seal, seal: Seal) -> None:
+    if actual.lines < seal.lines:
+        raise ValueError(
+            f"{path}:{actual.lines}: ends here, of {plural(seal.lines, 'line')}: the last ones are missing"
+        )
+    if actual.lines > seal.lines:
+        raise ValueError(f"{path}:{seal.lines + 1}: was added: the record has {plural(seal.lines, 'line')}")
+    if actual.sha256 != seal.sha256:
+        both = f"sha256 is {actual.sha256[:16]}, and {seal.sha256[:16]} in {METRICS} (record.sha256)"
+        raise ValueError(f"{path}: {both}: one of them was changed")
+
+
+def _culprit(path: Path, number: int, before: bytes, seal: Seal | None) -> str:
+    """Say what became of line `number`, the first that does not follow the one before it."""
+    every = [line.rstrip(b"\n") for line in regular_files.lines(path)]
+    return _change(every[number - 1 :], before, None if seal is None else len(every) - seal.lines)
+
+
+def _change(rest: Sequence[bytes], before: bytes, more: int | None) -> str:
+    """Say what became of the first line of `rest`. `more`: how many lines there are too many; None: not known."""
+    own = next((place for place, line in enumerate(rest) if follows(line, before)), None)
+    if own is not None:
+        more_lines = f"and the next {own - 1} were" if own > 1 else "was"
+        return f"{more_lines} added or moved here: the line that belongs here comes after"
+    if more is not None and more < 0:
+        verb = "is" if more == -1 else "are"
+        return f"does not follow the line before it: {plural(-more, 'line')} of the record {verb} missing"
+    return "was changed" if more == 0 else "was changed, or lines before it are missing"

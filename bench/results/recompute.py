@@ -1,0 +1,99 @@
+"""The result of a run from its records alone: computed when the run ends, and again by whoever doubts it. Pure.
+
+The first record says what the run is, the last one how it ended; what lies between says the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bench.base import canonical
+from bench.config.spec import RunSpec
+from bench.results.analyze import analyze
+from bench.results.chain import Seal
+from bench.results.schema import Metrics, RecordSeal
+from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.process.codec import Record
+
+ROUNDING = 1e-9
+"""Of a number, relative: what two machines may make of the same sum."""
+
+
+class MetricDifference(NamedTuple):
+    """A field in which two results differ."""
+
+    field: str
+    recorded: Any
+    recomputed: Any
+
+
+def plain(spec: RunSpec) -> dict[str, Any]:
+    """Return the run as its first record has it: without the folder that it lies in."""
+    body: dict[str, Any] = msgspec.to_builtins(replace(spec, output=""))
+    return body
+
+
+def header_of(records: Sequence[Record]) -> RunHeader:
+    """Return the first record. Raise ValueError if that is another one."""
+    if not records or not isinstance(records[0], RunHeader):
+        raise ValueError("its first line does not say what the run is")
+    return records[0]
+
+
+def result(records: Sequence[Record]) -> Metrics:
+    """Return the result that follows from all records of a run, but for its seal. Raise ValueError if they are not whole;
+    AssertionError and the like if no run can have made them."""
+    header, last = header_of(records), records[-1]
+    if not isinstance(last, RunEnd):
+        raise ValueError("its last line does not say how the run ended")
+    return analyze(
+        msgspec.convert(header.spec, RunSpec),
+        records[1:-1],
+        status=last.status,
+        error=last.error,
+        launched=header.launched,
+        ended=last.at,
+        env=header.env,
+        git=header.git,
+        warnings=last.warnings,
+        restarts=last.restarts,
+    )
+
+
+def sealed(metrics: Metrics, seal: Seal) -> Metrics:
+    """Return a result with what binds it to its records, and its own digest."""
+    open_result = metrics.model_copy(update={"record": RecordSeal(lines=seal.lines, sha256=seal.sha256, result="")})
+    body = msgspec.json.decode(open_result.model_dump_json())
+    record = open_result.record.model_copy(update={"result": digest(body)}) if open_result.record else None
+    return open_result.model_copy(update={"record": record})
+
+
+def digest(body: Mapping[str, Any]) -> str:
+    """Return the digest of a result, as read from its file, without the digest that it carries."""
+    record = body.get("record")
+    rest = {key: value for key, value in record.items() if key != "result"} if isinstance(record, dict) else record
+    return canonical.digest({**body, "record": rest})
+
+
+def differences(recorded: Any, recomputed: Any, field: str = "", slack: float = ROUNDING) -> Iterator[MetricDifference]:
+    """Yield every field in which two results differ. `slack`: how far numbers may be apart, relative."""
+    if isinstance(recorded, dict) and isinstance(recomputed, dict):
+        for key in dict.fromkeys([*recorded, *recomputed]):
+            name = f"{field}.{key}" if field else str(key)
+            yield from differences(recorded.get(key), recomputed.get(key), name, slack)
+    elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
+        for place, (left, right) in enumerate(zip(recorded, recomputed, strict=True)):
+            yield from differences(left, right, f"{field}[{place}]", slack)
+    elif not _alike(recorded, recomputed, slack):
+        yield MetricDifference(field, recorded, recomputed)
+
+
+def _alike(left: Any, right: Any, slack: float) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return math.isclose(left, right, rel_tol=slack, abs_tol=slack * slack)
+    return type(left) is type(right) and bool(left == right)
