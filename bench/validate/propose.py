@@ -26,7 +26,7 @@ from bench.validate.consistency import legible
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
 from bench.validate.next_runs import rerun
 from bench.validate.records import records
-from bench.validate.reference import MIN_SEEDS, Reference, sealed
+from bench.validate.reference import MIN_SEEDS, Reference, sealed, twins
 from bench.validate.statistics import DEVIATIONS, Moments
 from bench.validate.target_crossing import samples_to
 
@@ -97,6 +97,8 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
     seeds = [m.seed for m in cell.ok]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: a seed is there twice: {seeds}")
+    if wrong := twins((m.seed, m.params_sha256) for m in cell.ok if m.params_sha256):
+        raise ValueError(f"{name}: {wrong}")
     if len(seeds) < MIN_SEEDS:
         few = f"{len(seeds)} seeds, a baseline needs {MIN_SEEDS}"
         raise ValueError(f"{name}: {few}, and 20 to be more than provisional")

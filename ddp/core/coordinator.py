@@ -107,7 +107,7 @@ class Coordinator:
         cohort, paces = pacing.correct(cohort, plan, at)
         issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
-            cohort, averages = rounds.open_round(cohort, plan, reason)
+            cohort, averages = rounds.open_round(cohort, plan, reason, at)
             saves = ()
             if cohort.world.blocking:
                 cohort, saves = checkpoint_schedule.begin(cohort, plan, at, rounds.in_turn(cohort, plan))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Sums = tuple[float | None, ...]
-"""By what two states of a model are compared: the sum of its parameters and of their magnitudes, then both of its
-floating-point buffers. None: not finite. An average is linear, so these are averaged with the same weights."""
+Sketch = str
+"""Text of `ddp.sketches`, by which two states of a model are compared; empty: none was made. An average is linear, so
+sketches are averaged with the same weights."""
+OptimizerSketch = tuple[tuple[str, Sketch], ...]
+"""Of what an optimizer keeps of all parameters, by its name for it: sketches of one group."""
 Files = tuple[tuple[str, int, str], ...]
 """(name, bytes, sha256) of each."""
 
@@ -20,14 +22,30 @@ class FromRank:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What a collective inside a step did to a rank's gradients (in place of parameters) and buffers; `samples` of its
-    slice, `total` of the global batch."""
+class SketchGroup:
+    """What a row of a sketch is of: a tensor, or several next to each other."""
 
+    name: str
+    kind: str
+    """`parameters` or `buffers`."""
+    elements: int
+    dtype: str
+    trained: bool
+    """Whether the optimizer has it and it wants a gradient."""
+
+
+@dataclass(frozen=True)
+class StepSketch:
+    """A rank's gradients (in place of parameters) and buffers in its step number `step`, with `samples` of its slice and
+    `total` of the global batch; and what a collective inside the step made of them."""
+
+    step: int
     samples: int
     total: int
-    before: Sums
-    after: Sums
+    before: Sketch
+    after: Sketch = ""
+    """Empty: the step was the rank's own, and buffers are not in `before`. Where ranks own parts of the gradients, it is of
+    these."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from ddp.process.profiling import Profiler
 from ddp.process.slowdown import Slowdown
 from ddp.replica.flat import savable
 from ddp.replica.handle import WorkerHandle
+from ddp.replica.keeper import StepKeeper
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
-from ddp.replica.state_sums import sums
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
 
@@ -86,14 +86,17 @@ class TrainingLoop:
         self._reported = now()
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
+        self.keeper = StepKeeper(job, rank, self.replica) if job.audit and replica is Replica else None
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
         replica, job, model = self.replica, self.job, self.replica.model
         count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
-        least, content = least_samples(model), replica.record.content
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least, data=content))
+        groups = () if self.rank else replica.sketcher.groups
+        least = least_samples(model)
+        more = groups, replica.sketcher.model(), replica.record.content
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
@@ -107,8 +110,7 @@ class TrainingLoop:
             self.pause()
         # From step to step: a rank is as fast as its whole loop is, and a fast one loses more of its time there.
         between = 0.0 if self._stepped is None else now() - self._stepped
-        loss, busy = self.replica.step(step.batch, step.seen)
-        self._stepped = now()
+        loss, busy = self._step(step)
         if not self.total_steps:  # a first forward pass may have made what it lacked
             self.replica.state.check_added(self.replica.model)
         self._pending.add(loss, step.batch.samples, between + busy)
@@ -120,6 +122,23 @@ class TrainingLoop:
             self.report()
         if self.replica.record.full:
             self._sum_up()
+
+    def _step(self, step: Step) -> tuple[Tensor | None, float]:
+        """Step; keep what the step was, if it is drawn. The time that keeping takes is not the training's."""
+        batch, place = step.batch, (self.total_steps, self.version)
+        keeper = (
+            self.keeper if self.keeper is not None and self.keeper.due(batch, step.seen, self.total_steps) else None
+        )
+        if keeper is not None:
+            began = now()
+            keeper.begin(batch.epoch, ((batch.start, batch.stop),), batch.total, step.seen, *place)
+            self.meter.add("checkpoint", began)
+        loss, busy = self.replica.step(batch, step.seen)
+        self._stepped = now()
+        if keeper is not None:
+            keeper.end((loss,))
+            self.meter.add("checkpoint", self.pause())
+        return loss, busy
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
@@ -154,7 +173,7 @@ class TrainingLoop:
         if not pending.steps:
             return
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
-        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
         self._send(Progress(*done, *about))
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
@@ -183,9 +202,9 @@ class TrainingLoop:
         began = now()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
-            model = sums(self.replica.state.sections)
+            sketch = self.replica.sketcher.model()
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), model
+        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
         self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))
 
     def save(
@@ -227,7 +246,9 @@ class TrainingLoop:
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
-        self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes))
+        digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
+        kept = self.keeper.finish() if self.keeper is not None else ()
+        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept))
 
 
 class _Pending:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.events import Probe
+from ddp.core.event_parts import StepSketch
 from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
@@ -31,6 +31,8 @@ from ddp.replica.optimizers import as_one, members, settings_of
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
+from ddp.replica.sketcher import Sketcher
+from ddp.replica.step_sketches import StepSketches
 from ddp.replica.task import Job, Tensors, whole_batches
 
 PATIENCE = 0.8
@@ -54,6 +56,7 @@ class Replica:
         self.state = FlatState(self.model)
         # A list: a factory may go through it more than once.
         self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
+        self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
         owned = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in owned]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
@@ -82,6 +85,8 @@ class Replica:
         self.in_step: InStep | None = None
         """What is done together with other ranks inside a step."""
         self.samples = len(visits)
+        steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
+        self.step_sketches = StepSketches(self.sketcher, derive(job.seed, "sketched steps"), steps)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
@@ -136,9 +141,7 @@ class Replica:
         self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         factor = 1.0
         if team is None:
-            self.optimizer.zero_grad(set_to_none=True)
-            for parameter in self._unmoved:
-                parameter.grad = None
+            self._clear()
         else:
             factor = team.begin(batch)
         loss: Tensor | None = None
@@ -161,6 +164,8 @@ class Replica:
             busy = at - began
             team.exchange(batch)
             began = at = self._slowdown.begin()
+        elif self.step_sketches.drawn:
+            self.step_sketches.alone(batch.samples, self.state.parameters)
         self._clip(team)
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
@@ -168,6 +173,13 @@ class Replica:
         if team is not None:
             team.end()
         return loss, busy
+
+    def _clear(self) -> None:
+        """Begin a step of the rank's own: there are no gradients."""
+        self.step_sketches.begin()
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._unmoved:
+            parameter.grad = None
 
     def _clip(self, team: InStep | None) -> None:
         limit = self._job.max_grad_norm
@@ -178,12 +190,11 @@ class Replica:
         else:
             team.clip(limit)
 
-    def probes(self) -> tuple[Probe, ...]:
-        """Return what collectives inside the steps did since the last call."""
-        waiting: list[Probe] = getattr(self.in_step, "probes", [])
-        probes = tuple(waiting)
-        waiting.clear()
-        return probes
+    def exchanged(self) -> tuple[StepSketch, ...]:
+        """Return the sketches of exchanges inside the steps since the last call."""
+        sketches = tuple(self.step_sketches.waiting)
+        self.step_sketches.waiting.clear()
+        return sketches
 
     def fraction(self, seen: float) -> float:
         """Return the fraction of all training samples that `seen` samples are, at most 1."""

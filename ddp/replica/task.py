@@ -118,6 +118,8 @@ class Job:
     """What goes wrong on purpose."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
+    audit: str = ""
+    """The key by which steps are drawn that are kept in `scratch`, to be done again (`ddp.replica.keeper`); empty: none."""
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
     checkpoint_folder: Path | None = None

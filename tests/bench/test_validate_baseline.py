@@ -51,7 +51,7 @@ def test_what_is_kept_of_runs(base: Path) -> None:
     assert samples.margin >= 0.0953
     assert len(reference.curves["train_loss"].q50) == 3
     assert (reference.seeds, reference.gating, reference.expires) == (5, False, "2027-05-20")
-    assert reference.params_sha256 == dict.fromkeys("01234", "end")
+    assert reference.params_sha256 == {seed: f"end {seed}" for seed in "01234"}
     assert the_file(base).parent.name == "mlp-digits-quick"
 
 

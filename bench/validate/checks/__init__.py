@@ -16,6 +16,7 @@ def _named(*names: str) -> dict[str, Check]:
 
 CHECKS = _named(
     "status",
+    "seeds",
     "breakdown",
     "ledger",
     "visits",
@@ -25,6 +26,7 @@ CHECKS = _named(
     "idle",
     "rate",
     "evaluation",
+    "audit",
     "volume",
     "determinism",
     "diverged",
