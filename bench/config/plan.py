@@ -131,6 +131,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
+        "audit": config.audit,
         **({"depth": recipe.depth} if recipe.depth is not None else {}),
         **({"profile": asdict(config.profile)} if config.profile.steps else {}),
     }
@@ -138,9 +139,8 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
 
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
-    cell = {
-        key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
-    }
+    without = ("seed", "data", "train", "cluster", "checkpoint", "audit")
+    cell = {key: value for key, value in resolved.items() if key not in without}
     backend = BACKENDS.get(cell["backend"])
     if backend is not None and not backend.averages:  # cells keep their names: such a backend was an engine once
         cell |= {"engine": cell["backend"], "policy": None, "backend": None}
@@ -190,5 +190,6 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         tolerate_loss=cluster["tolerate_loss"],
         faults=spec.faults,
         profile_steps=config.profile.steps,
+        audit=spec.run_id if spec.config["audit"] else "",
         preload=(models.MODELS[spec.model],),
     )

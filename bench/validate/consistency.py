@@ -19,6 +19,7 @@ from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import Metrics, RecordSeal
 from bench.validate.records import Reading, Records, as_planned, reading, unsealed
+from ddp.sketches import decode
 
 ROOM = 2
 """Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
@@ -183,20 +184,18 @@ def _events(m: Metrics, known: Records) -> str:
     if known.progress and not 0 < samples * m.epochs_planned <= ROOM * trained:
         planned = f"{m.epochs_planned} epochs of {samples}"
         return f"{trained} samples are reported as trained, of {planned}: lines are missing"
-    return _sums(known)
+    return _sketches(known)
 
 
-def _sums(known: Records) -> str:
-    """Say what is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
-    rounds = [sums for event in known.averaged for sums in (event.before, event.after, event.average) if sums]
-    rounds += [event.before for event in known.snapshots if event.before]
-    probes = [sums for event in known.progress for probe in event.probes for sums in (probe.before, probe.after)]
-    for name, kind in (("averages", rounds), ("probes of steps", probes)):
-        lengths = {len(sums) for sums in kind}
-        if len(lengths) > 1 or any(not length or length % 2 for length in lengths):
-            return f"sums of {name} have {_listed(lengths)} numbers; all have as many, two for each kind of values"
-        if any(value is not None and not abs(value) <= LARGEST for sums in kind for value in sums):
-            return f"sums of {name} hold numbers above {LARGEST:g}"
+def _sketches(known: Records) -> str:
+    """Say what is wrong with the form of the sketches: all of one run have the groups that rank 0 names."""
+    for text in filter(None, known.sketches()):
+        try:
+            rows = len(decode(text).sizes)
+        except ValueError as error:
+            return str(error)
+        if rows != len(known.groups):
+            return f"sketches have {rows} groups, and {len(known.groups)} are named"
     return ""
 
 
