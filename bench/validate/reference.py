@@ -57,6 +57,11 @@ class Metric(Strict):
     missed: list[int] = Field(default_factory=list, description="seeds that have no value: they never came so far")
 
     @property
+    def raw(self) -> list[float]:
+        """The values as they were measured."""
+        return [value.value for value in self.values]
+
+    @property
     def turned_values(self) -> list[float]:
         """The values as tests want them: larger is worse."""
         return [self.turned(value.value) for value in self.values]
@@ -127,6 +132,9 @@ class Reference(Strict):
         "not recorded",
     )
     sets: Sets | None = Field(default=None, description="null: not recorded")
+    first_losses: dict[str, float] = Field(
+        default_factory=dict, description="seed -> mean training loss of the first epoch; empty: not kept"
+    )
     params_sha256: dict[str, str] = Field(description="seed -> digest of the final parameters")
     environment: Fingerprint
     git: list[dict[str, JsonValue]] = Field(description="states of the source that the runs were made with")

@@ -12,6 +12,8 @@ from ddp.backends.torch_backend import TorchBackend, TorchStep
 class DistributedStep(TorchStep):
     """Every rank has the whole model and optimizer."""
 
+    averages_all = True
+
     def build(self) -> None:
         """Wrap in place: the model goes on working with the flat state."""
         self.module = self.wrapped()

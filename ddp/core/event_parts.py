@@ -44,8 +44,9 @@ class StepSketch:
     total: int
     before: Sketch
     after: Sketch = ""
-    """Empty: the step was the rank's own, and buffers are not in `before`. Where ranks own parts of the gradients, it is of
-    these."""
+    """Empty: the step was the rank's own, and buffers are not in `before`."""
+    parts: bool = False
+    """`after` is of the parts of the gradients that this rank owns: all ranks' add up to the whole."""
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ class Replica:
             busy = at - began
             team.exchange(batch)
             began = at = self._slowdown.begin()
-        elif self.step_sketches.drawn:
+        else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
         self._clip(team)
         self.optimizer.step()

@@ -29,12 +29,15 @@ CHECKS = _named(
     "audit",
     "volume",
     "determinism",
+    "pairs",
     "diverged",
     "target",
     "samples",
     "curve",
     "speed",
     "variance",
+    "train_loss",
+    "eval_loss",
     "quality",
 )
 """Name of a check, and of its module -> its function `check`."""
