@@ -26,6 +26,8 @@ from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load
+from bench.validate.reference import Reference
+from bench.validate.rooted import unrooted
 from bench.validate.verdict import Verdict, remark
 from ddp.suggest import unknown
 
@@ -103,6 +105,7 @@ def judge_cells(
     usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, *ALWAYS)]
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
+    problems += _unrooted(grouped, library)
     for cell in grouped:
         kept, broken = sound(cell.runs, legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
@@ -119,6 +122,17 @@ def judge_cells(
         verdicts, lines = _allowed(verdicts)
         footer += lines
     return Judgement([*problems, *verdicts], footer, about)
+
+
+def _unrooted(grouped: Sequence[Cell], library: Library) -> list[Verdict]:
+    """Refuse baselines in use that their history does not know."""
+    used: dict[str, Reference] = {}
+    for cell in grouped:
+        with suppress(Exception):  # it is refused by name
+            if cell.ok and (match := library.match(cell)) is not None:
+                used[match.reference.config_hash] = match.reference
+    lines = [unrooted(library.places[key], reference) for key, reference in used.items()]
+    return [remark("REFUSED", "baseline", "baselines", line) for line in lines if line]
 
 
 def _differences(cell: Cell, library: Library) -> list[FieldDifference]:

@@ -9,7 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.bugs.registry import BUGS, Patch
+from benchmarks.bugs.bug import Patch
+from benchmarks.bugs.registry import BUGS
 
 
 class Finder(MetaPathFinder):
