@@ -125,6 +125,17 @@ def _on_one_run(verb: str, description: str) -> Callable[[list[str]], int]:
     return command
 
 
+def _audit(arguments: list[str]) -> int:
+    parser = _parser(
+        "audit", "Do kept steps and the evaluation of a run again: 0 equal, 1 different, 4 nothing is kept."
+    )
+    parser.add_argument("path", type=path_of, help="run folder")
+    path = parser.read(arguments).path
+    from bench.command.audit_command import audit
+
+    return int(audit(path))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -212,6 +223,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "baseline": _baseline,
     "rerun": _on_one_run("rerun", RERUN),
     "replay": _on_one_run("replay", REPLAY),
+    "audit": _audit,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "list": _list,

@@ -134,6 +134,8 @@ class Config:
     """Tools that get the run as well, a name or a list: `none`, or keys of `bench.loggers.LOGGERS`."""
     dashboard: bool = False
     """Serve a live page over `output` while the command lasts."""
+    audit: bool = True
+    """Keep some steps of the run, and do them again when it is over (`bench.audit`)."""
     validate: bool = True
     """Compare with the committed baseline after the run or sweep."""
 

@@ -5,8 +5,6 @@ Knows neither Hydra nor torch, touches no file and no clock; relative paths are 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import models
+from bench.base import canonical
 from bench.config.config import Config, DataConfig
 from bench.config.config_checks import (
     Machine,
@@ -132,6 +131,7 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
         "loader": vars(config.loader),
         "cluster": asdict(config.cluster),
         "checkpoint": asdict(config.checkpoint),
+        "audit": config.audit,
         **({"depth": recipe.depth} if recipe.depth is not None else {}),
         **({"profile": asdict(config.profile)} if config.profile.steps else {}),
     }
@@ -139,9 +139,8 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
 
 def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
-    cell = {
-        key: value for key, value in resolved.items() if key not in ("seed", "data", "train", "cluster", "checkpoint")
-    }
+    without = ("seed", "data", "train", "cluster", "checkpoint", "audit")
+    cell = {key: value for key, value in resolved.items() if key not in without}
     backend = BACKENDS.get(cell["backend"])
     if backend is not None and not backend.averages:  # cells keep their names: such a backend was an engine once
         cell |= {"engine": cell["backend"], "policy": None, "backend": None}
@@ -165,7 +164,7 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         if key not in ("deadline_s", "bind")
         and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
     }
-    return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return canonical.digest(cell)
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
@@ -191,5 +190,6 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
         tolerate_loss=cluster["tolerate_loss"],
         faults=spec.faults,
         profile_steps=config.profile.steps,
+        audit=spec.run_id if spec.config["audit"] else "",
         preload=(models.MODELS[spec.model],),
     )

@@ -26,6 +26,11 @@ _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 _MEANT_OTHERWISE = {"null", "true", "false", "inf", "nan"}
 
 
+def auditing(run: Run) -> str:
+    """Return the shell line that audits a run by hand."""
+    return f"python -m bench audit {shlex.quote(str(run.path))}"
+
+
 def command(runs: Sequence[Run]) -> str:
     """Return a shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make
     them so."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.audit.process import audit_of
 from bench.base import environment, interrupts
 from bench.base.figures import plural
 from bench.base.garbage import no_collections, short_collections
@@ -23,6 +24,7 @@ from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_bytes, write_text
 from bench.config.plan import RunPlan
 from bench.config.spec import RunSpec
+from bench.results.audit_file import write_report
 from bench.results.chain import chained
 from bench.results.journal import Journal
 from bench.results.recompute import header_of, plain, result, sealed
@@ -107,7 +109,7 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
                 last = RunEnd(ended, end.status, end.error, tuple(notes), restarts)
-                return _complete(writer, journal, records, last, spec)
+                return _complete(writer, journal, records, last, plan, private)
 
 
 @contextmanager
@@ -150,22 +152,34 @@ def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[P
     return place, list(map(decode, lines))
 
 
-def _complete(writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, spec: RunSpec) -> Outcome:
-    """Write the rest of the folder, `metrics.json` last, and put it into place.
+def _complete(
+    writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, plan: RunPlan, private: Path
+) -> Outcome:
+    """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
 
     The timeline shows what the records say, and can be written again: that it cannot be now costs nobody the result."""
     metrics = result([*records, last])
+    with audit_of(plan, metrics, records, private) as audit:
+        notes = [*_draw(writer, metrics, records, plan.spec)]
+        report, more = audit.report(writer.path)
+    if notes or more:
+        last = replace(last, warnings=(*last.warnings, *notes, *more))
+        metrics = result([*records, last])
+    metrics = sealed(metrics, journal.end(last))
+    if report is not None:
+        write_report(writer.path, report, metrics)
+    write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
+    return Outcome(plan.spec, writer.commit(metrics.status), metrics)
+
+
+def _draw(writer: RunWriter, metrics: Metrics, records: list[Record], spec: RunSpec) -> Iterator[str]:
+    """Write the timeline; yield a note if that is impossible."""
     launched = header_of(records).launched
     try:  # whoever interrupts does not wait for pictures
         write_timeline(writer.path, records, spec, launched, picture=metrics.status != "killed")
     except OSError as error:
         place = shlex.quote(str(writer.destination(metrics.status).absolute()))
-        note = f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
-        last = replace(last, warnings=(*last.warnings, note))
-        metrics = result([*records, last])
-    metrics = sealed(metrics, journal.end(last))
-    write_text(writer.path / METRICS, metrics.model_dump_json(indent=1) + "\n")
-    return Outcome(spec, writer.commit(metrics.status), metrics)
+        yield f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
 
 
 def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:

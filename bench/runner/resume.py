@@ -182,6 +182,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
             cluster=_typed(saved["cluster"], ClusterConfig),
             checkpoint=_typed(saved["checkpoint"], Checkpointing),
             profile=_typed(saved.get("profile", {}), ProfileConfig),
+            audit=msgspec.convert(saved.get("audit", True), bool),
         )
     except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         why = f"not the configuration of a run ({type(error).__name__}: {error})"

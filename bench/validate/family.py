@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from bench.validate.statistics import (
     level,
     next_look,
 )
-from bench.validate.verdict import Name, Verdict, verdict
+from bench.validate.verdict import LevelFigures, Name, Verdict, verdict
 
 SHOWN = 0.05
 """Level of the intervals in lines, where no look sets another one."""
@@ -95,7 +95,10 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
     elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     why += f"; {claim.note}" if name == "PASS" and claim.note else ""
-    return verdict(name, claim.check, claim.case.cell, f"{text}; {_sensitivity(claim)}: {why}")
+    extra = [line for line in (_sensitivity(claim), claim.aside) if line]
+    own = claim.case.own is not None
+    figures = LevelFigures(float(claim.comparison.worse), low, high, claim.margin, claim.seeds, claim.base_seeds, own)
+    return replace(verdict(name, claim.check, claim.case.cell, f"{'; '.join([text, *extra])}: {why}"), figures=figures)
 
 
 def _sensitivity(claim: LevelClaim) -> str:
@@ -118,7 +121,8 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     """Return the verdict and the reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
-        return "FAIL", f"inferiority proved{MACHINE if claim.only_proved else ''}"
+        gross = "inferiority beyond any test: the best seed is worse than the baseline's worst by more than the margin"
+        return "FAIL", gross if bool(claim.comparison.gross) else f"inferiority proved{MACHINE * claim.only_proved}"
     if call is Call.PASS:
         return "PASS", "not inferior"
     if call is Call.NOT_SHOWN and not claim.only_proved:

@@ -143,6 +143,8 @@ class RankLoop:
                 self._average(action, since)
             case Apply():
                 kept = self._kept(action.round)
+                if loop.keeper is not None:
+                    loop.keeper.average(action.round)
                 change = cast(SnapshotAverage, backend).apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
                 self._averaged(action.round, 0, 0, change, self._away + now() - since, kept)
@@ -192,6 +194,8 @@ class RankLoop:
             self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before, kept))
             self._away = now() - since
             return
+        if loop.keeper is not None:
+            loop.keeper.average(order.round)
         change = cast(CollectiveAverage, backend).average(order, loop.samples)
         self._contributed(order.round, change, max(now() - since - change.seconds, 0.0), kept)
 

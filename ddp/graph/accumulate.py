@@ -58,7 +58,7 @@ class Accumulating(Replica):
                 waited = at
                 at = meter.add("wait", at)
                 began += at - waited
-            tensors = self.feed.get(batch)
+            tensors = self.read(batch)
             at = meter.add("data", at)
             self.untouched.begin()
             with self.scalars:

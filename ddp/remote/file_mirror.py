@@ -41,7 +41,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
         case Saved(index=index, files=files):
             return tuple(f"{CHECKPOINT}/{index:06}/{name}" for name, _, _ in files)
         case Finished(rank=rank):
-            return (f"{RUN}/state-{rank}.pt",)
+            return f"{RUN}/state-{rank}.pt", f"{RUN}/kept-{rank}-*.state"
         case Apply(rank=rank):
             averages = (f"{RUN}/{kind}-{who}.*" for kind in KINDS for who in (rank, "average"))
             return (*averages, f"{RUN}/divergence-{rank}.*", f"{RUN}/velocity-*")
@@ -51,6 +51,7 @@ def goes_along(message: Any) -> tuple[str, ...]:
 def from_rank(rank: int) -> re.Pattern[str]:
     """Match names of what a rank's host may write here: its own."""
     run = rf"(?:{_SNAPSHOT}|divergence)-{rank}\.[a-z0-9]+|slices-{rank}\.jsonl|state-{rank}\.pt|shared-\d+\.pt"
+    run += rf"|kept-{rank}-(?:\d+|end)\.state"
     return re.compile(rf"{RUN}/(?:{run})|{CHECKPOINT}/\d{{6,}}/(?:rank-{rank}|model)\.pt", re.ASCII)
 
 

@@ -69,6 +69,8 @@ class Task:
     """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
     sampler: Sampler | None = None
     """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.epoch_order`."""
+    static_graph: bool = False
+    """Whether every step has the same graph of operations, as PyTorch's DistributedDataParallel may be told."""
     drop_last: bool = False
     """Leave out, at the end of an epoch, what makes no whole batch on every rank."""
     epoch_callback: Callable[[int, WorkerHandle], None] | None = None
@@ -116,6 +118,8 @@ class Job:
     """What goes wrong on purpose."""
     keep_state: bool = False
     """Every rank leaves its final parameters and buffers in `scratch/state-<rank>.pt`."""
+    audit: str = ""
+    """The key by which steps are drawn that are kept in `scratch`, to be done again (`ddp.replica.keeper`); empty: none."""
     checkpoints: Checkpointing | None = None
     """How often a checkpoint is made; None: never."""
     checkpoint_folder: Path | None = None

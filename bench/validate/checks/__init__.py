@@ -16,22 +16,28 @@ def _named(*names: str) -> dict[str, Check]:
 
 CHECKS = _named(
     "status",
+    "seeds",
     "breakdown",
     "ledger",
     "visits",
+    "data",
     "average",
     "agreement",
     "idle",
     "rate",
     "evaluation",
+    "audit",
     "volume",
     "determinism",
+    "pairs",
     "diverged",
     "target",
     "samples",
     "curve",
     "speed",
     "variance",
+    "train_loss",
+    "eval_loss",
     "quality",
 )
 """Name of a check, and of its module -> its function `check`."""

@@ -1,0 +1,188 @@
+"""Does a step again, in plain PyTorch: zero the gradients, forward, backward, clip, step.
+
+Of a step of several ranks it does what the documents say of it: gradients are the mean over the global batch, every rank's
+forward pass has its own slice, and buffers move by the mean of their changes. Must not use the engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Name
+from bench.audit.seeds import seed_of, step_seed
+from ddp.replica.task import Task, Tensors
+
+State = dict[Name, Tensor]
+Reading = Callable[[int, int, int], Tensors]
+"""(epoch, start, stop) -> what the model is to see for these positions."""
+Work = Sequence[tuple[int, int]]
+"""Positions of the batches of one rank."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What of a run's configuration a step depends on."""
+
+    seed: int
+    epochs: int
+    samples: int
+    """Of an epoch."""
+    lr_scale: float
+    max_grad_norm: float | None = None
+    own_buffers: bool = False
+    """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step that was done."""
+
+    losses: list[list[float]]
+    """By rank and batch."""
+    after: State
+    moves: State
+    """By how much each parameter moved."""
+
+
+class Bench:
+    """A model of the task on a device, with which steps are done."""
+
+    def __init__(self, task: Task, rules: Rules, reading: Reading, device: torch.device) -> None:
+        self.task, self.rules, self.device, self._read = task, rules, device, reading
+        torch.manual_seed(seed_of(rules.seed, "init"))
+        random.seed(seed_of(rules.seed, "init"))
+        np.random.seed(seed_of(rules.seed, "init") % 2**32)
+        self.model = task.model().to(device)
+        self.parameters = dict(self.model.named_parameters())
+        self.buffers = dict(self.model.named_buffers())
+        self._training = [module.training for module in self.model.modules()]
+        self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
+
+    def rates(self, seen: float) -> list[float]:
+        """Return the rates of the parameter groups once all ranks have seen so many samples."""
+        factor = max(self.task.schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
+        optimizers = _several(self.task.optimizer(list(self.model.parameters())))
+        own = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+        return [float(rate) * factor * self.rules.lr_scale for rate in own]
+
+    @torch.no_grad()
+    def load(self, state: Mapping[Name, Tensor], kinds: Iterable[str] = (PARAMETERS, BUFFERS)) -> None:
+        """Give the model the values of a state. Raises KeyError for a tensor that it has not."""
+        for kind in kinds:
+            own = self.parameters if kind == PARAMETERS else self._present()
+            for name, tensor in own.items():
+                tensor.copy_(state[Name(kind, name)])
+
+    def _present(self) -> dict[str, Tensor]:
+        return dict(self.model.named_buffers())  # a forward pass may put others in their places
+
+    def state(self, optimizers: Sequence[Any] | None) -> State:
+        """Return the values of parameters and buffers, and the optimizers' state."""
+        state: State = {Name(PARAMETERS, name): p.detach() for name, p in self.parameters.items()}
+        state |= {Name(BUFFERS, name): b.detach() for name, b in self._present().items()}
+        names = {parameter: name for name, parameter in self.parameters.items()}
+        for optimizer in optimizers or ():
+            for parameter, values in optimizer.state.items():
+                for key, value in values.items():
+                    if isinstance(value, (bool, int, float)):
+                        value = torch.tensor(value, dtype=torch.float64)
+                    if isinstance(value, Tensor):
+                        state[Name(OPTIMIZER, names[parameter], key)] = value.detach()
+        return state
+
+    def step(
+        self, before: Mapping[Name, Tensor], epoch: int, ranks: Sequence[Work], seen: float, shake: float = 0.0
+    ) -> Done:
+        """Do a step from the state `before`. `shake`: how much each parameter is off at the beginning, of itself, to one
+        side or the other."""
+        self._set_modes()
+        self.load(before)
+        self._shake(shake)
+        begun = {Name(PARAMETERS, name): p.detach().clone() for name, p in self.parameters.items()}
+        optimizers = _several(self.task.optimizer(list(self.model.parameters())))
+        self._take_state(optimizers, before)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, rate in zip(groups, self.rates(seen), strict=True):
+            group["lr"] = rate
+        for parameter in self.parameters.values():
+            parameter.grad = None
+        total = sum(stop - start for work in ranks for start, stop in work)
+        losses, moved = [], []
+        for work in ranks:
+            self.load(before, (BUFFERS,))
+            losses.append([self._pass(epoch, start, stop, total) for start, stop in work if stop > start])
+            moved.append({name: buffer.detach().clone() for name, buffer in self._present().items()})
+        if len(ranks) > 1:
+            self._average_buffers(before, moved, [sum(stop - start for start, stop in work) / total for work in ranks])
+        if self.rules.max_grad_norm is not None:
+            owned = [parameter for group in groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(owned, self.rules.max_grad_norm)
+        for optimizer in optimizers:
+            optimizer.step()
+        after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
+        return Done(losses, after, {name: after[name] - first for name, first in begun.items()})
+
+    def _pass(self, epoch: int, start: int, stop: int, total: int) -> float:
+        """Add the gradients of a batch, as its part of the mean; return its mean loss."""
+        batch = tuple(tensor.to(self.device) for tensor in self._read(epoch, start, stop))
+        torch.manual_seed(step_seed(self.rules.seed, epoch, start))
+        loss = self.task.loss(self.model, batch)
+        part = (stop - start) / total
+        (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def _average_buffers(
+        self, before: Mapping[Name, Tensor], moved: list[dict[str, Tensor]], parts: list[float]
+    ) -> None:
+        if self.rules.own_buffers:
+            self._put(moved[0])
+            return
+        means: dict[str, Tensor] = {}
+        for name in self.buffers:
+            values = [each[name] for each in moved]
+            first = before[Name(BUFFERS, name)].to(self.device)
+            if first.is_floating_point() or first.is_complex():
+                changes = [(value - first) * part for value, part in zip(values, parts, strict=True) if part]
+                unlike = [change for change in changes if not torch.equal(change, torch.zeros_like(change))]
+                means[name] = first + sum(unlike[1:], unlike[0]) if unlike else first
+            else:
+                means[name] = torch.stack([value.to(torch.int64) for value in values]).max(0).values.to(first.dtype)
+        self._put(means)
+
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, buffer in self._present().items():
+            buffer.copy_(values[name])
+
+    def _set_modes(self) -> None:
+        for module, training in zip(self.model.modules(), self._training, strict=True):
+            module.training = training
+
+    @torch.no_grad()
+    def _shake(self, size: float) -> None:
+        if size:
+            generator = torch.Generator().manual_seed(1)
+            for parameter in self.parameters.values():
+                signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
+                parameter.mul_(1.0 + size * signs)
+
+    def _take_state(self, optimizers: Sequence[Any], before: Mapping[Name, Tensor]) -> None:
+        """Give the optimizers the state that they had. Counters stay where optimizers make them: on the CPU."""
+        owners = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+        for name, tensor in before.items():
+            if name.kind == OPTIMIZER:
+                parameter = self.parameters[name.name]
+                place = self.device if tensor.dim() else torch.device("cpu")
+                owners[parameter].state[parameter][name.key] = tensor.to(place, copy=True)
+
+
+def _several(made: Any) -> Sequence[Any]:
+    """Return the optimizers that a task makes: one, or several."""
+    return made if isinstance(made, (list, tuple)) else (made,)

@@ -1,0 +1,246 @@
+"""The audit of one run: whatever ranks kept is looked at, item by item. Runs in a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.audit import evaluation
+from bench.audit.again import Bench, Rules
+from bench.audit.compare import DEVICE_ROUNDING, Difference, losses_apart, shake_of, states_apart
+from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
+from bench.audit.order import AuditOrder
+from bench.audit.reading import TrainingData, committed, content
+from bench.results.audit_file import AuditItem, AuditReport, Outcome
+from ddp.replica.task import Task
+
+MOST_LINES = 3
+"""Differences of a step that are named."""
+
+
+def audit(order: AuditOrder) -> AuditReport:
+    """Audit a run."""
+    began = time.monotonic()
+    task = order.task()
+    kept = read(order.kept, order.recorded)
+    auditor = _Auditor(order, task, kept)
+    items = list(auditor.items())
+    return AuditReport(
+        run_id=order.run_id,
+        params_sha256=auditor.final_sha256,
+        seconds=round(time.monotonic() - began, 3),
+        kept=list(order.recorded),
+        items=items,
+    )
+
+
+class _Auditor:
+    """One run, and a model on which its steps are done again."""
+
+    def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
+        self._order, self._task, self._kept = order, task, kept
+        self._data = TrainingData(task.train_data(), order.seed, order.augment)
+        self.final_sha256: str | None = None
+        self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
+        rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, order.max_grad_norm, order.own_buffers)
+        self._bench = Bench(task, rules, self._data, self._device)
+
+    def items(self) -> Iterator[AuditItem]:
+        """Iterate over the outcomes."""
+        yield from self._contents()
+        yield from self._initial()
+        for name in self._kept.changed:
+            yield AuditItem(
+                what="step", outcome="different", line=f"{name} is not what the rank recorded", files=[name]
+            )
+        for name in self._kept.missing:
+            yield AuditItem(what="step", outcome="skipped", line=f"{name} is not here", files=[name])
+        groups = list(_groups(self._kept.steps))
+        for group in groups:
+            yield self._step(group)
+        yield from self._positions(groups)
+        yield from self._chains()
+        yield from self._averages()
+        yield self._evaluation()
+
+    def _contents(self) -> Iterator[AuditItem]:
+        """Hold the data set against the digests that are committed."""
+        known = committed(self._order.data)
+        if known is None:
+            return
+        for part, source in (("train", self._task.train_data()), ("test", self._task.eval_data())):
+            own = content(source)
+            line = f"the {part} part of {self._order.data} is {own[:16]}, {known[part][:16]} is committed"
+            equal = own == known[part]
+            yield AuditItem(what="data", outcome="equal" if equal else "different", line="" if equal else line)
+
+    def _initial(self) -> Iterator[AuditItem]:
+        """Make the first model from the seed."""
+        if self._order.planned and self._order.initial:
+            made = digest(self._bench.initial)
+            equal = made == self._order.initial
+            line = f"ranks began with the model {self._order.initial[:16]}, the seed makes {made[:16]}"
+            yield AuditItem(what="initial", outcome="equal" if equal else "different", line="" if equal else line)
+
+    def _step(self, group: Sequence[KeptStep]) -> AuditItem:
+        """Do one step again, of one rank or of all."""
+        first = group[0]
+        about: dict[str, Any] = {"what": "step", "rank": first.rank, "epoch": first.epoch, "step": first.step}
+        about["files"] = [each.file for each in group]
+        try:
+            self._complete(group)
+            apart, largest = self._differences(group)
+        except Incomplete as error:
+            return AuditItem(**about, outcome="skipped", line=str(error))
+        lines = "; ".join(map(str, apart[:MOST_LINES])) + (
+            f"; and {len(apart) - MOST_LINES} more" if len(apart) > MOST_LINES else ""
+        )
+        return AuditItem(**about, outcome="different" if apart else "equal", line=lines, largest=largest)
+
+    def _complete(self, group: Sequence[KeptStep]) -> None:
+        """Raise Incomplete for a step of several ranks of which not all were kept."""
+        if not group[0].together:
+            return
+        at = 0
+        for start, stop in sorted(span for each in group for span in each.work if span[1] > span[0]):
+            if at not in (0, start):
+                raise Incomplete(
+                    f"the parts of ranks {[each.rank for each in group]} leave a gap before position {start}"
+                )
+            at = stop
+        total = sum(stop - start for each in group for start, stop in each.work)
+        if total != group[0].total:
+            raise Incomplete(f"{total} of {group[0].total} samples of the step were kept")
+
+    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[Difference], float | None]:
+        first = group[0]
+        before = whole(every(group, "before"))
+        after = self._joined(group)
+        shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
+        work = [each.work for each in group]
+        own, shaken = (self._bench.step(before, first.epoch, work, first.seen, size) for size in (0.0, shake))
+        apart = list(self._places(group))
+        for index, each in enumerate(group):
+            at = f" of rank {each.rank}" if len(group) > 1 else ""
+            losses = [loss for loss, (start, stop) in zip(each.losses, each.work, strict=True) if stop > start]
+            apart += losses_apart(losses, own.losses[index], shaken.losses[index], at)
+        states, largest = states_apart(after, before, own, shaken)
+        return apart + states, largest if not apart + states else None
+
+    def _joined(self, group: Sequence[KeptStep]) -> Mapping[Name, list[Any]]:
+        after: dict[Name, list[Any]] = {}
+        for name, part in every(group, "after"):
+            if part.values is not None:
+                after.setdefault(name, []).append(part)
+        return after
+
+    def _places(self, group: Sequence[KeptStep]) -> Iterator[Difference]:
+        """Hold rates, and what ranks were told to have been seen, against the schedule."""
+        first, samples = group[0], len(self._data)
+        rates = self._bench.rates(first.seen)
+        for each in group:
+            if any(abs(ours - again) > 1e-9 * abs(again) for ours, again in zip(each.rates, rates, strict=True)):
+                ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
+                yield Difference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
+        start = min(start for each in group for start, stop in each.work if stop > start)
+        if self._order.in_turn and self._order.planned and abs(first.seen - (first.epoch * samples + start)) >= 1:
+            engine, again = f"{first.seen:g}", f"{first.epoch * samples + start}"
+            yield Difference("samples seen before it", engine, again, float("inf"))
+
+    def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
+        """Look for samples that several steps of an epoch have."""
+        if not self._order.planned:
+            return
+        every_step = [each for group in groups for each in group]
+        spans = sorted((e.epoch, start, stop, e.place) for e in every_step for start, stop in e.work if stop > start)
+        for (epoch, _, stop, place), (other, begin, _, there) in pairwise(spans):
+            if epoch == other and begin < stop:
+                line = f"positions {begin} to {stop - 1} were trained by {place} and by {there}"
+                yield AuditItem(what="positions", outcome="different", line=line, epoch=epoch)
+
+    def _chains(self) -> Iterator[AuditItem]:
+        """Compare what follows each other on a rank: the state after a step, and before the next one."""
+        if not self._order.planned:
+            return
+        for each in {step.rank for step in self._kept.steps}:
+            own = sorted((step for step in self._kept.steps if step.rank == each), key=lambda step: step.step)
+            for first, then in pairwise(own):
+                if then.step == first.step + 1 and then.averages == first.averages + first.together:
+                    yield _chained(first, then)
+
+    def _averages(self) -> Iterator[AuditItem]:
+        """Compare optimizer states before and after averages that leave them alone."""
+        for entry in self._kept.averages:
+            before, after = entry["before"], entry["after"]
+            lost = sorted(name for name in before if before[name] != after.get(name))
+            line = f"optimizer state {lost[0]} is another after the average of round {entry['round']}" if lost else ""
+            if lost and entry["after"].get(lost[0]) is None:
+                line = f"optimizer state {lost[0]} is gone after the average of round {entry['round']}"
+            outcome: Outcome = "different" if lost and self._order.planned else "skipped" if lost else "equal"
+            yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])
+
+    def _evaluation(self) -> AuditItem:
+        """Evaluate the model of the end again."""
+        try:
+            final = whole((name, part) for name, parts in self._kept.final.items() for part in parts)
+        except Incomplete as error:
+            return AuditItem(what="evaluation", outcome="skipped", line=str(error))
+        if not final:
+            return AuditItem(what="evaluation", outcome="skipped", line="the model at the end was not kept")
+        self.final_sha256 = digest(final)
+        self._bench.load(final)
+        line = evaluation.different(self._bench, self._order, self.final_sha256)
+        return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line)
+
+
+def _groups(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
+    """Iterate over steps: each of one rank, or the parts of one that is of all, by rank."""
+    shared: dict[tuple[int, float, int], list[KeptStep]] = {}
+    for each in steps:
+        if each.together:
+            shared.setdefault((each.epoch, each.seen, each.step), []).append(each)
+    alone = ([each] for each in steps if not each.together)
+    for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
+        yield sorted(group, key=lambda each: each.rank)
+
+
+def _chained(first: KeptStep, then: KeptStep) -> AuditItem:
+    apart = []
+    for name, parts in then.before.items():
+        for part, other in zip(parts, first.after.get(name, []), strict=False):
+            if other.every == 1 and part.sha256 != other.sha256:
+                apart.append(str(name))
+        if name not in first.after:
+            apart.append(f"{name} (new)")
+    apart += [f"{name} (gone)" for name in first.after.keys() - then.before.keys()]
+    line = f"{', '.join(apart[:MOST_LINES])}: not as the step before left it" if apart else ""
+    place = {"rank": then.rank, "epoch": then.epoch, "step": then.step}
+    return AuditItem(
+        what="chain", outcome="different" if apart else "equal", line=line, files=[first.file, then.file], **place
+    )
+
+
+def digest(state: Mapping[Name, Tensor]) -> str:
+    """Return the sha256 of parameters and buffers as `params_sha256` has them: by type, floating-point types first, each
+    type's parameters before its buffers, complex numbers last."""
+    hashed = hashlib.sha256()
+    own = [(name, tensor) for name, tensor in state.items() if name.kind != OPTIMIZER]
+    kinds = {tensor.dtype.to_real() for _, tensor in own}
+    for kind in sorted(kinds, key=lambda dtype: (not dtype.is_floating_point, str(dtype))):
+        members = [(name, tensor) for name, tensor in own if tensor.dtype.to_real() == kind]
+        at = 0
+        for which in (PARAMETERS, BUFFERS):
+            for name, tensor in sorted(members, key=lambda member: member[1].is_complex()):
+                if name.kind == which:
+                    if tensor.is_complex() and at % 2:
+                        hashed.update(bytes(kind.itemsize))
+                        at += 1
+                    hashed.update(raw(tensor.cpu()))
+                    at += tensor.numel() * (2 if tensor.is_complex() else 1)
+    return hashed.hexdigest()

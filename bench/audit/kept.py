@@ -1,0 +1,185 @@
+"""Reads what ranks kept: files of pieces of a state (`ddp.replica.pieces` says how they are laid out)."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch import Tensor
+
+from ddp import regular_files
+
+
+def raw(values: Tensor | None) -> Any:
+    """Return the bytes of a tensor."""
+    if values is None or not values.numel():
+        return b""
+    flat = torch.view_as_real(values) if values.is_complex() else values
+    return flat.reshape(-1).contiguous().view(torch.uint8).numpy().data
+
+
+PARAMETERS, BUFFERS, OPTIMIZER = "parameters", "buffers", "optimizer"
+
+
+class Name(NamedTuple):
+    """What a tensor of a state is called."""
+
+    kind: str
+    name: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind.removesuffix('s')} {self.name}" + (f" {self.key}" if self.key else "")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Values of a tensor from its element `start` on, one of every `every`; or their digest alone."""
+
+    values: Tensor | None
+    digest: str
+    start: int
+    every: int
+    shape: tuple[int, ...]
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the values."""
+        return self.digest or hashlib.sha256(raw(self.values)).hexdigest()
+
+
+Parts = dict[Name, list[Part]]
+
+
+@dataclass(frozen=True)
+class KeptStep:
+    """What one rank kept of one step."""
+
+    file: str
+    rank: int
+    step: int
+    """The rank's own number of it."""
+    averages: int
+    """That the rank had taken in before."""
+    epoch: int
+    seen: float
+    """Samples that the rank was told all ranks had seen."""
+    work: tuple[tuple[int, int], ...]
+    """Positions in the epoch's order, batch by batch."""
+    total: int
+    """Samples of the step of all ranks."""
+    together: bool
+    """Whether it is a step of all ranks."""
+    losses: tuple[float | None, ...]
+    rates: tuple[float, ...]
+    before: Parts
+    after: Parts
+
+    @property
+    def place(self) -> str:
+        """Where it was, for messages."""
+        return f"rank {self.rank}, epoch {self.epoch}, step {self.step}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """All that is there."""
+
+    steps: list[KeptStep] = field(default_factory=list)
+    final: Parts = field(default_factory=dict)
+    averages: list[dict[str, Any]] = field(default_factory=list)
+    """Digests of optimizer states before and after averages, with `rank` and `round`."""
+    missing: list[str] = field(default_factory=list)
+    """Files that were recorded and are not here."""
+    changed: list[str] = field(default_factory=list)
+    """Files that are not what was recorded."""
+
+
+def read(folder: Path, recorded: Iterable[tuple[str, int, str]]) -> Kept:
+    """Read the files that were `recorded` (name, size, sha256) from a folder."""
+    kept = Kept()
+    for name, _, sha256 in recorded:
+        try:
+            with regular_files.opened(folder / name, regular_files.RECORDS) as file:
+                values = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError:
+            kept.missing.append(name)
+            continue
+        except (OSError, ValueError):  # empty
+            kept.changed.append(name)
+            continue
+        if hashlib.sha256(values).hexdigest() == sha256:
+            _take(kept, name, values)
+        else:
+            kept.changed.append(name)
+    return kept
+
+
+def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
+    size = int.from_bytes(values[-8:], "little")
+    about: dict[str, Any] = msgspec.json.decode(values[-8 - size : -8])
+    for state in ("before", "after", "final"):
+        if state in about:
+            about[state] = _parts(about[state], values)
+    if "final" in about:
+        if about["rank"] == 0 or not kept.final:
+            kept.final.update(about["final"])
+        kept.averages.extend({**entry, "rank": about["rank"]} for entry in about["averages"])
+        return
+    about |= {name: tuple(about[name]) for name in ("losses", "rates")}
+    about["work"] = tuple(tuple(span) for span in about["work"])
+    kept.steps.append(KeptStep(file=name, **about))
+
+
+def _parts(entries: Iterable[Mapping[str, Any]], values: mmap.mmap) -> Parts:
+    parts: Parts = {}
+    for entry in entries:
+        name = Name(entry["kind"], entry["name"], entry["key"])
+        tensor = None
+        if "at" in entry:
+            dtype: torch.dtype = getattr(torch, entry["dtype"])
+            count = entry["bytes"] // dtype.itemsize
+            tensor = torch.frombuffer(values, dtype=dtype, count=count, offset=entry["at"]) if count else torch.empty(0)
+        part = Part(tensor, entry.get("sha256", ""), entry["start"], entry["every"], tuple(entry["shape"]))
+        parts.setdefault(name, []).append(part)
+    return parts
+
+
+class Incomplete(ValueError):
+    """A part of a state is not there."""
+
+
+def whole(parts: Iterable[tuple[Name, Part]]) -> dict[Name, Tensor]:
+    """Return tensors by name, put together from the parts that ranks have. Raises Incomplete."""
+    pieces: dict[Name, list[Part]] = {}
+    for name, part in parts:
+        if part.values is not None:
+            pieces.setdefault(name, []).append(part)
+    return {name: _joined(name, each) for name, each in pieces.items()}
+
+
+def _joined(name: Name, parts: list[Part]) -> Tensor:
+    shape, at, values = parts[0].shape, 0, []
+    for part in sorted(parts, key=lambda each: each.start):
+        assert part.values is not None
+        if part.start != at or part.every != 1:
+            raise Incomplete(f"{name} is kept in part")
+        values.append(part.values)
+        at += len(part.values)
+    if at != torch.Size(shape).numel():
+        raise Incomplete(f"{name} is kept in part")
+    return torch.cat(values).view(shape)
+
+
+def every(steps: Iterable[KeptStep], state: str) -> Iterator[tuple[Name, Part]]:
+    """Iterate over all parts of a state, `before` or `after`, of the ranks' files of one step."""
+    for step in steps:
+        for name, parts in getattr(step, state).items():
+            for part in parts:
+                yield name, part

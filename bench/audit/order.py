@@ -1,0 +1,80 @@
+"""What an audit is of: a run's configuration, its records, and where lies what ranks kept. Plain data, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.config.plan import RunPlan
+from bench.results.schema import Metrics
+from ddp.backends import is_torch_native
+from ddp.core.events import Finished, Ready
+from ddp.core.policies import meets_every_step
+from ddp.process.codec import Record
+from ddp.replica.task import Task
+
+
+@dataclass(frozen=True)
+class AuditOrder:
+    """One run to be audited."""
+
+    kept: Path
+    """Folder of the files that ranks kept."""
+    run_id: str
+    task: Callable[[], Task]
+    data: str
+    augment: bool
+    seed: int
+    epochs: int
+    world_size: int
+    lr_scale: float
+    max_grad_norm: float | None
+    own_buffers: bool
+    """Whether every rank keeps its own buffers in a step of all ranks."""
+    in_turn: bool
+    """Whether steps come in the order of their samples, so that what all ranks have seen is known."""
+    planned: bool
+    """Whether the run went as planned from its beginning: no rank lost, no checkpoint gone on from."""
+    recorded: tuple[tuple[str, int, str], ...]
+    """Files that ranks recorded: name, bytes, sha256."""
+    initial: str
+    """Digest of the model that they began with."""
+    device: str
+    eval: float | None
+    eval_loss: float | None
+    params_sha256: str | None
+
+    @property
+    def coarse(self) -> bool:
+        """Whether it was trained where multiplications are coarser than on a CPU."""
+        return not self.device.startswith("cpu")
+
+
+def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> AuditOrder:
+    """Return the order for a finished run."""
+    spec, job = plan.spec, plan.job
+    ready = [record for record in records if isinstance(record, Ready)]
+    files = [file for record in records if isinstance(record, Finished) for file in record.kept]
+    last = metrics.epochs[-1] if metrics.epochs else None
+    return AuditOrder(
+        kept=kept,
+        run_id=spec.run_id,
+        task=job.task,
+        data=spec.data,
+        augment=plan.recipe.augment,
+        seed=spec.seed,
+        epochs=spec.epochs,
+        world_size=spec.world_size,
+        lr_scale=spec.lr_scale,
+        max_grad_norm=job.max_grad_norm,
+        own_buffers=is_torch_native(spec.backend),
+        in_turn=spec.world_size == 1 or spec.engine == "graph" or meets_every_step(spec.policy),
+        planned=not (metrics.faults or metrics.resumed),
+        recorded=tuple(files),
+        initial=ready[0].digest if ready else "",
+        device=ready[0].device if ready else "cpu",
+        eval=metrics.final.eval,
+        eval_loss=last.eval_loss if last is not None else None,
+        params_sha256=metrics.params_sha256,
+    )

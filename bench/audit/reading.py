@@ -1,0 +1,66 @@
+"""Reads the data that a run was trained and evaluated on: by the data set's own reading, in the order of the documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bench.audit.seeds import order_of, shifted
+from ddp.data.source import TensorSource
+from ddp.replica.task import Tensors
+
+CONTENTS = Path(__file__).with_name("contents.json")
+"""Data set -> part -> sha256 of its content: `python -m bench.audit.contents` writes it."""
+PADDING = 4
+"""Pixels by which a recipe with `augment` moves images at most."""
+
+
+def rows(source: Any, indices: NDArray[np.int64]) -> Tensors:
+    """Return samples by index: of tensors where the data set is nothing but these, else by its own reading."""
+    wanted = torch.from_numpy(indices)
+    if type(source) is TensorSource:
+        return tuple(tensor[wanted] for tensor in source.tensors)
+    return tuple(source.batch(wanted))
+
+
+class TrainingData:
+    """The training samples by their positions in an epoch."""
+
+    def __init__(self, source: Any, seed: int, augment: bool) -> None:
+        self._source, self._seed, self._augment = source, seed, augment
+        self._order = lru_cache(maxsize=2)(lambda epoch: order_of(seed, epoch, len(source)))
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __call__(self, epoch: int, start: int, stop: int) -> Tensors:
+        """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
+        indices = self._order(epoch)[start:stop]
+        first, *others = rows(self._source, indices)
+        if self._augment:
+            first = torch.from_numpy(shifted(first.numpy(), PADDING, self._seed, epoch, indices))
+        return (first, *others)
+
+
+def content(source: Any) -> str:
+    """Return the sha256 of all samples of a data set, tensor by tensor."""
+    digest = hashlib.sha256()
+    for tensor in rows(source, np.arange(len(source))):
+        digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def committed(data: str) -> dict[str, str] | None:
+    """Return the committed digests of a data set by part; None: there are none of it for this version of Python."""
+    table = json.loads(CONTENTS.read_text(encoding="utf-8")) if CONTENTS.exists() else {}
+    digests: dict[str, str] | None = table.get(data, table.get(f"{data} of Python {platform.python_version()}"))
+    return digests

@@ -1,0 +1,70 @@
+"""What is random in a run, from its seed, as documented: seeds, the order of samples, and what augmentation draws.
+
+On NumPy and the standard library alone; must not import what it checks (`ddp.data`).
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def _sequence(seed: int, words: tuple[int | str, ...]) -> np.random.SeedSequence:
+    """Return NumPy's sequence of a seed and words: their number, then each as two halves of 64 bits."""
+    entropy = [len(words)]
+    for word in (seed, *words):
+        number = int.from_bytes(sha256(word.encode()).digest()[:8], "little") if isinstance(word, str) else word
+        entropy += [number % 2**32, number // 2**32]
+    return np.random.SeedSequence(entropy)
+
+
+def seed_of(seed: int, *words: int | str) -> int:
+    """Return the seed for the purpose that `words` name."""
+    return int(_sequence(seed, words).generate_state(1, np.uint64)[0]) >> 1
+
+
+def order_of(seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+    """Return the indices of the samples of an epoch in their order: that of random numbers, one for each."""
+    numbers = np.random.PCG64(_sequence(seed, ("order", epoch))).random_raw(samples)
+    return np.argsort(numbers, kind="stable")
+
+
+def step_seed(seed: int, epoch: int, start: int) -> int:
+    """Return the seed of torch's generator in the step on positions from `start` on."""
+    return (seed_of(seed, "step", epoch) + start) % 2**63
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return SplitMix64's finaliser of each number."""
+    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST
+    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND
+    return bits ^ (bits >> np.uint64(31))
+
+
+def drawn(seed: int, epoch: int, indices: NDArray[np.int64], limits: tuple[int, ...]) -> list[NDArray[np.int64]]:
+    """Return for each sample the first numbers of its stream, whole ones below each of `limits`."""
+    keys = _mixed(indices.astype(np.uint64) * _GOLDEN + np.uint64(seed_of(seed, "sample", epoch)))
+    numbers = []
+    for place, limit in enumerate(limits, 1):
+        bits = _mixed(keys + np.uint64(place * int(_GOLDEN) % 2**64))
+        numbers.append(((bits >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64))
+    return numbers
+
+
+def shifted(
+    images: NDArray[np.float32], padding: int, seed: int, epoch: int, indices: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return images [n, c, h, w] as a recipe with `augment` shows them: moved by up to `padding` pixels, half mirrored."""
+    count, _, height, width = images.shape
+    down, right, mirrored = drawn(seed, epoch, indices, (2 * padding + 1, 2 * padding + 1, 2))
+    room = np.pad(images, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    seen = np.empty_like(images)
+    for n in range(count):
+        crop = room[n, :, down[n] : down[n] + height, right[n] : right[n] + width]
+        seen[n] = crop[:, :, ::-1] if mirrored[n] else crop
+    return seen

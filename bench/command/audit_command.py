@@ -1,0 +1,52 @@
+"""The verb `audit`: does again what ranks kept of a finished run, and writes `audit.json` anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.base.exitcodes import Exit
+from bench.base.figures import plural
+from bench.base.usage import UsageError, reason, usage
+from bench.results.audit_file import FOLDER, AuditReport, write_report
+from bench.results.runfolder import CONFIG, read_object, read_records
+
+
+def audit(folder: Path) -> Exit:
+    """Audit the run in a folder by hand; return exit code 1 if something differs, 4 if nothing can be done again."""
+    from bench.audit.order import order_of
+    from bench.audit.process import AuditProcess
+    from bench.command.rerun import run_in
+    from bench.command.run import make_plan
+    from bench.runner.resume import config_of
+
+    with usage():
+        run = run_in(folder)
+        if run.metrics.status != "ok":
+            raise UsageError(f"{folder}: it ended {run.metrics.status}, and only finished runs are audited")
+        plan = make_plan(config_of(read_object(folder / CONFIG), folder))
+        if plan.spec.run_id != run.metrics.run_id:
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id})")
+        order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
+    if not order.recorded:
+        print(f"REFUSED    {folder}: its ranks kept nothing (audit=off, or an earlier version)")
+        return Exit.REFUSED
+    with AuditProcess(order, plan.job.preload) as process:
+        report = process.report()
+    try:
+        write_report(folder, report, run.metrics)
+    except OSError as error:
+        raise UsageError(f"{folder}: audit.json cannot be written: {reason(error)}") from error
+    return show(folder, report)
+
+
+def show(folder: Path, report: AuditReport) -> Exit:
+    """Print an audit's outcome; return the exit code."""
+    for item in report.items:
+        if item.outcome == "different":
+            print(f"DIFFERENT  {item}")
+    steps, skipped = report.count("equal", "step"), report.count("skipped")
+    rest = f", {skipped} skipped (their files are not kept)" if skipped else ""
+    if report.count("different"):
+        return Exit.REGRESSION
+    print(f"EQUAL      {folder}: {plural(steps, 'step')} done again{rest}")
+    return Exit.OK

@@ -1,0 +1,85 @@
+"""What was done again after a run is what the run did: kept steps, the final evaluation, the first model, the data.
+
+The audit itself needs torch and ran when the run was over (`bench.audit`); its outcome is in `audit.json`. It must be of
+this very run: of the model that the result names, and of all that ranks recorded to have kept.
+"""
+
+from __future__ import annotations
+
+from bench.base.figures import plural
+from bench.results import audit_file
+from bench.results.audit_file import AuditReport
+from bench.results.rerun_command import auditing
+from bench.results.runfolder import Run, there
+from bench.validate.findings import Case
+from bench.validate.records import records
+from bench.validate.verdict import Name, Verdict, verdict
+
+GRAVEST: tuple[Name, ...] = ("FAIL", "REFUSED", "INCONCLUSIVE")
+
+
+def check(case: Case) -> Verdict | None:
+    """Return FAIL if anything differs, REFUSED for an audit of another run, INCONCLUSIVE where one that was to be is
+    missing; None if no run was to be audited."""
+    runs = [run for run in case.cell.runs if run.metrics.status == "ok" and run.config.get("audit") is True]
+    if not runs:
+        return None
+    findings = {run.path: _judged(run) for run in runs}
+    for name in GRAVEST:
+        lines = [line for level, line, _ in findings.values() if level == name]
+        if lines:
+            more = f"; and {plural(len(lines) - 1, 'run')} more" if len(lines) > 1 else ""
+            return verdict(name, "audit", case.cell, lines[0] + more)
+    reports = [report for _, _, report in findings.values() if report is not None]
+    return verdict("PASS", "audit", case.cell, _summary(reports))
+
+
+def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
+    """Return what is to be said of a run's audit."""
+    seed = f"seed {run.metrics.seed}"
+    if not there(run.path / audit_file.AUDIT):
+        return "INCONCLUSIVE", f"{seed} was not audited; audit it: {auditing(run)}", None
+    try:
+        report = audit_file.read(run.path)
+    except ValueError as error:
+        return "REFUSED", f"{seed}: {error}", None
+    different = [item for item in report.items if item.outcome == "different"]
+    if different:
+        more = f"; {len(different)} of {len(report.items)} outcomes differ" if len(different) > 1 else ""
+        return "FAIL", f"{seed}, {different[0]}{more}", report
+    if strange := _strange(run, report):
+        return "REFUSED", f"{seed}: {strange}", report
+    if not report.count("equal", "step"):
+        why = next((item.line for item in report.items if item.what == "step"), "ranks kept none")
+        return "INCONCLUSIVE", f"{seed}: no step was done again: {why}", report
+    return "PASS", "", report
+
+
+def _strange(run: Run, report: AuditReport) -> str:
+    """Return why an audit is not of this run; empty: it is."""
+    m = run.metrics
+    if report.run_id != m.run_id:
+        return f"audit.json is of run {report.run_id}"
+    if None not in (report.params_sha256, m.params_sha256) and report.params_sha256 != m.params_sha256:
+        return f"audit.json is of a model {str(report.params_sha256)[:12]}, the result of {str(m.params_sha256)[:12]}"
+    sha256 = m.record.sha256 if m.record is not None else None
+    if report.records_sha256 != sha256:
+        return f"audit.json is of records {str(report.records_sha256)[:12]}, the result of {str(sha256)[:12]}"
+    known = records(run)
+    if known is not None:
+        recorded = {tuple(file) for event in known.finished for file in event.kept}
+        if lacking := sorted(recorded ^ set(report.kept)):
+            return f"audit.json and events.jsonl do not tell of the same kept files: {lacking[0][0]}"
+    return ""
+
+
+def _summary(reports: list[AuditReport]) -> str:
+    steps = sum(report.count("equal", "step") for report in reports)
+    evaluations = sum(report.count("equal", "evaluation") for report in reports)
+    largest = max((item.largest or 0.0 for report in reports for item in report.items), default=0.0)
+    skipped = [item for report in reports for item in report.items if item.outcome == "skipped"]
+    line = (
+        f"{plural(steps, 'step')} and {plural(evaluations, 'evaluation')} of {plural(len(reports), 'run')} done again are "
+        f"equal, up to {largest:.2g} of what roundings may make"
+    )
+    return line + (f"; {len(skipped)} skipped: {skipped[0].line}" if skipped else "")

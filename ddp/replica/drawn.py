@@ -1,0 +1,56 @@
+"""StepDraws the steps of a run that are kept, to be done again: a keyed hash decides, and nothing that a step could know.
+
+A run is cut into equal stretches of samples, and of each the step is drawn that trains a sample drawn from it; so every
+engine has as many, whatever ranks its steps fall to. Two more lie in the first and in the last window. Where ranks step on
+their own, each has two of its own beside, so that none is left out. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from dataclasses import dataclass
+
+STRETCHES = 8
+"""Steps that are drawn of a run at least, but for the first and the last."""
+EARLY = 4
+"""A rank's first own step is among so many."""
+ROUNDS = 4
+"""Averages, about as many for each doubling of their number, before and after which optimizer states are compared."""
+
+
+def drawn(key: str, most: int, *words: int | str) -> int:
+    """Return a number from 0 to `most` - 1 that is the key's and that of `words`."""
+    text = " ".join(map(str, (key, *words)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") % most
+
+
+@dataclass(frozen=True)
+class StepDraws:
+    """The steps of one rank that are kept."""
+
+    samples: tuple[int, ...]
+    """Of the run, counted over epochs, ascending: who trains one of them keeps the step."""
+    steps: frozenset[int]
+    """Numbers of the rank's own steps."""
+    key: str
+
+    @staticmethod
+    def of(key: str, rank: int, total: int, window: int, alone: bool, stretches: int = STRETCHES) -> StepDraws:
+        """Draw for a run of `total` samples, of which a step of all ranks has `window`. `alone`: ranks step on their own."""
+        count = min(stretches, total)
+        ends = [total * k // count for k in range(count + 1)]
+        samples = {ends[k] + drawn(key, ends[k + 1] - ends[k], "stretch", k) for k in range(count)}
+        few = min(window, total)
+        samples |= {drawn(key, few, "first"), total - 1 - drawn(key, few, "last")}
+        own = -(-total // window)
+        steps = {drawn(key, EARLY, "early", rank), drawn(key, max(own * 3 // 4, 1), "own", rank)} if alone else set()
+        return StepDraws(tuple(sorted(samples)), frozenset(steps), key)
+
+    def has(self, first: int, last: int, step: int) -> bool:
+        """Return whether a step is kept that trains the samples [first, last) and is the rank's own number `step`."""
+        return bisect_left(self.samples, first) < bisect_left(self.samples, last) or step in self.steps
+
+    def round(self, number: int) -> bool:
+        """Return whether optimizer states are compared over the average `number`."""
+        return drawn(self.key, number + ROUNDS, "round", number) < ROUNDS

@@ -1,0 +1,128 @@
+"""`StepKeeper`: keeps some of a rank's steps, so that somebody else can do them again once the run is over.
+
+It stands beside the step, which knows nothing of it: it looks at the state before and after. Changes nothing, draws no
+random numbers. Who does the steps again, and how, is not its business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ddp.core.event_parts import Files
+from ddp.core.spans import Batch, Span
+from ddp.core.values import finite
+from ddp.replica.drawn import StepDraws
+from ddp.replica.pieces import PieceFile, StatePiece, digest, of_model, of_optimizer
+from ddp.replica.task import Job
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ddp.replica.replica import Replica
+
+LARGE = 16 << 20
+"""Bytes of parameters and buffers from which on a step's state afterwards is kept in part."""
+BUDGET = 128 << 20
+"""Bytes that the steps of a run may take, if they can; below it, the step that follows a drawn one is kept too."""
+TIMES = 5
+"""Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
+SPARE = 4
+"""So many times what a step takes must be free where it is kept."""
+
+
+def rank_draws(job: Job, rank: int, samples: int, alone: bool) -> StepDraws:
+    """Return what is drawn of a rank's steps in a run with `samples` in an epoch."""
+    return StepDraws.of(job.audit, rank, job.epochs * samples, job.batch_size * job.world_size, alone)
+
+
+class StepKeeper:
+    """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<step>.state`."""
+
+    def __init__(self, job: Job, rank: int, replica: Replica) -> None:
+        self._job, self._rank, self._replica = job, rank, replica
+        self._draws: StepDraws | None = None
+        self._size = TIMES * replica.state.bytes
+        self._whole = replica.state.bytes <= LARGE
+        self._pairs = self._size * 24 <= BUDGET
+        """Whether the step behind a drawn one is kept, too."""
+        self._next = False
+        self._file: PieceFile | None = None
+        self._about: dict[str, Any] = {}
+        self._files: list[tuple[str, int, str]] = []
+        self._over: list[dict[str, Any]] = []
+        """Digests of the optimizer's state before and after averages."""
+        self._awaited: dict[str, Any] | None = None
+
+    def due(self, batch: Batch, seen: float, step: int) -> bool:
+        """Return whether this step, the rank's own number `step`, is to be kept."""
+        together = self._replica.in_step is not None
+        if together and self._job.backend != "nccl":
+            return False  # the state lies in shards, or in PyTorch's classes
+        if self._draws is None:
+            self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together)
+        if self._awaited is not None:
+            self._over.append(self._awaited | {"after": self._optimizer()})
+            self._awaited = None
+        # All ranks draw the same where a step is theirs together: by what all of them have seen.
+        first = int(seen) if together else batch.epoch * self._replica.samples + batch.start
+        drawn = self._draws.has(first, first + (batch.total if together else batch.samples), step)
+        due, self._next = drawn or self._next, drawn and self._pairs
+        return due
+
+    def begin(self, epoch: int, work: Sequence[Span], total: int, seen: float, step: int, averages: int) -> None:
+        """Keep the state before a step on positions `work` of `epoch`, of a global batch of `total`."""
+        path = self._job.scratch / f"kept-{self._rank}-{step}.state"
+        room = os.statvfs(path.parent)
+        if room.f_bavail * room.f_frsize < SPARE * self._size:
+            return  # the run goes on, and fewer steps are done again
+        together = self._replica.in_step is not None
+        self._about = {"rank": self._rank, "step": step, "averages": averages, "epoch": epoch, "seen": seen}
+        self._about |= {"work": work, "total": total, "together": together}
+        with suppress(OSError), PieceFile(path, self._rank) as file:
+            self._about["before"] = file.lay(self._pieces())
+            self._file = file
+
+    def end(self, losses: Sequence[Tensor | None]) -> None:
+        """Keep the state after it, and the loss on each of its batches."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        groups = self._replica.optimizer.param_groups
+        self._about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in losses]
+        self._about["rates"] = [float(group["lr"]) for group in groups]
+        with suppress(OSError), file:
+            self._about["after"] = file.lay(self._pieces(), self._whole)
+            self._files.append(file.close(self._about))
+
+    def _pieces(self) -> Iterator[StatePiece]:
+        replica = self._replica
+        own = getattr(replica.in_step, "pieces", None)
+        if own is not None:
+            yield from own()
+            return
+        shared = replica.in_step is not None
+        yield from of_model(replica.model, shared)
+        yield from of_optimizer(replica.state.named, replica.optimizer, shared)
+
+    def _optimizer(self) -> dict[str, str]:
+        replica = self._replica
+        pieces = of_optimizer(replica.state.named, replica.optimizer, False)
+        return {f"{piece.name} {piece.key}": digest(piece.values) for piece in pieces}
+
+    def average(self, round: int) -> None:
+        """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
+        settings = self._job.averaging
+        untouched = not (settings.optimizer_state or settings.resets)
+        if untouched and self._draws is not None and self._draws.round(round) and self._replica.in_step is None:
+            self._awaited = {"round": round, "before": self._optimizer()}
+
+    def finish(self) -> Files:
+        """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""
+        about: dict[str, Any] = {"rank": self._rank, "averages": self._over}
+        with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:
+            about["final"] = file.lay(of_model(self._replica.model, shared=True))
+            self._files.append(file.close(about))
+        return tuple(self._files)

@@ -1,0 +1,138 @@
+"""Pieces of a replica's state: parameters, buffers and the optimizer's state by name; and the files that hold them.
+
+A file has the values of its pieces, one after the other, then JSON that says which they are, and in its last eight bytes
+(little-endian) the length of that. Knows nothing of which states are wanted, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from ddp.replica.flat import KINDS
+
+MOST = 1 << 14
+"""Values of a piece that are kept where not all are: at even distances."""
+ALIGNED = 16
+"""Values begin at multiples of this, bytes, so that they can be used where they lie."""
+_PARAMETERS, _BUFFERS, _OPTIMIZER = KINDS
+Entry = dict[str, Any]
+"""What a file says of a piece: kind, name, key, start, shape, dtype; `every`: of how many values one is there; and `at` and
+`bytes`, where they are, or `sha256` in place of them."""
+
+
+@dataclass(frozen=True)
+class StatePiece:
+    """Values of one tensor of the state, from its element `start` on, in their order."""
+
+    kind: str
+    """One of `ddp.replica.flat.KINDS`."""
+    name: str
+    """Of the parameter or buffer."""
+    values: Tensor
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    key: str = ""
+    """Of the optimizer's state."""
+    start: int = 0
+    shared: bool = False
+    """Whether other ranks have the same at this point of their work."""
+
+
+class Holder(Protocol):
+    """What ranks do inside a step, where a rank's part of the state is not simply its replica's."""
+
+    def pieces(self) -> Iterable[StatePiece]:
+        """Iterate over what this rank has of the state, between steps; without communication."""
+        ...
+
+
+def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
+    """Iterate over parameters and buffers."""
+    for name, parameter in model.named_parameters():
+        yield StatePiece(_PARAMETERS, name, parameter.detach(), tuple(parameter.shape), shared=shared)
+    yield from of_buffers(model, shared)
+
+
+def of_buffers(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
+    """Iterate over buffers, those too that are not saved."""
+    for name, buffer in model.named_buffers():
+        yield StatePiece(_BUFFERS, name, buffer.detach(), tuple(buffer.shape), shared=shared)
+
+
+def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bool) -> Iterator[StatePiece]:
+    """Iterate over the state that an optimizer has of parameters; numbers become tensors of one element."""
+    for name, parameter in named:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, (bool, int, float)):
+                value = torch.tensor(value, dtype=torch.float64)
+            if isinstance(value, Tensor):
+                yield StatePiece(_OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
+
+
+class PieceFile:
+    """A file of pieces in the making; a context that removes it if something is raised inside. Raises OSError."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._path, self._rank, self._at = path, rank, 0
+        self._file, self._digest = path.open("wb", buffering=1 << 16), hashlib.sha256()
+
+    def lay(self, pieces: Iterable[StatePiece], whole: bool = True) -> list[Entry]:
+        """Write pieces, or unless `whole` some values of the large ones; return what is to be said of them. Of a piece
+        that all ranks have, ranks but the first give the digest alone."""
+        return [self._laid(piece, whole) for piece in pieces]
+
+    def _laid(self, piece: StatePiece, whole: bool) -> Entry:
+        flat = piece.values.reshape(-1)
+        every = 1 if whole else max(-(-flat.numel() // MOST), 1)
+        place = {"kind": piece.kind, "name": piece.name, "key": piece.key, "start": piece.start}
+        entry = {**place, "shape": piece.shape, "dtype": str(flat.dtype).removeprefix("torch."), "every": every}
+        if piece.shared and self._rank:
+            return {**entry, "sha256": digest(flat)}
+        values = _bytes(flat[::every])
+        entry |= {"at": self._at, "bytes": len(values)}
+        self._write(values)
+        self._write(bytes(-len(values) % ALIGNED))
+        return entry
+
+    def _write(self, values: Any) -> None:
+        self._digest.update(values)
+        self._file.write(values)
+        self._at += len(values)
+
+    def close(self, about: dict[str, Any]) -> tuple[str, int, str]:
+        """Write what there is to say of the pieces; return the file's name, size and sha256."""
+        text = msgspec.json.encode(about)
+        self._write(text)
+        self._write(len(text).to_bytes(8, "little"))
+        self._file.close()
+        return self._path.name, self._at, self._digest.hexdigest()
+
+    def __enter__(self) -> PieceFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            with suppress(OSError):  # what is left in the buffer does not fit either
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def _bytes(flat: Tensor) -> Any:
+    """Return the bytes of values in a row, of their own memory where that has no gaps."""
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    return flat.cpu().contiguous().view(torch.uint8).numpy().data if flat.numel() else b""
+
+
+def digest(values: Tensor) -> str:
+    """Return the sha256 of a tensor's bytes."""
+    return hashlib.sha256(_bytes(values.reshape(-1))).hexdigest()

@@ -1,0 +1,81 @@
+"""What tests of the audit share: a job that is trained, and what an audit of it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.audit.audit import audit
+from bench.audit.order import AuditOrder
+from bench.results.audit_file import AuditReport
+from ddp.backends import is_torch_native
+from ddp.core.events import Evaluated, Finished, Ready
+from ddp.core.policies import POLICIES, meets_every_step
+from ddp.replica.task import Job, Task
+
+Order = Callable[..., AuditOrder]
+
+
+def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
+    """The order for a job that was trained."""
+    ready = next(record for record in records if isinstance(record, Ready))
+    ends = [record for record in records if isinstance(record, Finished)]
+    last = [record for record in records if isinstance(record, Evaluated) and record.epoch == job.epochs - 1]
+    policy = next((name for name, kind in POLICIES.items() if type(job.policy) is kind), None)
+    size = sum(event.samples for event in last)
+    order = AuditOrder(
+        kept=job.scratch,
+        run_id="w1-s0-test",
+        task=job.task,
+        data="toy",
+        augment=False,
+        seed=job.seed,
+        epochs=job.epochs,
+        world_size=job.world_size,
+        lr_scale=job.lr_scale,
+        max_grad_norm=job.max_grad_norm,
+        own_buffers=is_torch_native(job.backend),
+        in_turn=job.world_size == 1 or meets_every_step(policy),
+        planned=True,
+        recorded=tuple(file for record in ends for file in record.kept),
+        initial=ready.digest,
+        device=ready.device,
+        eval=sum(event.metric_sum for event in last) / size,
+        eval_loss=sum(event.loss_sum for event in last) / size,
+        params_sha256=ends[0].digest,
+    )
+    return replace(order, **changes)
+
+
+def audited(job: Job, records: list[Any], task: Callable[[], Task] | None = None, **changes: Any) -> AuditReport:
+    """The audit of a job, by a task that is sound (default: the job's)."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    try:
+        return audit(ordered(job, records, **({"task": task} if task is not None else {}), **changes))
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+
+
+def train_alone(folder: Path, task: Callable[[], Task], **fields: Any) -> tuple[Job, list[Any]]:
+    """A job on one rank that is trained in this process, and its records."""
+    from ddp.engine import solo
+
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "seed": 3, "world_size": 1, "audit": "w1-s3-test"}
+    job = Job(task=task, policy=POLICIES["sync"](), backend="nccl", scratch=folder, **(defaults | fields))
+    records: list[Any] = []
+    threads = torch.get_num_threads()
+    try:
+        solo.run(job, lambda record, at: records.append(record))
+    finally:
+        torch.set_num_threads(threads)
+    return job, records
+
+
+def different(report: AuditReport) -> list[str]:
+    """What an audit found, one line each."""
+    return [str(item) for item in report.items if item.outcome == "different"]

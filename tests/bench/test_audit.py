@@ -1,0 +1,168 @@
+"""The audit: sound runs are equal, and what breaks a step, an order, a rate or an evaluation is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp.data import epoch_order
+from ddp.data.augment import crop_and_flip
+from ddp.data.gather import Gather
+from ddp.data.source import TensorSource
+from ddp.engine.loop import TrainingLoop
+from ddp.replica import replica as replicas
+from ddp.replica.replica import Replica
+from ddp.replica.task import Task
+from tests.bench.audited import audited, different, train_alone
+from tests.runtime import toy
+
+ADAM: Callable[[], Task] = partial(toy.task, lr=0.01, norm=True, optimizer="Adam", schedule=toy.rising_schedule)
+
+
+def dropped() -> Task:
+    """With dropout, momentum and a buffer that is not statistics."""
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 24), nn.Dropout(0.5), nn.ReLU(), nn.Linear(24, 2))
+
+    return replace(toy.task(), model=net, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01))
+
+
+def images(samples: int = 120) -> TensorSource:
+    generator = torch.Generator().manual_seed(5)
+    return TensorSource(torch.randn(samples, 1, 8, 8, generator=generator), torch.arange(samples) % 2)
+
+
+def shifted() -> Task:
+    """With augmented images."""
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
+
+    sources = {"train_data": images, "eval_data": partial(images, 40)}
+    return replace(toy.task(), model=net, augment=crop_and_flip(4), **sources)
+
+
+@pytest.mark.parametrize("task", [toy.task, ADAM, toy.odd_task, dropped], ids=["plain", "adam", "odd", "dropout"])
+def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Callable[[], Task]) -> None:
+    report = audited(*train_alone(tmp_path, task))
+    assert different(report) == []
+    assert report.count("equal", "step") >= 8
+    assert report.count("equal", "chain") >= 4
+    assert report.count("equal", "evaluation") == report.count("equal", "initial") == 1
+    assert report.count("skipped") == 0
+
+
+def test_augmented_images_are_computed_anew(tmp_path: Path) -> None:
+    made = train_alone(tmp_path, shifted)
+    assert different(audited(*made, augment=True)) == []
+    assert any("loss" in line for line in different(audited(*made, augment=False)))
+
+
+def test_gradients_that_are_limited_are_so_again(tmp_path: Path) -> None:
+    job, records = train_alone(tmp_path, toy.task, max_grad_norm=0.1)
+    assert different(audited(job, records)) == []
+    assert any("change of parameter" in line for line in different(audited(job, records, max_grad_norm=None)))
+
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def wrapped(owner: Any, name: str, broken: Callable[..., Any]) -> Break:
+    """`broken(original, self, *arguments)` in place of a method."""
+    original = getattr(owner, name)
+    return lambda patch: patch.setattr(owner, name, lambda self, *a: broken(partial(original, self), self, *a))
+
+
+def twice(step: Any, self: Any, *batch: Any) -> Any:
+    step(*batch)
+    return step(*batch)
+
+
+def labels_off(finished: Any, self: Any, batch: Any, read: Any, *indices: Any) -> Any:
+    inputs, labels = finished(batch, read, *indices)
+    return inputs, labels if batch.start % 3 else (labels + 1) % 2
+
+
+def frozen(make: Any, self: Any, *made_of: Any) -> None:
+    make(*made_of)
+    next(self.model.parameters()).requires_grad_(False)
+
+
+def forgetful(make: Any, self: Any, *made_of: Any) -> None:
+    make(*made_of)
+    step = self.optimizer.step
+    self.optimizer.step = lambda: (self.optimizer.state.clear(), step())
+
+
+def forgets_between(step: Any, self: Any, *batch: Any) -> Any:
+    done = step(*batch)
+    self.replica.optimizer.state.clear()
+    return done
+
+
+def clipped(clip: Any, self: Any, team: Any) -> None:
+    nn.utils.clip_grad_norm_(self.model.parameters(), 0.05)
+
+
+def scaled(backward: Any) -> Break:
+    return lambda patch: patch.setattr(replicas, "_backward", lambda loss: backward(loss * 1.01))
+
+
+def in_test_mode(step: Any, self: Any, *batch: Any) -> Any:
+    self.model.eval()
+    return step(*batch)
+
+
+def stuck(apply: Any, self: Any, fraction: float) -> float:
+    rate = apply(fraction)
+    for group in self._optimizer.param_groups:
+        group["lr"] = 0.01
+    self._set = [0.01]
+    return float(rate)
+
+
+def best(evaluate: Any, self: Any, *part: Any) -> Any:
+    samples, loss, metric, content = evaluate(*part)
+    return samples, loss, metric + 1, content
+
+
+def weighted_on_test(make: Any, self: Any, epoch: int) -> Tensor:
+    return torch.as_tensor(make(0))
+
+
+BROKEN: dict[str, tuple[Break, str]] = {
+    "wrong labels": (wrapped(Gather, "finished", labels_off), "loss"),
+    "every batch twice": (wrapped(Replica, "step", twice), "loss"),
+    "a batch twice": (wrapped(TrainingLoop, "train", twice), "positions, "),
+    "a frozen layer": (wrapped(Replica, "__init__", frozen), "change of parameter 0.weight: 0 in the run"),
+    "optimizer state lost in steps": (wrapped(Replica, "__init__", forgetful), "change of parameter"),
+    "optimizer state lost between steps": (wrapped(TrainingLoop, "_step", forgets_between), "chain, "),
+    "clipping": (wrapped(Replica, "_clip", clipped), "change of parameter"),
+    "a scaled loss": (scaled(replicas._backward), "exp_avg"),
+    "test mode": (wrapped(Replica, "step", in_test_mode), "buffer"),
+    "a schedule that never arrives": (wrapped(replicas.Rates, "apply", stuck), "learning rate after"),
+    "a result that is better": (wrapped(Replica, "evaluate", best), "final metric"),
+    "the same order in every epoch": (wrapped(epoch_order.EpochOrder, "_make", weighted_on_test), "loss"),
+    "another seed": (
+        lambda patch: patch.setattr(replicas, "derive", lambda seed, *keys: epoch_order.derive(7, *keys)),
+        "initial",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    breaks, sign = BROKEN[name]
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_alone(tmp_path, ADAM)
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found
