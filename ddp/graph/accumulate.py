@@ -24,6 +24,8 @@ class Accumulating(Replica):
     """A replica that is given `gradients` and `turns` before its first step, and updates its model of a window when the
     next one begins."""
 
+    windowed = True
+
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self.gradients: StepGradients | None = None

@@ -43,6 +43,9 @@ DataSource = tuple[Any, EpochOrder, Augment | None]
 class Replica:
     """A replica, built from the job. Raises what the task's functions raise."""
 
+    windowed = False
+    """Whether its batches are parts of a step of all replicas, which others begin and end."""
+
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
