@@ -122,7 +122,7 @@ def work(rank: int, folder: Path, model: str, recipe_name: str, data: str, backe
         for each in slices:
             kinds[each.kind] += each.seconds
         slices.clear()
-        replica.probes()
+        replica.exchanged()
         print(wall, cpu, kinds["exchange"] + kinds["wait"], kinds["copy"], kinds["hidden"], flush=True)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bench.models.data import DataSet
+from bench.models.data import DataOptions, DataSet
 from bench.models.parts import Evaluate, Loss, images_of, task_on
 from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task, Tensors
@@ -67,7 +67,7 @@ SETUP = Setup(
     metric="mse",
     higher_is_better=False,
     recipes={
-        "quick": Recipe(data="digits", epochs=20, batch_size=16, lr=3e-3, target=0.0015, schedule="cosine"),
+        "quick": Recipe("noisy_digits", 3, 16, 3e-3, 0.0008, "cosine", data_options=DataOptions(samples=10_780)),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.001),
     },
     task=task,

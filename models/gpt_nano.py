@@ -47,7 +47,9 @@ SETUP = Setup(
     metric="cross-entropy",
     higher_is_better=False,
     recipes={
-        "quick": Recipe("pydoc", 3, 8, 2e-3, 2.85, "warm_up_20", data_options=DataOptions(seq_len=64, samples=768)),
+        "quick": Recipe(
+            "toy_language", 3, 8, 2e-3, 1.3, "warm_up_20", data_options=DataOptions(seq_len=32, samples=1536)
+        ),
         "published": Recipe("shakespeare", 50, 64, 3e-4, 1.8, "warm_up_20"),
     },
     task=partial(language, GPT, torch.optim.Adam),

@@ -25,11 +25,11 @@ def build(data: DataSet) -> nn.Module:
 SETUP = Setup(
     summary="softmax regression on handwritten digits",
     citation="LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998",
-    published="test accuracy .92 on MNIST after 5 epochs (Adam 1e-3, batch 64); `quick`: 64-10 on digits",
+    published="test accuracy .92 on MNIST after 5 epochs (Adam 1e-3, batch 64); `quick`: 64-10 on noisy digits",
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="digits", epochs=40, batch_size=16, lr=3e-3, target=0.96, schedule="cosine"),
+        "quick": Recipe(data="noisy_digits", epochs=3, batch_size=16, lr=1e-2, target=0.57, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.92),
     },
     task=partial(classification, build, torch.optim.Adam),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bench.models.data import DataSet
+from bench.models.data import DataOptions, DataSet
 from bench.models.parts import classification, classifier
 from bench.models.setup import Recipe, Setup
 from ddp.replica.task import Task
@@ -99,7 +99,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="shifted_digits", epochs=4, batch_size=32, lr=0.05, target=0.97, schedule="cosine"),
+        "quick": Recipe("noisy_digits", 3, 64, 0.1, 0.96, "cosine", data_options=DataOptions(samples=10_780)),
         "published": Recipe("cifar10", 200, 128, lr=0.1, target=0.9125, schedule="steps", augment=True),
     },
     task=partial(task_of, build),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.models.attention import STD, Layer, initialise
-from bench.models.data import DataSet
+from bench.models.data import DataOptions, DataSet
 from bench.models.parts import classification
 from bench.models.setup import Recipe, Setup
 
@@ -53,7 +53,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="digits", epochs=5, batch_size=16, lr=1e-3, target=0.95, schedule="warm_up_10"),
+        "quick": Recipe("noisy_digits", 3, 16, 1e-3, 0.9, "warm_up_10", data_options=DataOptions(samples=3234)),
         "published": Recipe("cifar10", 100, 128, lr=1e-3, target=0.8, schedule="warm_up_10", augment=True),
     },
     task=partial(classification, ViT, partial(torch.optim.AdamW, weight_decay=0.05)),  # on everything, as published

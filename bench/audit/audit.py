@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.audit import evaluation
 from bench.audit.again import Bench, Rules
-from bench.audit.compare import DEVICE_ROUNDING, Difference, losses_apart, shake_of, states_apart
+from bench.audit.compare import DEVICE_ROUNDING, StepDifference, losses_apart, shake_of, states_apart
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
@@ -118,7 +118,7 @@ class _Auditor:
         if total != group[0].total:
             raise Incomplete(f"{total} of {group[0].total} samples of the step were kept")
 
-    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[Difference], float | None]:
+    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
         first = group[0]
         before = whole(every(group, "before"))
         after = self._joined(group)
@@ -140,19 +140,19 @@ class _Auditor:
                 after.setdefault(name, []).append(part)
         return after
 
-    def _places(self, group: Sequence[KeptStep]) -> Iterator[Difference]:
+    def _places(self, group: Sequence[KeptStep]) -> Iterator[StepDifference]:
         """Hold rates, and what ranks were told to have been seen, against the schedule."""
         first, samples = group[0], len(self._data)
         rates = self._bench.rates(first.seen)
         for each in group:
             if any(abs(ours - again) > 1e-9 * abs(again) for ours, again in zip(each.rates, rates, strict=True)):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
-                yield Difference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
+                yield StepDifference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
         start = min(start for each in group for start, stop in each.work if stop > start)
         in_turn = first.together or self._order.world_size == 1
         if in_turn and self._order.planned and abs(first.seen - (first.epoch * samples + start)) >= 1:
             engine, again = f"{first.seen:g}", f"{first.epoch * samples + start}"
-            yield Difference("samples seen before it", engine, again, float("inf"))
+            yield StepDifference("samples seen before it", engine, again, float("inf"))
 
     def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
         """Look for samples that several steps of an epoch have."""

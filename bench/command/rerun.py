@@ -12,6 +12,7 @@ from bench.base.figures import plural
 from bench.base.usage import UsageError, usage
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
 from bench.validate.checks.determinism import promised, unlike
+from bench.validate.consistency import legible
 
 if TYPE_CHECKING:
     from bench.results.schema import Metrics
@@ -30,6 +31,8 @@ def rerun(folder: Path) -> Exit:
 
     with usage():
         run = run_in(folder)
+        if refused := _refused(run):
+            return refused
         config = config_of(read_object(folder / CONFIG), folder)
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
         plan = make_plan(replace(config, output=elsewhere))
@@ -53,7 +56,7 @@ def compare(folder: Path, before: Metrics, after: Metrics) -> Exit:
         digest, epochs = str(before.params_sha256)[:16], plural(len(before.epochs), "epoch")
         print(f"EQUAL      {folder}: the same bits: parameters {digest}, {epochs}")
         return Exit.OK
-    print(f"DIFFERENT  {folder}: {len(differences)} of the digest, losses and evaluations differ; {differences[0]}")
+    print(f"DIFFERENT  {folder}: {len(differences)} of the digest, losses, metrics and counts differ; {differences[0]}")
     if promised(before):
         return Exit.REGRESSION
     print(f"  mode {before.mode} does not promise equal bits: its schedule follows the speeds of the ranks")
@@ -67,6 +70,16 @@ def _surroundings(before: Metrics, env: dict[str, object], git: dict[str, object
     return [f"{key}: {was.get(key)} then, {now[key]} now" for key in changed]
 
 
+def _refused(run: Run) -> Exit | None:
+    """Print why the folder of a run is not to be gone by, if it is not; return the exit code then."""
+    try:
+        legible(run)
+    except ValueError as error:
+        print(f"REFUSED    {error}")
+        return Exit.REFUSED
+    return None
+
+
 def run_in(folder: Path) -> Run:
     """Return the run in a folder that is one. Raise ValueError."""
     runs, problems = find_runs(folder)
@@ -76,21 +89,26 @@ def run_in(folder: Path) -> Run:
 
 
 def replay(folder: Path) -> Exit:
-    """Feed the recorded events to the core's coordinator, and print where its commands first deviate from the recorded ones.
+    """Feed the recorded events to the core's coordinator, and print where its commands, or losses and metrics that follow
+    from them, first deviate from the recorded ones.
 
-    Return exit code 1 if they do, 4 if nothing can be replayed."""
+    Return exit code 1 if they do, 4 if nothing can be replayed or the folder was changed."""
     from bench.base import environment
-    from bench.runner.replay import Unfit, deviation
+    from bench.runner.replay import Unfit, deviation, mislearnt
 
     with usage():
         run = run_in(folder)
+        if refused := _refused(run):
+            return refused
         try:
             checked, first = deviation(run)
+            first = first or mislearnt(run)
         except Unfit as error:
             print(f"REFUSED    {folder}: {error}")
             return Exit.REFUSED
     if first is None:
-        print(f"EQUAL      {folder}: the core gives the {checked} recorded commands for the recorded events")
+        gives = f"the core gives the {checked} recorded commands for the recorded events"
+        print(f"EQUAL      {folder}: {gives}, and losses and metrics follow from them")
         return Exit.OK
     print(f"DIFFERENT  {folder}: {first}")
     for line in _surroundings(run.metrics, {}, environment.source()):

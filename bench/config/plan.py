@@ -5,8 +5,6 @@ Knows neither Hydra nor torch, touches no file and no clock; relative paths are 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import models
+from bench.base import canonical
 from bench.config.config import Config, DataConfig
 from bench.config.config_checks import (
     Machine,
@@ -165,7 +164,7 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         if key not in ("deadline_s", "bind")
         and (key, value) not in (("faults", []), ("tolerate_loss", True), ("transport", "auto"))
     }
-    return hashlib.sha256(json.dumps(cell, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return canonical.digest(cell)
 
 
 def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:

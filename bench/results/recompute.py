@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 
 class MetricDifference(NamedTuple):
-    """A field in which two results differ."""
+    """A field in which two results differ; `msgspec.UNSET` where one does not have it."""
 
     field: str
     recorded: Any
@@ -85,7 +85,7 @@ def differences(recorded: Any, recomputed: Any, field: str = "", slack: float = 
     if isinstance(recorded, dict) and isinstance(recomputed, dict):
         for key in dict.fromkeys([*recorded, *recomputed]):
             name = f"{field}.{key}" if field else str(key)
-            yield from differences(recorded.get(key), recomputed.get(key), name, slack)
+            yield from differences(recorded.get(key, msgspec.UNSET), recomputed.get(key, msgspec.UNSET), name, slack)
     elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
         for place, (left, right) in enumerate(zip(recorded, recomputed, strict=True)):
             yield from differences(left, right, f"{field}[{place}]", slack)

@@ -1,5 +1,6 @@
 """A recorded run through the core: its coordinator, fed the recorded events in the order in which it had them, must give the
-recorded commands, reports and ledger lines, each one equal. Reads the run folder; starts nothing.
+recorded commands, reports and ledger lines, each one equal; and the epochs of its result must follow from the same records.
+Reads the run folder; starts nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 import msgspec
 
 from bench.config.modes import engine_of
-from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object
+from bench.results.analysis.stream import sort
+from bench.results.analysis.training import Finite, epoch_row
+from bench.results.recompute import differences
+from bench.results.runfolder import CONFIG, EVENTS, Run, located, read_object, read_records
 from bench.runner.resume import config_of
 from ddp import regular_files
 from ddp.backends import world_of
@@ -70,6 +74,16 @@ def deviation(run: Run) -> tuple[int, str | None]:
     if not coordinator.over:
         raise Unfit(f"its {len(records)} records end before the run does; {EVENTS} was cut off")
     return checked, None
+
+
+def mislearnt(run: Run) -> str | None:
+    """Return the first loss, metric or count of an epoch in the result that does not follow from the records, in a line."""
+    stream = sort([*read_records(run.path)], 0.0)
+    rows = [epoch_row(figures, run.metrics.world_size, Finite()).model_dump() for figures in stream.epochs]
+    recorded = [row.model_dump() for row in run.metrics.epochs]
+    for field, here, recomputed in differences(recorded, rows, "epochs"):
+        return f"{field} is {here}, and {recomputed} by the records"
+    return None
 
 
 def _equal(given: Any, recorded: Any, fields: dict[str, Any]) -> bool:

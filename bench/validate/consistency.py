@@ -19,6 +19,7 @@ from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
 from bench.results.schema import Metrics
 from bench.validate.records import Reading, Records, as_planned, reading, unsealed
+from ddp.sketches import decode
 
 ROOM = 2
 """Samples that were granted, at most, for one that a finished run reports as trained: beyond that, reports are missing."""
@@ -55,16 +56,16 @@ def consistent(run: Run) -> None:
 def legible(run: Run) -> None:
     """Raise ValueError if the checks cannot go by what lies in the folder: `consistent`, the records, and that the result
     follows from them."""
-    _check_alone(run)
     try:
         # By what an edited result says of the records, these would be to blame.
         known = reading(run) if _is_as_written(run) else unsealed(run)
     except OSError as error:
         raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
     if known is not None:
-        if as_planned(run.metrics) and (wrong := _events(run.metrics, known.records)):
-            raise ValueError(f"{run.path / EVENTS}: {wrong}")
         _check_result(run, known)
+    _check_alone(run)
+    if known is not None and as_planned(run.metrics) and (wrong := _events(run.metrics, known.records)):
+        raise ValueError(f"{run.path / EVENTS}: {wrong}")
     _check_digest(run)
 
 
@@ -88,8 +89,9 @@ def _check_result(run: Run, known: Reading) -> None:
     for field, recorded, recomputed in differences(run.config, tame_all(config), slack=0.0):
         raise ValueError(f"{run.path / CONFIG}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
     slack = ROUNDING if _is_as_written(run) else 0.0
-    result, anew = (m.model_dump(mode="json", exclude={"record"}) for m in (run.metrics, known.result))
-    for field, recorded, recomputed in differences(result, tame_all(anew), slack=slack):
+    written = {key: value for key, value in read_object(run.path / METRICS).items() if key != "record"}
+    anew = tame_all(known.result.model_dump(mode="json", exclude={"record"}))
+    for field, recorded, recomputed in differences(tame_all(written), anew, slack=slack):
         raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
 
 
@@ -111,7 +113,7 @@ def _is_as_written(run: Run) -> bool:
 
 
 def _shown(value: object) -> str:
-    return tame(str(value)[:80])
+    return "missing" if value is msgspec.UNSET else tame(str(value)[:80])
 
 
 def sound(runs: Sequence[Run], test: Callable[[Run], None] = consistent) -> tuple[list[Run], list[tuple[Run, str]]]:
@@ -182,20 +184,18 @@ def _events(m: Metrics, known: Records) -> str:
     if known.progress and not 0 < samples * m.epochs_planned <= ROOM * trained:
         planned = f"{m.epochs_planned} epochs of {samples}"
         return f"{trained} samples are reported as trained, of {planned}: lines are missing"
-    return _sums(known)
+    return _sketches(known)
 
 
-def _sums(known: Records) -> str:
-    """Say what is wrong with the sums over replicas: all of one run are of the same kinds, each with its size."""
-    rounds = [sums for event in known.averaged for sums in (event.before, event.after, event.average) if sums]
-    rounds += [event.before for event in known.snapshots if event.before]
-    probes = [sums for event in known.progress for probe in event.probes for sums in (probe.before, probe.after)]
-    for name, kind in (("averages", rounds), ("probes of steps", probes)):
-        lengths = {len(sums) for sums in kind}
-        if len(lengths) > 1 or any(not length or length % 2 for length in lengths):
-            return f"sums of {name} have {_listed(lengths)} numbers; all have as many, two for each kind of values"
-        if any(value is not None and not abs(value) <= LARGEST for sums in kind for value in sums):
-            return f"sums of {name} hold numbers above {LARGEST:g}"
+def _sketches(known: Records) -> str:
+    """Say what is wrong with the form of the sketches: all of one run have the groups that rank 0 names."""
+    for text in filter(None, known.sketches()):
+        try:
+            rows = len(decode(text).sizes)
+        except ValueError as error:
+            return str(error)
+        if rows != len(known.groups):
+            return f"sketches have {rows} groups, and {len(known.groups)} are named"
     return ""
 
 

@@ -95,7 +95,8 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
     elif name == "PASS" and better:
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     why += f"; {claim.note}" if name == "PASS" and claim.note else ""
-    return verdict(name, claim.check, claim.case.cell, f"{text}; {_sensitivity(claim)}: {why}")
+    extra = [line for line in (_sensitivity(claim), claim.aside) if line]
+    return verdict(name, claim.check, claim.case.cell, f"{'; '.join([text, *extra])}: {why}")
 
 
 def _sensitivity(claim: LevelClaim) -> str:
@@ -118,7 +119,8 @@ def _word(claim: LevelClaim, call: Call) -> tuple[Name, str]:
     """Return the verdict and the reason."""
     more = next_look(claim.seeds)
     if call is Call.INFERIOR:
-        return "FAIL", f"inferiority proved{MACHINE if claim.only_proved else ''}"
+        gross = "inferiority beyond any test: the best seed is worse than the baseline's worst by more than the margin"
+        return "FAIL", gross if bool(claim.comparison.gross) else f"inferiority proved{MACHINE * claim.only_proved}"
     if call is Call.PASS:
         return "PASS", "not inferior"
     if call is Call.NOT_SHOWN and not claim.only_proved:

@@ -58,6 +58,8 @@ class LevelClaim:
     """A difference, for people."""
     note: str = ""
     """What a pass must not keep quiet."""
+    aside: str = ""
+    """What is mentioned and not judged."""
     only_proved: bool = False
     """Fails only where it is proved, and better is no reason to look: of what depends on the machine's day."""
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from bench.results.cells import Cell
+from bench.results.cells import Cell, Workload
 from bench.results.runfolder import located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
+from bench.validate.global_batch import global_batch
 from bench.validate.reference import Broken, Reference, read
 from ddp import regular_files
 
@@ -47,15 +48,22 @@ class Library:
                 return Match(reference, True, _environment(reference, cell))
         config, trained = cell.runs[0].config, tuple(cell.workload[:3])
         alike = [r for r in self.references if r.engine == "solo" and (r.model, r.data, r.recipe) == trained]
-        alike.sort(key=lambda r: (r.workload == cell.workload, not _training(r.config, config), r.created))
+        alike.sort(key=lambda r: (r.workload == _together(r, cell), not _training(r.config, config), r.created))
         if not alike:
             return None
         return Match(alike[-1], False, [*_workload(alike[-1], cell), *_environment(alike[-1], cell)])
 
 
+def _together(reference: Reference, cell: Cell) -> Workload:
+    """Return a cell's workload, with the reference's batch where its ranks take the shares of one as large."""
+    if global_batch(cell.about) == reference.batch_size:
+        return cell.workload._replace(batch_size=reference.batch_size)
+    return cell.workload
+
+
 def _workload(reference: Reference, cell: Cell) -> list[FieldDifference]:
     """Return the fields in which training differs. A solo cell that is not the reference's own differs somewhere."""
-    theirs, mine = reference.workload._asdict(), cell.workload._asdict()
+    theirs, mine = reference.workload._asdict(), _together(reference, cell)._asdict()
     config = cell_config(cell.runs[0].config)
     fields = [*differences(theirs, mine, prefix=""), *_training(reference.config, config)]
     if fields or not cell.is_solo or cell.about.emulated_speeds:

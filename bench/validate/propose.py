@@ -24,15 +24,16 @@ from bench.results.schema import Metrics
 from bench.validate.checks import evaluation, rate, speed
 from bench.validate.consistency import legible
 from bench.validate.fingerprint import Fingerprint, cell_config, differences
+from bench.validate.losses import first_loss, loss_metrics
 from bench.validate.next_runs import rerun
 from bench.validate.records import records
-from bench.validate.reference import MIN_SEEDS, Reference, sealed
+from bench.validate.reference import MIN_SEEDS, Reference, sealed, twins
 from bench.validate.statistics import DEVIATIONS, Moments
 from bench.validate.target_crossing import samples_to
 
-QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.015}
+QUALITY_FLOOR: dict[str, float] = {"accuracy": 0.005}
 """Name of a metric -> the smallest margin that matters in practice, unit of the metric."""
-RELATIVE_FLOOR = 0.015
+RELATIVE_FLOOR = 0.005
 """The same for other metrics, as part of the baseline's mean."""
 SAMPLES_FLOOR = math.log(1.10)
 """A tenth more samples."""
@@ -53,11 +54,14 @@ def propose(
     """Make the reference from a cell's runs; with their speeds, given how much `slower` (per cent) a cell may be. Raises
     ValueError that names the cell and what is in the way."""
     runs = _sound(cell, dirty)
+    diverged = sorted({run.metrics.seed for run in cell.runs if run.metrics.status == "diverged"})
+    if diverged and not because:
+        raise ValueError(f"{cell.name}: seeds {diverged} diverged: find out why, then say it with --because")
     metrics = [run.metrics for run in runs]
     about = metrics[0]
     quality = _quality(metrics)
     target = _target(metrics, quality)
-    compared = {"quality": quality} | _samples(metrics, target["value"])
+    compared = {"quality": quality} | loss_metrics(metrics, _floor(metrics)) | _samples(metrics, target["value"])
     if slower is not None:
         compared[speed.METRIC] = _time(cell.name, metrics, slower)
     far = _far(compared["quality"])
@@ -71,9 +75,11 @@ def propose(
         "config_hash": about.config_hash,
         "config": cell_config(runs[0].config) | ({"depth": about.depth} if about.depth else {}),
         "metrics": compared,
+        "diverged": [*diverged],
         "target": target,
         "curves": _curves(metrics),
         **_recorded(runs),
+        "first_losses": {str(m.seed): loss for m in metrics if (loss := first_loss(m)) is not None},
         "params_sha256": _digests(metrics),
         "environment": Fingerprint.of(about).model_dump(mode="json"),
         "git": [m.git for k, m in enumerate(metrics) if m.git not in [other.git for other in metrics[:k]]],
@@ -86,19 +92,21 @@ def propose(
 
 
 def _sound(cell: Cell, dirty: bool) -> list[Run]:
-    """Return one finished run of every seed."""
+    """Return one finished run of every seed that did not diverge."""
     name = cell.name
-    if len(cell.ok) < len(cell.runs):
+    if any(run.metrics.status not in ("ok", "diverged") for run in cell.runs):
         raise ValueError(f"{name}: not every run finished ({cell.status}); train them again: {rerun(cell)}")
     for run in cell.runs:
         legible(run)
         if not (run.path / CONFIG).is_file():
             raise ValueError(f"{name}: {run.path} has no config.json, which says how it was trained; run it again")
-    seeds = [m.seed for m in cell.ok]
+    seeds = [run.metrics.seed for run in cell.runs]
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{name}: a seed is there twice: {seeds}")
-    if len(seeds) < MIN_SEEDS:
-        few = f"{len(seeds)} seeds, a baseline needs {MIN_SEEDS}"
+    if wrong := twins((m.seed, m.params_sha256) for m in cell.ok if m.params_sha256):
+        raise ValueError(f"{name}: {wrong}")
+    if len(cell.ok) < MIN_SEEDS:
+        few = f"{len(cell.ok)} seeds, a baseline needs {MIN_SEEDS}"
         raise ValueError(f"{name}: {few}, and 20 to be more than provisional")
     if any(m.emulated_speeds or m.scripted_faults or m.faults or m.resumed for m in cell.ok):
         raise ValueError(f"{name}: with slowed devices, faults or from a checkpoint: that is no baseline")
@@ -114,7 +122,7 @@ def _sound(cell: Cell, dirty: bool) -> list[Run]:
         )
     if not dirty and not all(m.git.get("sha") for m in cell.ok):
         raise ValueError(f"{name}: no commit is recorded of the source that made it (git was not there); say --dirty")
-    return list(cell.runs)
+    return [run for run in cell.runs if run.metrics.status == "ok"]
 
 
 def _values(pairs: Iterable[tuple[Metrics, float | None]]) -> list[JsonValue]:
@@ -126,7 +134,7 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
     values = _evals(metrics)
     resolution = _resolution(row.eval for m in metrics for row in m.epochs)
     spread = _spread(values, resolution)
-    floor = QUALITY_FLOOR.get(final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(values))))
+    floor = _floor(metrics)
     return {
         "unit": "fraction" if final.eval_metric in QUALITY_FLOOR else final.eval_metric,
         "higher_is_better": final.higher_is_better,
@@ -135,6 +143,11 @@ def _quality(metrics: Sequence[Metrics]) -> dict[str, Any]:
         "resolution": resolution,
         "values": _values((m, m.final.eval) for m in metrics),
     }
+
+
+def _floor(metrics: Sequence[Metrics]) -> float:
+    """Return the smallest change of the metric that matters in practice."""
+    return QUALITY_FLOOR.get(metrics[0].final.eval_metric, RELATIVE_FLOOR * abs(float(np.mean(_evals(metrics)))))
 
 
 def _evals(metrics: Sequence[Metrics]) -> list[float]:
@@ -249,7 +262,9 @@ def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
     if known is None or not known.ready or any(event.content is None for event in known.evaluated):
         return {}
     samples, content = evaluation.evaluated(known).get(0, (0, 0.0))
-    sets: JsonValue = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
+    sets: dict[str, JsonValue] = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
+    if (data := known.ready[0].data) is not None:
+        sets |= {"training_hashes": data.training.content, "test_hashes": data.test.content, "shared": data.shared}
     rates: JsonValue = [list(point) for point in rate.points(runs[0].metrics, known)]
     return {"rates": rates, "sets": sets} if samples else {"rates": rates}
 

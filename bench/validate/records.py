@@ -8,11 +8,11 @@ rounds are repeated, and what holds then is the business of the ledger.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bench.base.garbage import no_collections
 from bench.results.cells import Cell
@@ -20,14 +20,20 @@ from bench.results.chain import Seal, is_chained, lines
 from bench.results.recompute import header_of, result
 from bench.results.runfolder import EVENTS, METRICS, Run, there
 from bench.results.schema import Metrics
+from ddp.core.commands import Apply, Average, Evaluate
 from ddp.core.errors import ProtocolError
-from ddp.core.events import Averaged, Evaluated, Finished, Probe, Progress, Ready, RoundClosed, Snapshot, Sums
+from ddp.core.event_parts import SketchGroup, StepSketch
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed, Snapshot, Trained
 from ddp.core.run_bounds import RunHeader
-from ddp.process.codec import Record, decode
+from ddp.process import codec
+from ddp.process.codec import Record
+from ddp.sketches import decode
 
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished)
+Order = Average | Apply | Evaluate
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained)
+ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
-_NAMES = {cls.__name__.encode() for cls in WANTED}
+_NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
 _MOST = (b'{"type":"Slice"', b'{"type":"Memory"')
 """How lines begin that are by far the most, and not wanted."""
 
@@ -43,6 +49,13 @@ class Records:
     evaluated: list[Evaluated] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
+
+    @property
+    def groups(self) -> tuple[SketchGroup, ...]:
+        """What sketches are of, row by row; empty: an earlier version made none."""
+        return next((event.sketched for event in self.ready if event.sketched), ())
 
     def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
         """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
@@ -51,12 +64,42 @@ class Records:
             rounds.setdefault(event.round, {})[event.rank] = event
         return rounds
 
-    def probes(self, world_size: int) -> Iterator[tuple[Probe, ...]]:
-        """Iterate over the probes of one step after the other, by rank."""
-        by_rank: list[list[Probe]] = [[] for _ in range(world_size)]
+    def exchanges(self, world_size: int) -> Iterator[tuple[StepSketch, ...]]:
+        """Iterate over the sketched exchanges inside steps that all ranks recorded, each by rank."""
+        by_rank: list[dict[int, StepSketch]] = [{} for _ in range(world_size)]
         for event in self.progress:
-            by_rank[event.rank] += event.probes
-        return zip(*by_rank, strict=False)
+            by_rank[event.rank] |= {sketch.step: sketch for sketch in event.exchanged if sketch.after}
+        for step in sorted(set.intersection(*map(set, by_rank)) if by_rank else ()):
+            yield tuple(own[step] for own in by_rank)
+
+    def evaluated_rounds(self) -> dict[int, int]:
+        """Return epoch -> the round whose average its evaluation was ordered on: the last one that was given out."""
+        rounds: dict[int, int] = {}
+        last: int | None = None
+        applied = any(isinstance(order, Apply) for order in self.orders)
+        for order in self.orders:
+            if isinstance(order, Evaluate):
+                if last is not None:
+                    rounds.setdefault(order.epoch, last)
+            elif isinstance(order, Apply) or not applied:
+                last = order.round
+        return rounds
+
+    def still(self, group: int) -> bool:
+        """Return whether every rank ended with a group's values as they were at the beginning."""
+        began, ended = [event.sketch for event in self.ready], [event.sketch for event in self.finished]
+        known = bool(ended) and all(began) and all(ended)
+        return known and len({decode(text).sums[group].tobytes() for text in (*began, *ended)}) == 1
+
+    def sketches(self) -> Iterator[str]:
+        """Iterate over all sketches of models and gradients."""
+        for event in self.progress:
+            for step in event.exchanged:
+                yield from (step.before, step.after)
+        for averaged in self.averaged:
+            yield from (averaged.sketch_before, averaged.sketch_after, averaged.sketch_average)
+        states: list[Ready | Snapshot | Evaluated | Finished] = [*self.ready, *self.snapshots, *self.evaluated]
+        yield from (event.sketch for event in (*states, *self.finished))
 
 
 @dataclass(frozen=True)
@@ -111,14 +154,15 @@ def as_planned(m: Metrics) -> bool:
 @lru_cache(maxsize=512)
 def _read(path: Path, written: int, seal: Seal | None) -> Reading:
     known, every = Records(), list[Record]()
-    places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=True))
+    places: dict[type[Any], list[Any]] = dict(zip(WANTED, vars(known).values(), strict=False))
+    places |= dict.fromkeys(ORDERS, known.orders)
     whole = seal is not None or is_chained(path)
     with no_collections():
         for number, line in enumerate(lines(path, seal), 1):
             if not whole and (line.startswith(_MOST) or not _wanted(line)):
                 continue
             try:
-                record = decode(line)
+                record = codec.decode(line)
             except ProtocolError as error:
                 raise ValueError(f"{path}:{number}: {error}") from None
             if whole:
@@ -141,35 +185,3 @@ def _recomputed(path: Path, every: list[Record]) -> tuple[RunHeader, Metrics]:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     except (AssertionError, LookupError, TypeError, ArithmeticError) as error:
         raise ValueError(f"{path}: no result follows from it ({type(error).__name__}: {error})") from None
-
-
-ROUNDING = 2.0**-24
-"""Of a number in single precision, at most."""
-
-
-def apart(sums: Sums, expected: Sequence[float | None], sizes: Sequence[float], slack: float) -> float:
-    """Return how far sums are from what they should be, in roundings of all their values to one side: above `slack`, they
-    differ. `sums` holds (sum, size) for each kind, `expected` the sums alone; `sizes`: the largest that entered."""
-    worst = 0.0
-    for value, wanted, size in zip(sums[::2], expected, sizes, strict=True):
-        if value is None or wanted is None:
-            continue  # not finite: the run has diverged, which others say
-        difference = abs(value - wanted)
-        if difference > slack * ROUNDING * size:
-            worst = max(worst, difference / (ROUNDING * size) if size else float("inf"))
-    return worst
-
-
-def mean(parts: Sequence[tuple[float, Sums]]) -> tuple[list[float | None], list[float]]:
-    """Return (sums, largest sizes) that the average of `parts` must have. Parts of weight 0 bring nothing in."""
-    total = sum(weight for weight, _ in parts)
-    kinds = range(0, max(len(sums) for _, sums in parts), 2)
-    wanted: list[float | None] = []
-    sizes: list[float] = []
-    for kind in kinds:
-        pairs = [(weight, sums[kind], sums[kind + 1]) for weight, sums in parts if weight]
-        known = [(weight, value) for weight, value, _ in pairs if value is not None]
-        whole = len(known) == len(pairs) and total > 0
-        wanted.append(sum(weight * value for weight, value in known) / total if whole else None)
-        sizes.append(max((size or 0.0 for _, _, size in pairs), default=0.0))
-    return wanted, sizes

@@ -7,16 +7,17 @@ margins, target, bands. Knows nothing of where files lie (`bench.validate.librar
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
+from bench.base import canonical
 from bench.results.cells import Workload, norm_limit
 from bench.results.schema import Strict
 from bench.validate.fingerprint import Fingerprint
@@ -54,6 +55,11 @@ class Metric(Strict):
         default=None, description="value of the quality metric whose crossing is meant, if any"
     )
     missed: list[int] = Field(default_factory=list, description="seeds that have no value: they never came so far")
+
+    @property
+    def raw(self) -> list[float]:
+        """The values as they were measured."""
+        return [value.value for value in self.values]
 
     @property
     def turned_values(self) -> list[float]:
@@ -95,6 +101,9 @@ class Sets(Strict):
     training: int = Field(description="samples of an epoch")
     evaluated: int = Field(description="samples of an evaluation")
     content: float = Field(description="sum over the values of these, as the model was shown them")
+    training_hashes: int | None = Field(default=None, description="sum of hashes of the training set; null: not known")
+    test_hashes: int | None = Field(default=None, description="sum of hashes of the test set; null: not known")
+    shared: int | None = Field(default=None, description="test samples that are training samples; null: not known")
 
 
 class Reference(Strict):
@@ -123,6 +132,9 @@ class Reference(Strict):
         "not recorded",
     )
     sets: Sets | None = Field(default=None, description="null: not recorded")
+    first_losses: dict[str, float] = Field(
+        default_factory=dict, description="seed -> mean training loss of the first epoch; empty: not kept"
+    )
     params_sha256: dict[str, str] = Field(description="seed -> digest of the final parameters")
     environment: Fingerprint
     git: list[dict[str, JsonValue]] = Field(description="states of the source that the runs were made with")
@@ -192,8 +204,18 @@ class Reference(Strict):
 
 def digest(body: dict[str, JsonValue]) -> str:
     """Return the digest of the content of a file, whatever digest it has."""
-    content = {key: value for key, value in body.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return canonical.digest({key: value for key, value in body.items() if key != "digest"})
+
+
+def twins(ended: Iterable[tuple[object, str]]) -> str:
+    """Say which seeds have the same digest, of pairs (seed, digest of the final parameters); empty: none have."""
+    seeds: dict[str, list[object]] = {}
+    for seed, sha in sorted(ended, key=str):
+        seeds.setdefault(sha, []).append(seed)
+    same = ((sha, each) for sha, each in seeds.items() if len(each) > 1)
+    return next(
+        (f"seeds {each[0]} and {each[1]} ended with the same parameters ({sha[:12]})" for sha, each in same), ""
+    )
 
 
 def sealed(body: dict[str, JsonValue]) -> Reference:
@@ -256,6 +278,8 @@ def _inconsistency(reference: Reference) -> str:
     """Say what does not fit together; empty: nothing."""
     if "quality" not in reference.metrics:
         return "it has no quality"
+    if wrong := twins(reference.params_sha256.items()):
+        return f"params_sha256: {wrong}"
     for name, curve in reference.curves.items():
         if len({len(part) for part in (curve.samples, curve.q10, curve.q50, curve.q90, curve.margin)}) != 1:
             return f"curves.{name}: columns of different length"

@@ -18,13 +18,13 @@ from torch import Tensor
 from ddp.backends.base import AverageResult, GroupBackend, RankContext
 from ddp.comm.transports.base import MAX, SUM
 from ddp.core.commands import Average
+from ddp.core.event_parts import Sketch
 from ddp.core.values import finite
 from ddp.gradients.average import GradientAverage
 from ddp.process.clock import now
 from ddp.replica.flat import swapped
 from ddp.replica.optimizer_state import InnerOptimizer
 from ddp.replica.outer_optimizer import outer
-from ddp.replica.state_sums import due, sums
 from ddp.replica.task import Job
 from ddp.replica.weighted_mean import PIECE, pieces, ratio, square
 
@@ -83,7 +83,12 @@ class Backend(GroupBackend):
     def in_step(self, replica: Replica) -> GradientAverage:
         """Average gradients between backward pass and optimizer."""
         self._gradients = GradientAverage(
-            replica.model, replica.state, self.collectives, self.loop.meter, replica.optimizer
+            replica.model,
+            replica.state,
+            self.collectives,
+            self.loop.meter,
+            replica.optimizer,
+            replica.step_sketches,
         )
         return self._gradients
 
@@ -91,8 +96,7 @@ class Backend(GroupBackend):
         """Average the replicas, weighted by `samples`."""
         began, replica, meter = now(), self.loop.replica, self.loop.meter
         replica.state.gather()
-        summed = due(order.round)
-        before = sums(replica.state.sections) if summed else ()
+        before = replica.sketcher.model() if order.sketched else ""
         self._inner.gather()
         if not self._wire:
             self._make_wire()
@@ -119,9 +123,18 @@ class Backend(GroupBackend):
         began = now()
         # Where the total is 0 nobody trained since the last average.
         divergence, distance = self._take() if float(self._total) else (0.0, 0.0)
-        after = sums(replica.state.sections) if summed else ()
+        after, average = self._sketches() if order.sketched else ("", "")
         meter.add("copy", began)
-        return AverageResult(seconds, size, divergence, before, after, after, distance)
+        return AverageResult(seconds, size, divergence, before, after, average, distance)
+
+    def _sketches(self) -> tuple[Sketch, Sketch]:
+        """Return the sketches of the replica, and of the last average where replicas stay apart from it."""
+        sketcher, state = self.loop.replica.sketcher, self.loop.replica.state
+        after = sketcher.model()
+        if not self.job.averaging.apart:
+            return after, after
+        averages = {own.data_ptr(): last for own, last in self._pairs()}
+        return after, sketcher.model([averages.get(s.values.data_ptr(), s.values) for s in state.sections])
 
     def _make_wire(self) -> None:
         """Make one tensor for all sections, and behind them the weight where it is exact there."""

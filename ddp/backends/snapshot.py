@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ddp.backends.base import AverageResult, RankContext
-from ddp.core.commands import Reduce
-from ddp.core.events import Reduced, Sums
+from ddp.core.commands import Average, Reduce
+from ddp.core.event_parts import Sketch
+from ddp.core.events import Reduced
 from ddp.core.values import finite
 from ddp.process.clock import now
 from ddp.process.memory import shared
@@ -32,7 +33,6 @@ from ddp.replica.buffers import signed
 from ddp.replica.flat import KINDS, Section, swapped
 from ddp.replica.optimizer_state import InnerOptimizer
 from ddp.replica.outer_optimizer import Outer, outer, precise
-from ddp.replica.state_sums import due, sums
 from ddp.replica.task import Job
 from ddp.replica.weighted_mean import average, ratio
 
@@ -71,20 +71,23 @@ class Backend:
             for section in (self._sections if job.averaging.outer != "none" else ())
             if section.kind == "parameters"
         ]
+        self._sketched = -1
+        """The last round of which sketches were asked for."""
         self._bytes = sum(laid.nbytes for laid in self._snapshot)
         if job.averaging.outer != "none":
             # The outer optimizer steps from the initial parameters: the same bits from all ranks.
             for section, mean in zip(self._sections, self._average, strict=True):
                 mean.copy_(section.values)
 
-    def snapshot(self, round: int) -> Sums:
+    def snapshot(self, order: Average) -> Sketch:
         """Copy the replica to shared memory."""
         began = now()
         self._loop.replica.state.gather()
         self._inner.gather()
         for section, laid in zip(self._sections, self._snapshot, strict=True):
             laid.copy_(section.values)
-        before = sums(self._sections) if due(round) else ()
+        before = self._loop.replica.sketcher.model() if order.sketched else ""
+        self._sketched = order.round if order.sketched else self._sketched
         self._loop.meter.add("copy", began, size=self._bytes)
         return before
 
@@ -95,8 +98,8 @@ class Backend:
         """
         began = now()
         self._loop.replica.state.gather()
-        summed = due(round)
-        before, average = (sums(self._sections), sums(self._sections, self._average)) if summed else ((), ())
+        sketch = self._loop.replica.sketcher.model if round == self._sketched else lambda values=None: ""
+        before, average = sketch(), sketch(self._average)
         for section, excess, mean in zip(self._sections, self._snapshot, self._average, strict=True):
             own, apart = section.values, self._apart and section.kind == "parameters"
             if section.kind == "optimizer" or (exact and not apart):
@@ -107,7 +110,7 @@ class Backend:
                 signed(own).sub_(signed(excess.to(own.device)))  # what did not change keeps its bits
         self._inner.scatter()
         self._applied = True
-        after = sums(self._sections) if summed else ()
+        after = sketch()
         seconds = self._loop.meter.add("copy", began, size=2 * self._bytes) - began
         divergence, distance = map(finite, self._divergence.tolist())
         return AverageResult(seconds, 2 * self._bytes, divergence, before, after, average, distance)

@@ -19,6 +19,8 @@ from ddp.replica.pieces import StatePiece, of_model, of_optimizer
 class ZeroStep(TorchStep):
     """Every rank has the whole model and a part of the optimizer's state."""
 
+    averages_all = True
+
     def build(self) -> None:
         """Raises ValueError for an optimizer that cannot be made again from its settings."""
         self.module = self.wrapped()

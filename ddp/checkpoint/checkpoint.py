@@ -2,7 +2,7 @@
 
     <folder>/000007/model.pt       parameters and buffers, `state_dict` among them; and what the backend keeps
                     rank-<r>.pt    the rank's optimizer state, rates and counters
-                    books          the coordinator's checkpoint, and size and sha256 of every part (msgpack)
+                    books          the coordinator's checkpoint, size and sha256 of every part (msgpack); sha256 of it all
 
 Parts are written in `.part-000007` beside it, which is renamed once all are there; the last two are kept. One that is torn
 in spite of that (a disk that lost power) does not match its sums and is passed over. Nothing is unpickled but tensors and
@@ -33,7 +33,9 @@ from ddp.checkpoint.validity import contradiction, revived
 from ddp.core.commands import CoordinatorCheckpoint, Publish
 from ddp.replica.task import Job
 
-VERSION = 5
+VERSION = 6
+"""5 had no sha256 of the books themselves."""
+READABLE = (5, 6)
 KEEP = 2
 LARGEST_BOOKS = 1 << 26
 """Bytes. They are a few thousand."""
@@ -159,7 +161,7 @@ def publish(job: Job, order: Publish) -> Path:
     assert folder is not None
     parts = part_folder(folder, order.index)
     manifest = Manifest(VERSION, RunIdentity.of(job), job.run, order.index, order.members, order.files, order.books)
-    (parts / BOOKS).write_bytes(msgspec.msgpack.encode(manifest))
+    (parts / BOOKS).write_bytes(bound(msgspec.msgpack.encode(manifest)))
     whole = place(folder, order.index)
     shutil.rmtree(whole, ignore_errors=True)  # of an earlier run, as are all beyond this one
     os.rename(parts, whole)
@@ -208,10 +210,13 @@ def find(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 def read(place: Path) -> Checkpoint:
     """Return the checkpoint in a folder. Raises Torn with one line."""
     try:
-        books = regular_files.content(place / BOOKS, LARGEST_BOOKS).replace(*RENAMED)
-        manifest = msgspec.msgpack.decode(books, type=Manifest)
-        if manifest.version != VERSION:
+        content = regular_files.content(place / BOOKS, LARGEST_BOOKS)
+        books = unbound(content)
+        manifest = msgspec.msgpack.decode((books or content).replace(*RENAMED), type=Manifest)
+        if manifest.version not in READABLE:
             raise Torn(f"{place}: of version {manifest.version}, this one reads {VERSION}")
+        if (books is None) == (manifest.version >= VERSION):
+            raise Torn(f"{place / BOOKS}: torn, its content is not what was written")
         _check(place, manifest)
         for name, size, sha256 in manifest.files:
             path = place / name
@@ -219,9 +224,20 @@ def read(place: Path) -> Checkpoint:
                 raise Torn(f"{path}: torn, its content is not what was written")
     except OSError as error:
         raise Torn(f"{error.filename or place}: {error.strerror or error}") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise Torn(f"{place / BOOKS}: not the books of a checkpoint ({error})") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Torn(f"{place / BOOKS}: not the books of a checkpoint, or not as they were written ({error})") from error
     return Checkpoint(place, manifest)
+
+
+def bound(books: bytes) -> bytes:
+    """Return the content of the file `books`: what it says, and the sha256 of that."""
+    return books + hashlib.sha256(books).digest()
+
+
+def unbound(content: bytes) -> bytes | None:
+    """Return what the file `books` says; None if its sha256 is another one, or it has none."""
+    size = hashlib.sha256().digest_size
+    return content[:-size] if hashlib.sha256(content[:-size]).digest() == content[-size:] else None
 
 
 def copy(checkpoint: Checkpoint, to: Path) -> None:

@@ -62,6 +62,8 @@ class Average:
     members: tuple[int, ...]
     in_turn: bool
     reason: str
+    sketched: bool = False
+    """Record sketches of the replica before and after."""
 
 
 @dataclass(frozen=True)

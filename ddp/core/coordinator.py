@@ -107,7 +107,7 @@ class Coordinator:
         cohort, paces = pacing.correct(cohort, plan, at)
         issued = (*issued, *orders, *evaluations, *saves, *grants, *paces)
         if reason := rounds.due(cohort, plan):
-            cohort, averages = rounds.open_round(cohort, plan, reason)
+            cohort, averages = rounds.open_round(cohort, plan, reason, at)
             saves = ()
             if cohort.world.blocking:
                 cohort, saves = checkpoint_schedule.begin(cohort, plan, at, rounds.in_turn(cohort, plan))
@@ -152,7 +152,7 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return evaluation.on_evaluated(cohort, event), ()
         case events.Saved():
             return checkpoint_schedule.on_saved(cohort, event), ()
-        case events.Alive():
+        case events.Alive() | events.Trained():
             return cohort, ()
         case events.Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()

@@ -153,11 +153,12 @@ class CoordinatorState:
     world: World
     ranks: tuple[RankState, ...]
     ledgers: tuple[Ledger, ...] = ()
-    """Epochs begun and not complete, oldest first."""
     begun: int = 0
-    """Epochs begun."""
+    """Epochs begun and not complete, oldest first; and how many have begun."""
     round: Round | None = None
     rounds: int = 0
+    opened: float = 0.0
+    """When the first round was opened."""
     window: tuple[int, ...] = ()
     """Steps of each rank in the window in progress: the plan's counts, fitted to the epoch."""
     reserve: int = 0
@@ -170,9 +171,8 @@ class CoordinatorState:
     shares: tuple[tuple[int, Chunk], ...] = ()
     """Where gradients are averaged inside the step: the slice of every global batch that each rank was granted."""
     group: tuple[int, ...] = ()
-    """Ranks that can meet in a collective."""
     generation: int = -1
-    """Groups formed, less one."""
+    """Ranks that can meet in a collective; and groups formed, less one."""
     broken: tuple[int, ...] = ()
     cause: str = ""
     """Ranks on which a collective broke since the group was formed, which stand still; and the error of the last of them."""

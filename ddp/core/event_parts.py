@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Sums = tuple[float | None, ...]
-"""By what two states of a model are compared: the sum of its parameters and of their magnitudes, then both of its
-floating-point buffers. None: not finite. An average is linear, so these are averaged with the same weights."""
+Sketch = str
+"""Text of `ddp.sketches`, by which two states of a model are compared; empty: none was made. An average is linear, so
+sketches are averaged with the same weights."""
+OptimizerSketch = tuple[tuple[str, Sketch], ...]
+"""Of what an optimizer keeps of all parameters, by its name for it: sketches of one group."""
 Files = tuple[tuple[str, int, str], ...]
 """(name, bytes, sha256) of each."""
 
@@ -20,11 +22,75 @@ class FromRank:
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What a collective inside a step did to a rank's gradients (in place of parameters) and buffers; `samples` of its
-    slice, `total` of the global batch."""
+class SketchGroup:
+    """What a row of a sketch is of: a tensor, or several next to each other."""
 
+    name: str
+    kind: str
+    """`parameters` or `buffers`."""
+    elements: int
+    dtype: str
+    trained: bool
+    """Whether the optimizer has it and it wants a gradient."""
+
+
+@dataclass(frozen=True)
+class StepSketch:
+    """A rank's gradients (in place of parameters) and buffers in its step number `step`, with `samples` of its slice and
+    `total` of the global batch; and what a collective inside the step made of them."""
+
+    step: int
     samples: int
     total: int
-    before: Sums
-    after: Sums
+    before: Sketch
+    after: Sketch = ""
+    """Empty: the step was the rank's own, and buffers are not in `before`."""
+    parts: bool = False
+    """`after` is of the parts of the gradients that this rank owns: all ranks' add up to the whole."""
+
+
+@dataclass(frozen=True)
+class SetContent:
+    """What a data set holds, read directly, by index."""
+
+    samples: int
+    looked_at: int = 0
+    """Of a very large set a drawn part."""
+    content: int | None = None
+    """Sum of the hashes of the samples that were looked at, modulo `ddp.tally.MODULUS`; None: samples may be others at each
+    reading."""
+    repeated: int = 0
+    """Samples whose first member, such as the image, came before."""
+    labels: tuple[int, ...] = ()
+    """How many samples have each label; empty: labels are no numbers of few classes."""
+
+
+@dataclass(frozen=True)
+class DataContent:
+    """What a rank has to train and to evaluate on."""
+
+    training: SetContent
+    test: SetContent
+    shared: int
+    """Test samples that are training samples too, by their first member."""
+    pairs: tuple[tuple[int, int], ...]
+    """The first of them: (index in the test set, in the training set)."""
+    shuffled: bool
+    """Whether the engine orders samples by (seed, epoch); otherwise a sampler does, or they come as they are."""
+
+
+@dataclass(frozen=True)
+class Trained(FromRank):
+    """A rank sums up what it trained of `epoch` since the last such event, as the data set gave it, for the record. Sums are
+    modulo `ddp.tally.MODULUS`."""
+
+    epoch: int
+    samples: int
+    content: int | None
+    """Sum of the hashes of the samples; None: not known."""
+    wanted: int | None
+    """The same of what the data set holds at the positions that were granted."""
+    order: int
+    """`ddp.tally.order_tally` of positions in the epoch and indices."""
+    labels: tuple[int, ...] = ()
+    """How many samples had each label; empty: not known."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.event_parts import Files, FromRank
-from ddp.core.event_parts import Probe as Probe
-from ddp.core.event_parts import Sums as Sums
+from ddp.core.event_parts import DataContent, Files, FromRank, OptimizerSketch, Sketch, SketchGroup, StepSketch
+from ddp.core.event_parts import Trained as Trained
+from ddp.core.measurements import Memory as Memory
+from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
 
 
@@ -34,12 +35,16 @@ class Ready(FromRank):
     """Most that its clock is off from the coordinator's at the start."""
     least: int = 1
     """Fewest samples that its model should be trained on at once."""
+    sketched: tuple[SketchGroup, ...] = ()
+    """What sketches of the model are of, row by row; rank 0 says so for all."""
+    sketch: Sketch = ""
+    """Of the model as it begins."""
+    data: DataContent | None = None
 
 
 @dataclass(frozen=True)
 class Progress(FromRank):
-    """A rank has trained `steps` batches of `epoch` since its last report, in the order in which they were granted; the last
-    of them at learning rate `lr`."""
+    """A rank has trained `steps` batches of `epoch` since its last report, in the order granted; the last at rate `lr`."""
 
     epoch: int
     steps: int
@@ -53,12 +58,11 @@ class Progress(FromRank):
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """What the steps recorded: (name, sum over the calls, number of calls); a sum of None: not finite."""
     after: int | None = None
-    """The last round that the rank contributed to before these steps (-1: none; None: not known). It shows a contribution
-    whose message was lost."""
+    """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
     visited: int | None = None
     """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
-    probes: tuple[Probe, ...] = ()
-    """Of the first step of an epoch, and of steps whose global batch has another size than the one before."""
+    exchanged: tuple[StepSketch, ...] = ()
+    """Of steps that were drawn, where ranks exchange gradients inside steps."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,10 @@ class Snapshot(FromRank):
     round: int
     steps: int
     samples: int
-    before: Sums = ()
-    """Of the replica; empty: not measured in this round."""
+    sketch: Sketch = ""
+    """Of the replica."""
+    optimizer: OptimizerSketch = ()
+    """Of what the rank's own optimizer keeps, by name; where that is averaged."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Averaged(FromRank):
-    """A rank holds the average of a round. Its sums are empty where none were measured in this round."""
+    """A rank holds the average of a round."""
 
     round: int
     steps: int
@@ -96,14 +102,17 @@ class Averaged(FromRank):
     bytes: int
     divergence: float | None
     """||own - average|| / ||average||, L2 over all parameters; None: not finite."""
-    before: Sums = ()
-    after: Sums = ()
-    average: Sums = ()
-    """Of the replica before and after, and of what it took for the average."""
     away_s: float = 0.0
     """What the round kept the rank from training besides, seconds: reporting, copying."""
     distance: float | None = 0.0
     """||own - average||^2 over all parameters; None: not finite."""
+    sketch_before: Sketch = ""
+    sketch_after: Sketch = ""
+    sketch_average: Sketch = ""
+    """Of the replica before and after, and of what it took for the average; empty in a round that was not drawn."""
+    optimizer_before: OptimizerSketch = ()
+    optimizer_after: OptimizerSketch = ()
+    """Of what the rank's own optimizer keeps, by name."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +144,10 @@ class Evaluated(FromRank):
     part: int = 0
     content: float | None = None
     """Sum over the values of the test samples: the same samples give the same, however split."""
-    model: Sums = ()
+    sketch: Sketch = ""
+    """Of the model."""
+    hashes: int | None = None
+    """Sum of the hashes of the test samples (`SetContent`); None: not known."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +171,7 @@ class Finished(FromRank):
     digest: str
     peak_rss_bytes: int
     peak_device_bytes: int
+    sketch: Sketch = ""
     kept: Files = ()  # steps to be done again, and the model at the end
 
 
@@ -186,32 +199,6 @@ class Tick:
     at: float
     away_s: float = 0.0
     """Seconds before it in which nobody listened (user code, a slow disk, a machine that slept): no rank was silent then."""
-
-
-@dataclass(frozen=True)
-class Slice(FromRank):
-    """A stretch of a rank's time, measured by the rank; slices of a rank do not overlap.
-
-    `kind` is one of `data`, `forward`, `backward`, `optimizer`, `slowdown` (the emulated part of a slow device),
-    `exchange` (in a collective; slices of all ranks with equal `seq` are one collective), `copy` (to and from a
-    snapshot), `wait` (for orders), `evaluate`, `checkpoint`; and `hidden`, a collective beside any of these.
-    """
-
-    kind: str
-    seconds: float
-    seq: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Memory(FromRank):
-    """Memory of a rank's process and of its tensors on its GPU, processor seconds of all its threads, and the part of the
-    last second in which its GPU was at work, whoever used it. None: not known, or it has no GPU."""
-
-    rss_bytes: int
-    cpu_s: float | None = None
-    device_bytes: int | None = None
-    device_use: float | None = None
 
 
 @dataclass(frozen=True)
@@ -291,9 +278,8 @@ class Resumed:
     source: str
 
 
-RankEvent = (
-    Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
-)
+_OfRound = Snapshot | Averaged | AverageFailed | Shared
+RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -7,7 +7,7 @@ What follows from what is data (`ddp.core.phases`); what is done then is in `ddp
 
 from __future__ import annotations
 
-from ddp.core import evaluation
+from ddp.core import evaluation, sketching
 from ddp.core.allowance import starved
 from ddp.core.commands import Abort, Average, Command, Plan, SendState
 from ddp.core.coordinator_state import CoordinatorState, Round
@@ -62,7 +62,9 @@ def in_turn(cohort: CoordinatorState, plan: Plan) -> bool:
     return cohort.world.blocking and not any(plan.ahead) and not cohort.retries
 
 
-def open_round(cohort: CoordinatorState, plan: Plan, reason: str) -> tuple[CoordinatorState, tuple[Command, ...]]:
+def open_round(
+    cohort: CoordinatorState, plan: Plan, reason: str, at: float
+) -> tuple[CoordinatorState, tuple[Command, ...]]:
     """Order all live ranks to average."""
     index, members, turn = cohort.rounds, cohort.live, in_turn(cohort, plan)
     # The order carries the evaluation along, so it must be known now which epochs are complete with this round.
@@ -70,10 +72,12 @@ def open_round(cohort: CoordinatorState, plan: Plan, reason: str) -> tuple[Coord
     short = tuple(rank for rank in members if cohort.ranks[rank].queued <= SHORT)
     phase = _next(cohort, Input.DUE_COLLECTIVE if cohort.world.blocking else Input.DUE_SNAPSHOTS)[0]
     current = Round(index, members, phase, members, closes, starved=short)
-    cohort = replace(cohort, round=current, rounds=index + 1)
+    cohort = replace(cohort, round=current, rounds=index + 1, opened=cohort.opened or at)
+    done = cohort.samples / max(cohort.world.epochs * cohort.world.samples, 1)
+    sketch = bool(closes) or sketching.is_drawn(index, at - cohort.opened, done)
     for rank in members if turn else ():
         cohort = cohort.with_rank(rank, replace(cohort.ranks[rank], before=cohort.ranks[rank].queued))
-    commands: list[Command] = [Average(rank, index, members, turn, reason) for rank in members]
+    commands: list[Command] = [Average(rank, index, members, turn, reason, sketch) for rank in members]
     if cohort.world.blocking:
         cohort, evaluations = evaluation.evaluate(cohort, closes, turn)
         commands += evaluations

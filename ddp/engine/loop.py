@@ -15,7 +15,7 @@ from torch import Tensor
 from ddp.checkpoint.parts import RankParts
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
+from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
@@ -30,7 +30,6 @@ from ddp.replica.handle import WorkerHandle
 from ddp.replica.keeper import StepKeeper
 from ddp.replica.norms import least_samples
 from ddp.replica.replica import Replica
-from ddp.replica.state_sums import sums
 from ddp.replica.task import Job
 from ddp.tally import MODULUS
 
@@ -94,12 +93,16 @@ class TrainingLoop:
         replica, job, model = self.replica, self.job, self.replica.model
         count, digest = sum(p.numel() for p in model.parameters()), replica.state.digest()
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least=least_samples(model)))
+        groups = () if self.rank else replica.sketcher.groups
+        least = least_samples(model)
+        more = groups, replica.sketcher.model(), replica.record.content
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
         if step.batch.epoch != self._pending.epoch:
             self.report()
+            self._sum_up()
             self._pending = _Pending(step.batch.epoch)
             self.begin(step.batch.epoch, step.seen)
             self.pause()
@@ -117,11 +120,13 @@ class TrainingLoop:
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+        if self.replica.record.full:
+            self._sum_up()
 
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
         """Step; keep what the step was, if it is drawn. Of a step of several batches whoever begins it does so."""
         keeper, batch = self.keeper, step.batch
-        due = keeper is not None and not self.replica.windowed and keeper.due(batch, step.seen, self.total_steps)
+        due = keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps)
         if due:
             self.keep(batch, step.seen, ((batch.start, batch.stop),))
         loss, busy = self.replica.step(batch, step.seen)
@@ -179,10 +184,15 @@ class TrainingLoop:
         if not pending.steps:
             return
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
-        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.probes()
+        about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
         self._send(Progress(*done, *about))
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
+
+    def _sum_up(self) -> None:
+        """Send the sums of what has been trained since the last ones."""
+        for trained in self.replica.record.take():
+            self._send(Trained(now(), self.rank, *trained))
 
     def _visited(self) -> int:
         """Return the tally of what was read of the training data since the last report."""
@@ -198,14 +208,15 @@ class TrainingLoop:
     def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
         """Evaluate a part of the test set, with the model that `consensus` puts in place."""
         self.report()
+        self._sum_up()
         self.pause()
         began = now()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
-            model = sums(self.replica.state.sections)
+            sketch = self.replica.sketcher.model()
         seconds = self.meter.add("evaluate", began) - began
-        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), model
-        self._send(Evaluated(now(), self.rank, order.epoch, *figures))
+        figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
+        self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
@@ -213,6 +224,7 @@ class TrainingLoop:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self.report()
+        self._sum_up()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
         with consensus or nullcontext():
@@ -235,6 +247,7 @@ class TrainingLoop:
 
     def finish(self) -> None:
         """Write what is left, the final state too if the job keeps it, and report the end."""
+        self._sum_up()
         self.meter.flush()
         if self._profiler is not None:
             self._profiler.close()
@@ -244,8 +257,9 @@ class TrainingLoop:
             path = self.job.scratch / f"state-{self.rank}.pt"
             torch.save(savable(self.replica.model), path, pickle_module=cloudpickle)
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+        digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
         kept = self.keeper.finish() if self.keeper is not None else ()
-        self._send(Finished(now(), self.rank, self.replica.state.digest(), peak_rss_bytes(), device_bytes, kept))
+        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept))
 
 
 class _Pending:

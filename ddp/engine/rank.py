@@ -17,6 +17,7 @@ from ddp.checkpoint.checkpoint import Torn
 from ddp.comm.transports.base import ExchangeBroken, broken
 from ddp.core.commands import Apply, Average, Evaluate, Join, LoadState, Save, SendState, Stop, Train
 from ddp.core.errors import Exhausted
+from ddp.core.event_parts import OptimizerSketch
 from ddp.core.events import Alive, Averaged, AverageFailed, Failed, Shared, Snapshot
 from ddp.core.rounds import IN_STEP
 from ddp.core.worker import Action, Idle, Step, Worker
@@ -100,6 +101,8 @@ class RankLoop:
         self._job, self._rank, self._channel = job, rank, channel
         self._worker = Worker()
         self._loop = TrainingLoop(job, rank, channel.send)
+        self._sketched = -1
+        """The round that is sketched, if the last one is."""
         self._away = 0.0
         """Seconds that the last snapshot kept this rank from training."""
         self._backend = load(job.backend)(job, rank, self._loop)
@@ -139,11 +142,12 @@ class RankLoop:
             case Average():
                 self._average(action, since)
             case Apply():
+                kept = self._kept(action.round)
                 if loop.keeper is not None:
                     loop.keeper.average(action.round)
                 change = cast(SnapshotAverage, backend).apply(action.round, exact=loop.steps == 0)
                 loop.version += 1
-                self._averaged(action.round, 0, 0, change, self._away + now() - since)
+                self._averaged(action.round, 0, 0, change, self._away + now() - since, kept)
             case Join():
                 cast(StepExchange | CollectiveAverage, backend).join(action)
                 self._channel.send(Alive(now(), rank))
@@ -181,26 +185,38 @@ class RankLoop:
     def _average(self, order: Average, since: float) -> None:
         loop, backend, rank = self._loop, self._backend, self._rank
         loop.report()
+        self._sketched = order.round if order.sketched else -1
+        kept = self._kept(order.round)
         if Acts.SNAPSHOT in BACKENDS[self._job.backend].acts:
-            before = cast(SnapshotAverage, backend).snapshot(order.round)
+            before = cast(SnapshotAverage, backend).snapshot(order)
             steps, samples = loop.contribute(order.round)
-            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before))
+            kept = kept if self._job.averaging.optimizer_state else ()
+            self._channel.send(Snapshot(now(), rank, order.round, steps, samples, before, kept))
             self._away = now() - since
             return
         if loop.keeper is not None:
             loop.keeper.average(order.round)
         change = cast(CollectiveAverage, backend).average(order, loop.samples)
-        self._contributed(order.round, change, max(now() - since - change.seconds, 0.0))
+        self._contributed(order.round, change, max(now() - since - change.seconds, 0.0), kept)
 
-    def _contributed(self, round: int, change: AverageResult, away_s: float = 0.0) -> None:
+    def _kept(self, round: int) -> OptimizerSketch:
+        """Return the sketches of what the rank's own optimizer keeps, if this round is to be sketched."""
+        replica = self._loop.replica
+        return replica.sketcher.optimizer(replica.optimizer) if round == self._sketched else ()
+
+    def _contributed(
+        self, round: int, change: AverageResult, away_s: float = 0.0, before: OptimizerSketch = ()
+    ) -> None:
         steps, samples = self._loop.contribute(round)
         self._loop.version += 1
-        self._averaged(round, steps, samples, change, away_s)
+        self._averaged(round, steps, samples, change, away_s, before)
 
-    def _averaged(self, round: int, steps: int, samples: int, change: AverageResult, away_s: float) -> None:
+    def _averaged(
+        self, round: int, steps: int, samples: int, change: AverageResult, away_s: float, before: OptimizerSketch
+    ) -> None:
         figures = steps, samples, change.seconds, change.bytes, change.divergence
-        seen = change.before, change.after, change.average
-        self._channel.send(Averaged(now(), self._rank, round, *figures, *seen, away_s, change.distance))
+        sketches = change.before, change.after, change.average, before, self._kept(round)
+        self._channel.send(Averaged(now(), self._rank, round, *figures, away_s, change.distance, *sketches))
 
     def _broke(self, action: Action, before: Worker, error: ExchangeBroken) -> None:
         """Undo the step that a broken collective was part of, report the break and stand still."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ddp.comm.collectives import Collectives
 from ddp.comm.transports.base import MAX, spare
-from ddp.core.events import Probe, Sums
 from ddp.core.spans import Batch
 from ddp.gradients.buckets import Item, Launches, assign, caps
 from ddp.gradients.step_gradients import StepGradients
@@ -17,7 +17,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import moved
-from ddp.replica.state_sums import sums_of
+from ddp.replica.step_sketches import NoSketches, StepSketches, whole
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:
@@ -32,8 +32,9 @@ def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectiv
 class GradientAverage:
     """An `InStep` that averages gradients, weighted by samples, between backward pass and optimizer.
 
-    Where there is enough of them (`caps`), complete buckets go during the backward pass. In a step that is probed they all
-    go at the end: it shows whether a gradient comes more than once, as in reentrant checkpointing. Then none is early.
+    Where there is enough of them (`caps`), complete buckets go during the backward pass. In the first step of an epoch, or
+    of another size, they all go at the end: it shows whether a gradient comes more than once, as in reentrant checkpointing.
+    Then none is early.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class GradientAverage:
         collectives: Collectives,
         meter: Meter,
         optimizer: torch.optim.Optimizer,
+        sketches: StepSketches | None = None,
     ) -> None:
         self.module, self._state, self._collectives, self._meter = module, state, collectives, meter
         self._optimizer = optimizer
@@ -56,18 +58,17 @@ class GradientAverage:
         """How often the gradient of each parameter came while nothing was sent."""
         self._weight = 0.0
         self._counting = self._may_send = self._sending = False
-        self._probed = (-1, 0)
-        """Epoch and size of the global batch of the last probe."""
-        self.probes: list[Probe] = []
-        """Not reported yet."""
+        self._counted = (-1, 0)
+        """Epoch and size of the global batch of the last step in which all went at the end."""
+        self._sketches = sketches or NoSketches()
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
         self._gradients.clear()
         self._launches.reset()
         self._weight = batch.samples / batch.total
-        # Sums for a probe are of gradients as they are.
-        due = self._due(batch)
+        self._sketches.begin()
+        due = self._counted != (batch.epoch, batch.total)
         if due:
             self._arrivals.clear()
         self._counting = due or not self._arrivals
@@ -78,16 +79,14 @@ class GradientAverage:
         """Send buckets from here on: what the user's loss does to gradients is done."""
         self._sending = self._may_send
 
-    def _due(self, batch: Batch) -> bool:
-        return self._probed != (batch.epoch, batch.total)
-
     def _arrive(self, index: int) -> None:
         """Send the buckets that are complete with this gradient. Raises ValueError if it has gone already."""
         if not self._sending:
             self._arrivals[index] += self._counting
         elif index in self._early:
             try:
-                for _ in self._launches.arrive(index):
+                for number in self._launches.arrive(index):
+                    self._sketch(self._gradients.early[number])
                     self._collectives.start(self._gradients.send(self._weight))
             except ValueError as error:
                 raise ValueError(
@@ -102,26 +101,25 @@ class GradientAverage:
         """Average what has not gone yet, in one reduction for each data type, and wait for the rest."""
         gradients, meter = self._gradients, self._meter
         began = now()
-        due = self._due(batch)
-        before = self._sums(gradients.own()) if due else ()
+        early, sketches = len(gradients.early), self._sketches
+        gone = {index for bucket in gradients.early[: gradients.sent] for index in bucket}
+        self._sketch(index for index in range(len(self._state.parameters)) if index not in gone)
+        sketches.exchange()
         gradients.pack(self._weight)
         meter.add("copy", began)
-        early = len(gradients.early)
         for flat in gradients.flats[gradients.sent : early]:  # one by one, as they go on ranks that had them early
             self._collectives.all_reduce([flat])
         self._collectives.all_reduce(gradients.flats[early:])
         meet_counters(batch, gradients, self._collectives)
         began = now()
         gradients.unpack()
-        if due:
-            self._probed = (batch.epoch, batch.total)
-            self.probes.append(Probe(batch.samples, batch.total, before, self._sums(gradients.values)))
+        self._counted = batch.epoch, batch.total
+        sketches.end(batch.samples, batch.total, whole(self._state.parameters))
         meter.add("copy", began)
 
-    def _sums(self, gradients: list[Tensor]) -> Sums:
-        self._state.gather()
-        buffers = (section.values for section in self._state.sections if section.kind == "buffers")
-        return sums_of(gradients, buffers)
+    def _sketch(self, indices: Iterable[int]) -> None:
+        """Sketch gradients as they are before they are weighed, if this step is drawn."""
+        self._sketches.add(whole(self._state.parameters[index] for index in indices))
 
     def clip(self, limit: float) -> None:
         """Clip by the norm of all gradients, which every rank has."""

@@ -13,7 +13,6 @@ from ddp.gradients.buckets import WORTHWHILE_BYTES, Plan
 from ddp.gradients.storage import BucketStorage
 from ddp.replica.buffers import BufferChanges, Counters, moves
 from ddp.replica.flat import Empty, FlatState
-from ddp.replica.sparse import dense
 
 
 class StepGradients:
@@ -84,11 +83,6 @@ class StepGradients:
         """Count changes from here on: buffers were replaced from outside."""
         self._changes.rebase()
         self._counters.forget()
-
-    def own(self) -> list[Tensor]:
-        """Return the gradients of this step as they are before `pack`, flat."""
-        gradients = (self._parameters[index].grad for index in self._members)
-        return [dense(gradient).detach().reshape(-1) for gradient in gradients if gradient is not None]
 
     def send(self, weight: float) -> Tensor:
         """Return the next bucket, of which all gradients are in their places, times `weight`."""

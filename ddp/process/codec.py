@@ -19,9 +19,8 @@ EVENTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Record) if
 _encoder = msgspec.json.Encoder()
 _decoders = {name: msgspec.json.Decoder(cls) for name, cls in (EVENTS | COMMANDS).items()}
 _decoders |= {"Share": _decoders["SendState"], "Adopt": _decoders["LoadState"]}  # as earlier versions recorded them
-_SUMS = ((b'"brought":', b'"before":'), (b'"became":', b'"after":'))
 _PLAN = ((b'"takeover":', b'"rebalance":'),)
-_RENAMED = {"Plan": _PLAN, "Publish": _PLAN, "Averaged": _SUMS, "Snapshot": _SUMS, "Progress": _SUMS}
+_RENAMED = {"Plan": _PLAN, "Publish": _PLAN}
 """Fields as earlier versions recorded them, and their names now."""
 
 

@@ -49,6 +49,8 @@ class StepKeeper:
         self._pairs = self._size * 24 <= BUDGET
         """Whether the step behind a drawn one is kept, too."""
         self._begun = 0
+        self.windowed: bool = getattr(replica, "windowed", False)
+        """Whether a step is of several batches, and others say where it begins and ends."""
         self._next = False
         self._losses: list[Tensor | None] = []
         self._file: PieceFile | None = None
@@ -61,7 +63,7 @@ class StepKeeper:
     @property
     def _together(self) -> bool:
         """Whether a step is the work of all ranks."""
-        return self._replica.windowed or self._replica.in_step is not None
+        return self.windowed or self._replica.in_step is not None
 
     def due(self, batch: Batch, seen: float, step: int) -> bool:
         """Return whether this step, the rank's own number `step`, is to be kept."""

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp.core.events import Probe
+from ddp.core.event_parts import StepSketch
 from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
+from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
@@ -30,6 +31,8 @@ from ddp.replica.optimizers import as_one, members, settings_of
 from ddp.replica.parameter_guard import Untouched
 from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
+from ddp.replica.sketcher import Sketcher
+from ddp.replica.step_sketches import StepSketches
 from ddp.replica.task import Job, Tensors, whole_batches
 
 PATIENCE = 0.8
@@ -43,9 +46,6 @@ DataSource = tuple[Any, EpochOrder, Augment | None]
 class Replica:
     """A replica, built from the job. Raises what the task's functions raise."""
 
-    windowed = False
-    """Whether its batches are parts of a step of all replicas, which others begin and end."""
-
     def __init__(self, job: Job, device: torch.device, meter: Meter, slowdown: Slowdown) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(derive(job.seed, "init"))
@@ -56,6 +56,7 @@ class Replica:
         self.state = FlatState(self.model)
         # A list: a factory may go through it more than once.
         self.optimizer = _usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
+        self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
         owned = {id(p) for p in moved(self.state, self.optimizer)}
         self._unmoved = [p for _, p in self.state.named if id(p) not in owned]
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
@@ -73,6 +74,8 @@ class Replica:
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
+        self.record = DataRecord(self.feed.gather, self._eval.gather, visits)
+        """What both data sets hold, and what is trained and evaluated on."""
         self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
         """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
@@ -82,6 +85,8 @@ class Replica:
         self.in_step: InStep | None = None
         """What is done together with other ranks inside a step."""
         self.samples = len(visits)
+        steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
+        self.step_sketches = StepSketches(self.sketcher, derive(job.seed, "sketched steps"), steps)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
 
@@ -121,18 +126,22 @@ class Replica:
         batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
         return batch
 
+    def read(self, batch: Batch) -> Tensors:
+        """Return a batch that is trained next, which has samples."""
+        tensors: Tensors = self.feed.get(batch)
+        self.record.add(batch, tensors)
+        return tensors
+
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
-        tensors: Tensors = self.feed.get(batch) if batch.samples else ()
+        tensors: Tensors = self.read(batch) if batch.samples else ()
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
         self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
         factor = 1.0
         if team is None:
-            self.optimizer.zero_grad(set_to_none=True)
-            for parameter in self._unmoved:
-                parameter.grad = None
+            self._clear()
         else:
             factor = team.begin(batch)
         loss: Tensor | None = None
@@ -155,6 +164,8 @@ class Replica:
             busy = at - began
             team.exchange(batch)
             began = at = self._slowdown.begin()
+        else:
+            self.step_sketches.alone(batch.samples, self.state.parameters)
         self._clip(team)
         self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
@@ -162,6 +173,13 @@ class Replica:
         if team is not None:
             team.end()
         return loss, busy
+
+    def _clear(self) -> None:
+        """Begin a step of the rank's own: there are no gradients."""
+        self.step_sketches.begin()
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._unmoved:
+            parameter.grad = None
 
     def _clip(self, team: InStep | None) -> None:
         limit = self._job.max_grad_norm
@@ -172,12 +190,11 @@ class Replica:
         else:
             team.clip(limit)
 
-    def probes(self) -> tuple[Probe, ...]:
-        """Return what collectives inside the steps did since the last call."""
-        waiting: list[Probe] = getattr(self.in_step, "probes", [])
-        probes = tuple(waiting)
-        waiting.clear()
-        return probes
+    def exchanged(self) -> tuple[StepSketch, ...]:
+        """Return the sketches of exchanges inside the steps since the last call."""
+        sketches = tuple(self.step_sketches.waiting)
+        self.step_sketches.waiting.clear()
+        return sketches
 
     def fraction(self, seen: float) -> float:
         """Return the fraction of all training samples that `seen` samples are, at most 1."""
@@ -198,6 +215,7 @@ class Replica:
         loss_sum = metric_sum = content = 0.0
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
+            self.record.show(tensors)
             loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
             loss_sum += float(loss) * weight

@@ -32,11 +32,13 @@ DATA: dict[str, Entry] = {
     "fashion_mnist": Entry("bench.models.data.fashion_mnist"),
     "image_folder": Entry("bench.models.data.image_folder", ("path", "shape", "seed")),
     "mnist": Entry("bench.models.data.mnist"),
+    "noisy_digits": Entry("bench.models.data.noisy_digits", ("samples",)),
     "pydoc": Entry("bench.models.data.pydoc", ("seq_len", "samples")),
     "shakespeare": Entry("bench.models.data.shakespeare", ("seq_len",)),
     "shifted_digits": Entry("bench.models.data.shifted_digits"),
     "synthetic": Entry("bench.models.data.synthetic", ("samples", "classes", "shape", "seed")),
     "text_file": Entry("bench.models.data.text_file", ("path", "seq_len")),
+    "toy_language": Entry("bench.models.data.toy_language", ("seq_len", "samples")),
 }
 """Name -> where its file is, and the settings that it takes."""
 

@@ -25,8 +25,8 @@ class Labelled(NamedTuple):
     labels: NDArray[np.uint8]
 
 
-def read() -> tuple[Labelled, Labelled]:
-    """Return the digits to train with, and those of the test."""
+def read(fifths: int = 1) -> tuple[Labelled, Labelled]:
+    """Return the digits to train with, and those of the test: so many fifths of each class."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -34,7 +34,7 @@ def read() -> tuple[Labelled, Labelled]:
     chosen = np.zeros(len(labels), dtype=bool)
     for digit in range(10):
         members = np.flatnonzero(labels == digit)
-        chosen[members[held_out(0, digit, len(members))]] = True
+        chosen[members[held_out(0, digit, len(members), fifths)]] = True
     train, test = (Labelled(images[part], labels[part]) for part in (~chosen, chosen))
     return train, test
 

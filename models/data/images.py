@@ -22,6 +22,8 @@ class Pixels(TensorSource):
 
     `mean` and `std` are of each channel, on a scale of 0 to 1."""
 
+    repeatable = True
+
     def __init__(self, images: Tensor, labels: Tensor, top: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(images, labels)
         # Tensors, not numbers: a GPU divides by a number by multiplying with its inverse, which rounds differently.
@@ -50,11 +52,11 @@ class Pixels(TensorSource):
         return images.to(torch.float32).div_(self._top).sub_(self._mean).div_(self._std)
 
 
-def held_out(seed: int, label: int, count: int) -> list[int]:
-    """Draw which of the `count` samples of class `label` are evaluated on: a fifth, in no order.
+def held_out(seed: int, label: int, count: int, fifths: int = 1) -> list[int]:
+    """Draw which of the `count` samples of class `label` are evaluated on: so many fifths, in no order.
 
     `seed`: of the data set, not of a run."""
-    places: list[int] = order(seed, label, count)[: round(count / 5)].tolist()
+    places: list[int] = order(seed, label, count)[: round(count * fifths / 5)].tolist()
     return places
 
 

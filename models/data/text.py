@@ -16,6 +16,8 @@ SEQ_LEN = 128
 class Pieces(TensorSource):
     """Pieces of a text: tokens [n, length + 1], of the smallest type that holds them; a batch has them as int64."""
 
+    repeatable = True
+
     def __init__(self, tokens: Tensor) -> None:
         super().__init__(tokens)
 
@@ -42,10 +44,11 @@ def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Piece
             f"{where}: {len(tokens)} characters are too few for pieces of {seq_len} in a tenth of it, which is held out; "
             f"give it {10 * seq_len + 1} or more{fits}"
         )
-    return _cut(tokens[:cut], seq_len), _cut(tokens[cut:], seq_len)
+    return cut_up(tokens[:cut], seq_len), cut_up(tokens[cut:], seq_len)
 
 
-def _cut(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
+def cut_up(tokens: NDArray[np.integer], seq_len: int) -> Pieces:
+    """Return the pieces of `seq_len` tokens, one after the other, that a text longer than one of them holds."""
     count = (len(tokens) - 1) // seq_len
     windows = np.lib.stride_tricks.sliding_window_view(tokens, seq_len + 1)[::seq_len]
     return Pieces(torch.from_numpy(windows[:count].copy()))

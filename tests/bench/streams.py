@@ -128,7 +128,7 @@ def make_records(spec: RunSpec, windows: int = 6, steps: int = 5, step_s: tuple[
         for rank in range(world):
             _evaluate(tape, rank, epoch, trained)
     for rank in range(world):
-        tape.add(tape.now[rank], events.Finished(tape.now[rank], rank, "end", 10**8, 0))
+        tape.add(tape.now[rank], events.Finished(tape.now[rank], rank, f"end {spec.seed}", 10**8, 0))
     return tape.sorted()
 
 

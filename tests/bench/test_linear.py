@@ -16,8 +16,6 @@ from bench.results.analysis.stream import sort
 from bench.results.live.history import POINTS
 from bench.runner.resume import _Counting
 from bench.timeline import write_timeline
-from bench.validate.checks import evaluation
-from bench.validate.records import Records
 from ddp.core import events
 from ddp.core.commands import CoordinatorCheckpoint, Drop, Evaluate
 from ddp.core.ledger import Ledger
@@ -177,34 +175,6 @@ def test_state_of_the_page_is_bounded() -> None:
     assert len(state.epochs) <= POINTS
     assert (state.epochs[0].epoch, state.epochs[-1].epoch) == (0, epochs - 1)
     assert row(about(), state)["epoch"] == epochs
-
-
-def test_evaluations_find_their_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without holding each against all averages of the run."""
-
-    def run(rounds: int) -> int:
-        looks = 0
-        real = evaluation._same
-
-        def same(one: events.Sums, other: events.Sums) -> bool:
-            nonlocal looks
-            looks += 1
-            return real(one, other)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(evaluation, "_same", same)
-            sums = [(1.0 + number, 2.0) for number in range(rounds)]
-            known = Records(
-                averaged=[events.Averaged(1.0, 0, n, 1, 1, 0.1, 1, 0.0, average=s) for n, s in enumerate(sums)],
-                evaluated=[events.Evaluated(1.0, 0, n, 1, 1.0, 1.0, 0.1, model=s) for n, s in enumerate(sums)],
-            )
-            assert evaluation._models(known) == ""
-            assert "is no average" in evaluation._models(
-                Records(averaged=known.averaged, evaluated=[events.Evaluated(1, 0, 0, 1, 1, 1, 0, model=(0.5, 2.0))])
-            )
-        return looks
-
-    assert linear(run(20), run(GROWTH * 20))
 
 
 def test_what_a_checkpoint_holds_is_found_without_a_look_at_all_of_it() -> None:

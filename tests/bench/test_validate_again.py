@@ -161,7 +161,7 @@ def test_bits_are_promised_where_no_speed_has_a_say(mode: str, bits: bool) -> No
 
 
 def test_rerun_trains_again_and_leaves_the_folder(
-    quiet: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    quiet: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet(*SOLO)
     (run,) = find_runs(tmp_path / "runs")[0]
@@ -169,11 +169,16 @@ def test_rerun_trains_again_and_leaves_the_folder(
     assert cli.dispatch(["rerun", str(run.path)]) == 0
     assert "EQUAL" in capsys.readouterr().out
     assert {file.name: file.read_bytes() for file in run.path.iterdir()} == before
+    monkeypatch.setenv("BENCH_FAKE", "other bits")
+    assert cli.dispatch(["rerun", str(run.path)]) == 1
+    assert "params_sha256: d1 of seed 0 and d2 of seed 0" in capsys.readouterr().out
+    monkeypatch.delenv("BENCH_FAKE")
     body = json.loads(before["metrics.json"]) | {"params_sha256": "another"}
     (run.path / "metrics.json").write_text(json.dumps(body))
-    assert cli.dispatch(["rerun", str(run.path)]) == 1
-    assert "params_sha256: another and d1" in capsys.readouterr().out
-    assert cli.dispatch(["replay", str(run.path)]) == 4
+    for verb in ("rerun", "replay"):
+        assert cli.dispatch([verb, str(run.path)]) == 4
+        assert "REFUSED" in (line := capsys.readouterr().out)
+        assert "params_sha256 is another, and d1 of seed 0 by events.jsonl" in line
     assert cli.dispatch(["rerun", str(tmp_path / "runs")]) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 

@@ -76,7 +76,7 @@ def test_a_baseline_keeps_the_bits_of_one_machine(tmp_path: Path) -> None:
     body = json.loads(last.read_text())
     last.write_text(json.dumps(body | {"params_sha256": "other", "env": body["env"] | {"cpu": "another"}}))
     (made,) = write_proposals(runs, tmp_path / "proposals", TODAY)
-    assert made.params_sha256 == dict.fromkeys("0123", "end")
+    assert made.params_sha256 == {seed: f"end {seed}" for seed in "0123"}
     accept(tmp_path / "proposals", tmp_path / "base")
     assert one(cell(tmp_path / "same", "solo", FIVE), tmp_path / "base", "determinism").name == "PASS"
 

@@ -14,13 +14,15 @@ import pytest
 from bench.results.runfolder import EVENTS, METRICS
 from bench.validate import Terms, judge
 from bench.validate.library import load
-from ddp.core.events import Averaged, Evaluated, Progress, Ready, Snapshot
+from ddp.core.event_parts import StepSketch
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
+from tests.bench.sketched import mixed, put, sketch
 from tests.bench.streams import make_spec
-from tests.bench.told import Change, baseline, model, write
+from tests.bench.told import DATA, Change, baseline, mean, model, write
 
-RECORDED = ("visits", "average", "idle", "rate", "evaluation", "agreement")
+RECORDED = ("visits", "data", "average", "idle", "rate", "evaluation", "agreement")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return baseline(tmp_path_factory.mktemp("base"))
 
 
-def each(kind: type[Any], change: Callable[[Any], Any]) -> Change:
+def each(kind: type[Any] | tuple[type[Any], ...], change: Callable[[Any], Any]) -> Change:
     """The change of all records of a kind."""
     return lambda records: [change(record) if isinstance(record, kind) else record for record in records]
 
@@ -51,66 +53,186 @@ def test_what_is_true_passes(tmp_path: Path, base: Path, mode: str) -> None:
     judgement = judge([tmp_path], base, Terms(today=TODAY))
     found = {v.check: v.name for v in judgement.verdicts if v.check in RECORDED}
     assert set(found.values()) == {"PASS"}
-    alone = {"visits", "rate", "evaluation"}
+    alone = {"visits", "data", "rate", "evaluation", "idle"}
     assert set(found) == (alone if mode == "solo" else set(RECORDED))
 
 
+def exchanged(change: Callable[[StepSketch], StepSketch]) -> Callable[[Any], Any]:
+    """The change of every sketched step."""
+    return lambda event: replace(event, exchanged=tuple(map(change, event.exchanged)))
+
+
 SHORT = each(Progress, lambda e: replace(e, visited=(e.visited - tally([7]) + tally([8])) % MODULUS))
-DEFECTS: dict[str, tuple[str, str, Change]] = {
-    "other samples": ("nccl_cadence", "visits", SHORT),
-    "fewer than the baseline": ("solo", "visits", each(Ready, lambda e: replace(e, samples=1900))),
+
+
+def trained(**change: Any) -> Change:
+    """The change of what rank 1 tells of epoch 1."""
+    return each(Trained, second(lambda e: replace(e, **change) if e.epoch == 1 else e))
+
+
+def ordered_alike(records: list[Any]) -> list[Any]:
+    """Every epoch in the order of the first."""
+    events = [event for event in records if isinstance(event, Trained)]
+    orders = {event.at: events[place % (len(events) // 3)].order for place, event in enumerate(events)}
+    return [replace(e, order=orders[e.at]) if isinstance(e, Trained) else e for e in records]
+
+
+SHARED = replace(DATA, shared=2, pairs=((3, 7), (11, 30)))
+DATA_DEFECTS: dict[str, Change] = {
+    "other labels": trained(content=1),
+    "other samples than granted": trained(content=7 * 961, wanted=7 * 961),
+    "the same order in every epoch": ordered_alike,
+    "orders of another seed": trained(order=5),
+    "a label too often": trained(labels=(1, 3)),
+    "trained on the test set": each(Ready, lambda e: replace(e, data=SHARED)),
+    "ranks with other data": each(
+        Ready, second(lambda e: replace(e, data=replace(DATA, training=replace(DATA.training, content=2))))
+    ),
+    "data unlike the baseline's": each(
+        Ready, lambda e: replace(e, data=replace(DATA, test=replace(DATA.test, content=2)))
+    ),
+    "labels of the test set": each(Evaluated, second(lambda e: replace(e, hashes=7))),
+}
+NOTHING = sketch(0.0, 0.0, 0.0, size=0.0)
+DEFECTS: dict[str, tuple[str, str, Change, str]] = {
+    "other samples": ("nccl_cadence", "visits", SHORT, ""),
+    "fewer than the baseline": ("solo", "visits", each(Ready, lambda e: replace(e, samples=1900)), ""),
     "not the mean": (
         "nccl_cadence",
         "average",
-        each(Averaged, lambda e: replace(e, average=e.before, after=e.before)),
+        each(Averaged, lambda e: replace(e, sketch_average=e.sketch_before, sketch_after=e.sketch_before)),
+        "round 0, rank 0: the average is not the weighted mean of the replicas (head.bias",
     ),
-    "other weights": ("nccl_cadence", "average", each(Averaged, lambda e: replace(e, samples=e.samples + 40 * e.rank))),
+    "other weights": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: replace(e, samples=e.samples + 40 * e.rank)),
+        "round 0, rank 0: the average is not",
+    ),
     "old snapshots": (
         "cpu_async",
         "average",
-        each(Snapshot, lambda e: replace(e, before=model(e.rank, max(e.round - 1, 0)))),
+        each(Snapshot, lambda e: replace(e, sketch=model(e.rank, max(e.round - 1, 0)))),
+        "round 1, rank 0: the average is not",
     ),
     "buffers left out": (
         "nccl_cadence",
         "average",
-        each(Averaged, lambda e: replace(e, average=(*e.average[:2], *e.before[2:]))),
+        each(Averaged, lambda e: replace(e, sketch_average=put(e.sketch_average, e.sketch_before, [2]))),
+        "norm.running_mean: weighted sum",
     ),
-    "thrown away": ("cpu_async", "average", each(Averaged, lambda e: replace(e, before=(9.0, *e.before[1:])))),
+    "one tensor left out": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: replace(e, sketch_average=put(e.sketch_average, e.sketch_before, [1]))),
+        "head.bias: weighted sum",
+    ),
+    "thrown away": (
+        "cpu_async",
+        "average",
+        each(Averaged, lambda e: replace(e, sketch_before=sketch(9.0, 1.0, 2.0))),
+        "did not move by average less snapshot",
+    ),
+    "optimizer lost": (
+        "nccl_cadence",
+        "average",
+        each(Averaged, lambda e: replace(e, optimizer_before=(("momentum_buffer", sketch(1.0)),))),
+        "the state of the rank's own optimizer was momentum_buffer and is empty",
+    ),
+    "optimizer changed": (
+        "cpu_async",
+        "average",
+        each(
+            Averaged,
+            lambda e: replace(
+                e, optimizer_before=(("exp_avg", sketch(1.0)),), optimizer_after=(("exp_avg", sketch(2.0)),)
+            ),
+        ),
+        "the average changed the state of the rank's own optimizer (optimizer.exp_avg: weighted sum",
+    ),
     "summed": (
         "nccl_sync",
         "average",
-        each(
-            Progress,
-            lambda e: replace(e, probes=tuple(replace(p, after=(10.01, *p.after[1:])) for p in e.probes)),
-        ),
+        each(Progress, exchanged(lambda s: replace(s, after=mixed([(2.0, s.after)])))),
+        "exchange 0, rank 0",
     ),
-    "no gradients": (
-        "nccl_sync",
+    "no gradients": ("nccl_sync", "idle", each(Progress, second(exchanged(lambda s: replace(s, before=NOTHING)))), ""),
+    "no gradients of its own": (
+        "nccl_cadence",
         "idle",
-        each(
-            Progress,
-            second(lambda e: replace(e, probes=tuple(replace(p, before=(0.0,) * 4) for p in e.probes))),
-        ),
+        each(Progress, second(exchanged(lambda s: replace(s, before=NOTHING)))),
+        "rank 1 reports steps, but 18 of 18 gradients that were looked at are zero",
+    ),
+    "no gradients of one tensor": (
+        "nccl_cadence",
+        "idle",
+        each(Progress, second(exchanged(lambda s: replace(s, before=put(s.before, NOTHING, [1]))))),
+        "rank 1: all of 18 gradients of head.bias are zero, but not those of rank 0",
     ),
     "stands still": (
         "nccl_cadence",
         "idle",
-        each(Averaged, second(lambda e: replace(e, before=model(1, 0), after=model(1, 0)))),
+        each(Averaged, second(lambda e: replace(e, sketch_before=model(1, 0), sketch_after=model(1, 0)))),
+        "did not move in 17 of 17 windows",
     ),
-    "another rate": ("nccl_cadence", "rate", each(Progress, lambda e: replace(e, lr=2 * e.lr))),
-    "other test samples": ("nccl_sync", "evaluation", each(Evaluated, lambda e: replace(e, content=26.0))),
-    "fewer test samples": ("solo", "evaluation", each(Evaluated, lambda e: replace(e, samples=99))),
-    "own model": ("cpu_async", "evaluation", each(Evaluated, lambda e: replace(e, model=model(e.rank, 5)))),
-    "no average": ("nccl_cadence", "evaluation", each(Evaluated, lambda e: replace(e, model=(1.0, 2.0, 3.0, 4.0)))),
+    "a tensor stands still": (
+        "nccl_cadence",
+        "idle",
+        each(
+            Averaged,
+            second(
+                lambda e: replace(
+                    e,
+                    sketch_before=put(e.sketch_before, model(1, 0), [0]),
+                    sketch_after=put(e.sketch_after, model(1, 0), [0]),
+                )
+            ),
+        ),
+        "rank 1: body.weight did not move in 17 windows, but did on rank 0",
+    ),
+    "a tensor never moves": (
+        "solo",
+        "idle",
+        each((Ready, Finished), lambda e: replace(e, sketch=put(e.sketch, sketch(1.0, 1.0, 1.0), [1]))),
+        "head.bias has gradients, but ends as it began",
+    ),
+    "another rate": ("nccl_cadence", "rate", each(Progress, lambda e: replace(e, lr=2 * e.lr)), ""),
+    "other test samples": ("nccl_sync", "evaluation", each(Evaluated, lambda e: replace(e, content=26.0)), ""),
+    "fewer test samples": ("solo", "evaluation", each(Evaluated, lambda e: replace(e, samples=99)), ""),
+    "own model": (
+        "cpu_async",
+        "evaluation",
+        each(Evaluated, lambda e: replace(e, sketch=model(e.rank, 5))),
+        "epoch 0: ranks 0 and 1 evaluated different models (head.bias",
+    ),
+    "no average": (
+        "nccl_cadence",
+        "evaluation",
+        each(Evaluated, lambda e: replace(e, sketch=sketch(1.0, 2.0, 3.0))),
+        "epoch 0: what was evaluated is not the average of round 5",
+    ),
+    "the average of another round": (
+        "cpu_async",
+        "evaluation",
+        each(Evaluated, lambda e: replace(e, sketch=mean(6 * e.epoch + 4))),
+        "epoch 0: what was evaluated is not the average of round 5",
+    ),
+    "another model at the end": (
+        "solo",
+        "evaluation",
+        each(Finished, lambda e: replace(e, sketch=mean(16))),
+        "rank 0 ended with another model than was evaluated last",
+    ),
+    **{name: ("nccl_cadence", "data", change, "") for name, change in DATA_DEFECTS.items()},
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_fails_its_check(tmp_path: Path, base: Path, defect: str) -> None:
-    mode, check, change = DEFECTS[defect]
+    mode, check, change, line = DEFECTS[defect]
     write(tmp_path, make_spec(mode), change)
     found = one(tmp_path, base, check)
-    assert (found.name, "seed 0" in found.line) == ("FAIL", True)
+    assert (found.name, "seed 0" in found.line, line in found.line) == ("FAIL", True, True), found.line
 
 
 def test_a_defect_in_one_seed_is_found(tmp_path: Path, base: Path) -> None:
@@ -120,10 +242,12 @@ def test_a_defect_in_one_seed_is_found(tmp_path: Path, base: Path) -> None:
 
 
 def test_ranks_that_end_apart(tmp_path: Path, base: Path) -> None:
-    from ddp.core.events import Finished
+    def apart(event: Finished) -> Finished:
+        return replace(event, digest=f"of {event.rank}", sketch=model(event.rank, 5))
 
-    write(tmp_path, make_spec("nccl_cadence"), each(Finished, lambda e: replace(e, digest=f"of {e.rank}")))
-    assert one(tmp_path, base, "agreement").name == "FAIL"
+    write(tmp_path, make_spec("nccl_cadence"), each(Finished, apart))
+    found = one(tmp_path, base, "agreement")
+    assert (found.name, "(ranks 0 and 1, head.bias: weighted sum 0 for 1" in found.line) == ("FAIL", True)
 
 
 def test_records_that_cannot_be_read_are_refused_by_name(tmp_path: Path, base: Path) -> None:

@@ -7,28 +7,36 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.validate.revision import accept, write_proposals
-from ddp.core.events import Averaged, Evaluated, Merged, Probe, Progress, Snapshot, Sums
+from ddp.core.commands import Apply, Average, Evaluate
+from ddp.core.event_parts import DataContent, SetContent, StepSketch
+from ddp.core.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot, Trained
+from ddp.permutation import permutation
 from ddp.process.codec import Record, encode
-from ddp.tally import tally
+from ddp.tally import order_tally, tally
 from tests.bench.references import FIVE, TODAY
+from tests.bench.sketched import GROUPS, mixed, sketch
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
+TRAINING = SetContent(1920, 1920, 1920 * 7, 0, (960, 960))
+DATA = DataContent(TRAINING, SetContent(100, 100, 500), 0, (), True)
+"""Of each sample the hash is 7, of each in the test set 5."""
 Change = Callable[[list[Record]], list[Record]]
 TEST = 100
 
 
-def model(rank: int, round: int) -> Sums:
+def model(rank: int, round: int) -> str:
     """What a rank brings into a round: replicas move, and come apart."""
-    return 5.0 + 0.3 * round + 0.01 * rank, 400.0, 2.0 + rank, 30.0
+    return sketch(5.0 + 0.3 * round + 0.01 * rank, 0.2 * round - rank, 2.0 + rank)
 
 
-def mean(round: int) -> Sums:
+def mean(round: int) -> str:
     """Of both ranks, which train alike."""
-    one, other = model(0, round), model(1, round)
-    return tuple((a or 0.0) / 2 + (b or 0.0) / 2 for a, b in zip(one, other, strict=True))
+    return mixed([(0.5, model(0, round)), (0.5, model(1, round))])
 
 
 def told(spec: RunSpec) -> list[Record]:
@@ -40,20 +48,39 @@ def told(spec: RunSpec) -> list[Record]:
         if isinstance(record, Progress):
             ((first, last),) = spans.get((record.rank, record.at), ((trained % 1920, trained % 1920 + record.samples),))
             trained += record.samples
-            probe = Probe(16, 32, model(record.rank, 0), mean(0))
-            probes = (probe,) if spec.policy == "sync" else ()
-            record = replace(record, visited=tally(range(first, last)), probes=probes)
+            step = StepSketch(0, 16, 32, model(record.rank, 0), mean(0) if spec.policy == "sync" else "")
+            record = replace(record, visited=tally(range(first, last)), exchanged=(step,))
+            found.append(_trained(spec.seed, record, first, last))
         elif isinstance(record, Averaged):
             number = record.round
+            found.append(Average(record.rank, number, (0, 1), False, "it is due", True))
             if spec.backend == "cpu":
                 laid = model(record.rank, number)
                 found.append(Snapshot(record.at, record.rank, number, record.steps, record.samples, laid))
-            record = replace(record, before=model(record.rank, number), after=mean(number), average=mean(number))
+                found.append(Apply(record.rank, number, "it is there"))
+            own = model(record.rank, number)
+            record = replace(record, sketch_before=own, sketch_after=mean(number), sketch_average=mean(number))
         elif isinstance(record, Evaluated):
-            part = replace(record, samples=TEST // spec.world_size, content=50.0 / spec.world_size)
-            record = replace(part, model=mean(6 * record.epoch + 5) if spec.policy != "sync" else mean(0))
+            if spec.world_size > 1:
+                found.append(Evaluate(record.rank, record.epoch, record.rank, 2, False, "it is complete"))
+                record = replace(record, part=record.rank)
+            samples = TEST // spec.world_size
+            part = replace(record, samples=samples, content=50.0 / spec.world_size, hashes=5 * samples)
+            record = replace(part, sketch=mean(6 * record.epoch + 5))
+        elif isinstance(record, Ready):
+            first_sketch = sketch(0.1, 0.2, 0.3)
+            record = replace(record, sketched=() if record.rank else GROUPS, sketch=first_sketch, data=DATA)
+        elif isinstance(record, Finished):
+            record = replace(record, sketch=mean(17))
         found.append(record)
     return found
+
+
+def _trained(seed: int, event: Progress, first: int, last: int) -> Trained:
+    """What a rank tells of positions in an epoch; both labels are there as often."""
+    indices, half = permutation(seed, event.epoch, 1920)[first:last], (last - first) // 2
+    about = event.at, event.rank, event.epoch, last - first, 7 * (last - first), 7 * (last - first)
+    return Trained(*about, order_tally(np.arange(first, last), indices), (last - first - half, half))
 
 
 def write(root: Path, spec: RunSpec, change: Change = lambda records: records) -> Path:

@@ -21,7 +21,7 @@ import torch
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
 from bench.runner.resume import earlier, locate
-from ddp.checkpoint.checkpoint import find
+from ddp.checkpoint.checkpoint import bound, find, unbound
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
 from ddp.process.codec import encode
@@ -231,9 +231,9 @@ def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp
         torch.save(held | {"tensors": [torch.zeros(3)], "kept": [], "state_dict": {}}, path / "model.pt")
         content = (path / "model.pt").read_bytes()
         entry = ["model.pt", len(content), hashlib.sha256(content).hexdigest()]
-        body = msgspec.msgpack.decode((path / "books").read_bytes())
+        body = msgspec.msgpack.decode(unbound((path / "books").read_bytes()))
         body["files"] = [entry if file[0] == "model.pt" else file for file in body["files"]]
-        (path / "books").write_bytes(msgspec.msgpack.encode(body))
+        (path / "books").write_bytes(bound(msgspec.msgpack.encode(body)))
     before = {path: path.read_bytes() for path in hidden.rglob("*") if path.is_file()}
     code, _, err = command(warm, tmp_path, f"resume={hidden}", *QUIET)
     assert code == 2

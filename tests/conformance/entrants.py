@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import models
-from bench.models.data import DataOptions
+from bench.models.data.options import PLAIN, DataOptions
 from bench.models.setup import Recipe
 from ddp.backends.base import load
 from ddp.core.commands import Join
@@ -30,7 +30,7 @@ from tests.conformance.oracle import Course, Rule
 from tests.runtime import toy
 
 OURS = Rule(scaled="gradient", buffers="mean")
-TORCH = Rule(scaled="loss", buffers="first")
+TORCH = Rule(scaled="loss", buffers="own")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ ENTRANTS = {
     "zero3": Entrant("zero3", "memory", replace(OURS, flat=False), exact=4),
     "torch_ddp": Entrant("torch_ddp", "gloo", TORCH, exact=2),
     "torch_zero1": Entrant("torch_zero1", "gloo", TORCH, exact=2),
-    "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2),
+    "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, flat=False), exact=2),
     "torch_fsdp/groups": Entrant(
-        "torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2, module="tests.conformance.groups"
+        "torch_fsdp", "gloo", replace(TORCH, flat=False), exact=2, module="tests.conformance.groups"
     ),
 }
 
@@ -81,8 +81,9 @@ def save_data(folder: Path) -> Path:
 def _recipe(model: str) -> Recipe:
     """The quick one; of text, short pieces, and one data set for all images."""
     recipe = models.load(model).recipes["quick"]
-    text = recipe.data == "pydoc"
-    return replace(recipe, data_options=DataOptions(seq_len=LENGTH)) if text else replace(recipe, data="digits")
+    if recipe.data == "toy_language":
+        return replace(recipe, data_options=DataOptions(seq_len=LENGTH))
+    return replace(recipe, data="digits", data_options=PLAIN)
 
 
 @cache

@@ -17,7 +17,7 @@ CIFAR = replace(MNIST, shape=(3, 32, 32))
 def quick(name: str) -> Task:
     """The quick task; of text, short pieces."""
     recipe = models.load(name).recipes["quick"]
-    if recipe.data == "pydoc":
+    if recipe.data == "toy_language":
         recipe = replace(recipe, data_options=DataOptions(seq_len=32))
     return models.make_task(name, recipe, "")
 

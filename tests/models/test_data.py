@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from bench.models.data import DATA, DataOptions, data_set, prepare, shakespeare, title
+from bench.models.data import DATA, DataOptions, data_set, noisy_digits, prepare, shakespeare, title
+from bench.models.data.digits import TOP, read
 from bench.models.data.images import Pixels, images_source
 from ddp.data import TensorSource
 from tests.models.data_files import write_cifar, write_images, write_mnist
@@ -23,6 +25,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "synthetic": {"samples": 60, "classes": 4, "shape": (2, 5, 3)},
     "text_file": {"path": "text.txt", "seq_len": 16},
 }
+
+MADE = {
+    "noisy_digits": "19864451015b192d208cdce5f912243a07aae7ac5ed72e09119db5e59f4083a2",
+    "toy_language": "f3e1e807228f09b35f125595be01bd157e13c65ed460e9a7f926390bc95c1ac8",
+}
+"""Digests of all samples of data that is made here, to train with and of the test."""
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +185,45 @@ def test_settings_of_a_user_go_before_those_of_a_recipe() -> None:
 def test_a_data_set_is_called_by_its_settings() -> None:
     assert title("digits", DataOptions()) == "digits"
     assert title("synthetic", DataOptions(samples=100, shape=(3, 8, 8))) == "synthetic (samples 100, shape 3x8x8)"
+
+
+def test_noisy_digits_are_copies_of_digits_of_one_side_each() -> None:
+    (train, labels), (test, marked) = load("noisy_digits", Path())
+    assert (len(train), len(test)) == (20 * 1078, 8 * 719)
+    assert torch.equal(labels.view(20, -1), labels[:1078].expand(20, -1))
+    assert torch.equal(marked.view(8, -1), marked[:719].expand(8, -1))
+    assert abs(train.mean()) < 0.01
+    assert abs(train.std() - 1) < 0.01
+    sides = [{image.numpy().tobytes() for image in part} for part in (train, test)]
+    assert [len(side) for side in sides] == [len(train), len(test)], "no image is there twice"
+    assert not sides[0] & sides[1]
+    sources = [{image.tobytes() for image in part.images} for part in read(2)]
+    assert [len(side) for side in sources] == [1078, 719]
+    assert not sources[0] & sources[1]
+    few, _ = load("noisy_digits", Path(), samples=1500)[0]
+    assert torch.equal(few, train[:1500])
+    with pytest.raises(ValueError, match=r"data\.samples=21561: data set noisy_digits has 21560"):
+        load("noisy_digits", Path(), samples=21561)
+
+
+def test_a_noisy_digit_is_a_moved_digit_and_noise_that_averages_out() -> None:
+    train, _ = read(2)
+    noisy = noisy_digits.copies(train, 400, 0)
+    assert noisy.images.max() <= TOP
+    ink = train.images[:, 2:6, 2:6].mean(axis=(1, 2))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(train.images[5], 1), (8, 8)).reshape(-1, 8, 8)
+    distances = np.abs(noisy.images[5 :: len(ink)].astype(int)[:, None] - windows.astype(int)).max(axis=(2, 3))
+    assert (distances.min(axis=1) <= 4).all(), "each is a window of the digit, with noise of at most 4"
+    assert len(set(distances.argmin(axis=1))) == 9, "all nine moves are there"
+
+
+def test_the_content_of_made_data_is_the_same_everywhere() -> None:
+    for name, digest in MADE.items():
+        content = hashlib.sha256()
+        for source in data_set(name).load():
+            for tensor in source.batch(torch.arange(len(source))):
+                content.update(tensor.numpy().tobytes())
+        assert content.hexdigest() == digest, name
 
 
 def test_shifted_digits_are_the_digits_and_each_moved_by_a_pixel() -> None:

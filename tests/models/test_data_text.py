@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from bench.models.data import DataOptions, data_set, prepare, shakespeare
+from bench.models.data import DataOptions, data_set, prepare, shakespeare, toy_language
 from bench.models.data.pydoc import VOCABULARY, text
 from bench.models.data.text import encode, pieces
 
@@ -30,6 +30,34 @@ def test_the_bundled_text_has_one_size_and_ends_with_what_is_evaluated() -> None
     known = text()[:324_000]
     again = [text()[start : start + 64] in known for start in range(324_000, 359_900, 64)]
     assert sum(again) < 0.06 * len(again), "what is evaluated was not trained on"
+
+
+def test_the_toy_language_has_the_words_that_may_follow() -> None:
+    spelt, after = toy_language.words(), toy_language.followers()
+    assert len(set(spelt)) == len(spelt) == len(after) == 64
+    assert {len(word) for word in spelt} == {4, 6}
+    assert all(len(set(next_ones)) == 16 for next_ones in after)
+    places = {word: place for place, word in enumerate(spelt)}
+    walk = [places[word] for word in toy_language.text("train", 300_000).split(" ")[:-1]]
+    pairs = np.zeros((64, 64), dtype=int)
+    np.add.at(pairs, (walk[:-1], walk[1:]), 1)
+    allowed = np.zeros((64, 64), dtype=bool)
+    for word, next_ones in enumerate(after):
+        allowed[word, next_ones] = True
+    assert not pairs[~allowed].any()
+    assert pairs[allowed].min() > 15, "with equal odds: 50 of each are expected"
+
+
+def test_no_piece_of_the_toy_language_is_on_both_sides() -> None:
+    train, test = parts("toy_language", Path(), seq_len=32)
+    assert (len(train), len(test)) == (9374, 1562)
+    seen = {piece.numpy().tobytes() for piece in train}
+    assert not any(piece.numpy().tobytes() in seen for piece in test)
+    assert len(parts("toy_language", Path(), seq_len=32, samples=7)[0]) == 7
+    with pytest.raises(ValueError, match=r"data\.samples=9375: data set toy_language has 9374 pieces of 32"):
+        parts("toy_language", Path(), seq_len=32, samples=9375)
+    with pytest.raises(ValueError, match=r"data\.seq_len=50000: data set toy_language has 50000 characters"):
+        parts("toy_language", Path(), seq_len=50_000)
 
 
 def test_pieces_use_all_that_fills_one() -> None:

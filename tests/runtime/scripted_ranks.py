@@ -84,7 +84,7 @@ def snapshots(job: Job, act: Act, rounds: int) -> list[list[Seen]]:
         for index in range(rounds):
             samples = tuple(actor.train(index) for actor in actors)
             for actor in actors:
-                actor.backend.snapshot(0)
+                actor.backend.snapshot(Average(0, 0, (), False, "a test"))
             reducer._reduce(Reduce(index, tuple(range(job.world_size)), samples, ""))
             assert isinstance(done[-1], Reduced), done[-1]
             for actor, saw in zip(actors, seen, strict=True):

@@ -73,7 +73,9 @@ def at(job: Job) -> Path:
 def change(job: Job, edit: Change) -> None:
     """Edit the plain form of the books' file."""
     path = at(job) / BOOKS
-    path.write_bytes(msgspec.msgpack.encode(edit(msgspec.msgpack.decode(path.read_bytes()))))
+    books = checkpoint.unbound(path.read_bytes())
+    assert books is not None
+    path.write_bytes(checkpoint.bound(msgspec.msgpack.encode(edit(msgspec.msgpack.decode(books)))))
 
 
 def put(job: Job, name: str, held: Any) -> None:
@@ -361,7 +363,8 @@ def test_nothing_that_is_edited_gets_through(job: Job) -> None:
 @given(data=st.data())
 def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.DataObject) -> None:
     original = (at(job) / BOOKS).read_bytes()
-    content = bytearray(original)
+    books = checkpoint.unbound(original)
+    content = bytearray(books or b"")
     for _ in range(data.draw(st.integers(1, 3))):
         where = data.draw(st.integers(0, len(content) - 1))
         match data.draw(st.sampled_from(["set", "cut", "insert"])):
@@ -371,12 +374,39 @@ def test_no_byte_of_the_books_brings_anything_but_a_refusal(job: Job, data: st.D
                 del content[where : where + data.draw(st.integers(1, 4))]
             case "insert":
                 content[where:where] = data.draw(st.binary(min_size=1, max_size=9))
-    (at(job) / BOOKS).write_bytes(content)
+    (at(job) / BOOKS).write_bytes(checkpoint.bound(bytes(content)))
     try:
         with suppress(ValueError):  # and nothing else
             resume(job)
+        if content != books:
+            (at(job) / BOOKS).write_bytes(bytes(content) + original[-32:])
+            with pytest.raises(Torn, match=str(at(job))):
+                read(at(job))
     finally:
         (at(job) / BOOKS).write_bytes(original)
+
+
+def test_every_part_is_as_it_was_written(job: Job) -> None:
+    for name in (MODEL, "rank-0.pt", "rank-1.pt"):
+        original = (at(job) / name).read_bytes()
+        for where in range(0, len(original), len(original) // 20):
+            content = bytearray(original)
+            content[where] ^= 1
+            (at(job) / name).write_bytes(content)
+            with pytest.raises(Torn, match=f"{at(job) / name}: torn, its content is not what was written"):
+                read(at(job))
+        (at(job) / name).write_bytes(original)
+    assert read(at(job))
+
+
+def test_books_without_a_digest_are_of_an_earlier_version(job: Job) -> None:
+    books = checkpoint.unbound((at(job) / BOOKS).read_bytes())
+    assert books is not None
+    (at(job) / BOOKS).write_bytes(books)
+    with pytest.raises(Torn, match="not what was written"):
+        read(at(job))
+    (at(job) / BOOKS).write_bytes(msgspec.msgpack.encode(msgspec.msgpack.decode(books) | {"version": 5}))
+    assert read(at(job)).manifest.version == 5
 
 
 def laid_down(folder: Path, index: int, samples: int = 10) -> tuple[Job, Publish]:

@@ -11,7 +11,7 @@ import torch
 
 from ddp.backends import paired_backends, snapshot
 from ddp.backends.snapshot import average
-from ddp.core.commands import Reduce
+from ddp.core.commands import Average, Reduce
 from ddp.core.events import Averaged, Progress, RoundClosed
 from ddp.core.policies import POLICIES
 from ddp.data.order import order
@@ -176,7 +176,7 @@ def test_training_done_while_an_average_was_in_flight_is_kept(tmp_path: Path) ->
     rigs = [Rig(tmp_path, rank) for rank in range(2)]
     laid = [rig.train(0.25 * (1 + rank)) for rank, rig in enumerate(rigs)]
     for rig in rigs:
-        rig.backend.snapshot(0)
+        rig.backend.snapshot(Average(0, 0, (), False, "a test"))
     rigs[0].train(0.125)
     rigs[0].reducer._reduce(Reduce(0, (0, 1), (1, 3), ""))
     mean = (laid[0] + 3 * laid[1]) / 4

@@ -16,9 +16,11 @@ def _named(*names: str) -> dict[str, Check]:
 
 CHECKS = _named(
     "status",
+    "seeds",
     "breakdown",
     "ledger",
     "visits",
+    "data",
     "average",
     "agreement",
     "idle",
@@ -27,12 +29,15 @@ CHECKS = _named(
     "audit",
     "volume",
     "determinism",
+    "pairs",
     "diverged",
     "target",
     "samples",
     "curve",
     "speed",
     "variance",
+    "train_loss",
+    "eval_loss",
     "quality",
 )
 """Name of a check, and of its module -> its function `check`."""

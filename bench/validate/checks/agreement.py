@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from bench.base.figures import plural
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.linear import apart, combine
+from bench.validate.records import records
 from bench.validate.verdict import Verdict, verdict
+from ddp.sketches import decode
 
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if the ranks of a finished run ended with different bits; None for one rank."""
     cell = case.cell
-    runs = [m for m in cell.ok if m.world_size > 1]
+    runs = [run for run in cell.runs if run.metrics.status == "ok" and run.metrics.world_size > 1]
     if not runs:
         return None
-    for m in runs:
-        if m.params_sha256 is None:
-            return verdict("FAIL", "agreement", cell, f"seed {m.seed}: the ranks ended with different parameters")
+    for run in runs:
+        if run.metrics.params_sha256 is None:
+            where = _where(run)
+            line = f"seed {run.metrics.seed}: the ranks ended with different parameters{where}"
+            return verdict("FAIL", "agreement", cell, line)
     return verdict("PASS", "agreement", cell, f"all ranks of {plural(len(runs), 'run')} ended with the same bits")
+
+
+def _where(run: Run) -> str:
+    """Say in which tensor two ranks differ most, where they recorded what they ended with."""
+    known = records(run)
+    if known is None or not known.groups:
+        return ""
+    first, *others = sorted(known.finished, key=lambda event: event.rank)
+    for other in others:
+        if far := apart(known.groups, other.sketch, combine([(1.0, decode(first.sketch))]), 0.0):
+            return f" (ranks {first.rank} and {other.rank}, {far})"
+    return ""

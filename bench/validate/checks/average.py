@@ -1,30 +1,41 @@
 """Every average is the mean of what was brought into it, with its weights; and what a rank trained meanwhile is kept.
 
-Ranks record sums over their values before and after (`ddp.core.events.Sums`). An average is linear, so its sums are the
-weighted means of theirs, but for rounding. That shows replicas that were not averaged, other divisors and weights, snapshots
-that are old or torn, buffers left out, and an update that throws away what was trained while it was under way. Averages that
-are not means (elastic, or with an outer optimizer) have no formula here.
+Ranks record sketches before and after (`ddp.sketches`), which are linear: those of an average are the weighted means of
+theirs, but for rounding, tensor by tensor. That shows replicas that were not averaged, other divisors and weights, what is
+old, torn or in another's place, buffers left out, updates that throw away what was trained while they were under way, and
+what an average does to the state of a rank's own optimizer. Elastic averages and outer optimizers are linear as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.records import Records, apart, mean, recorded
+from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
+from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.events import Averaged, Sums
+from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
+from ddp.core.events import Averaged, Snapshot
+from ddp.sketches import Sketch, decode
 
-SLACK = {"float64": 2.0, "float32": 4.0}
-"""Wire -> roundings that an average is made of, to one side."""
+OUTER = {"momentum": (1.0, 0.9), "nesterov": (0.7, 0.9)}
+"""Outer optimizer -> learning rate and momentum where none are set."""
+NARROW = {"bfloat16": 2.0**-9}
+"""Wires that are narrower than the sums, and their rounding, relative to what changed since the last average."""
+FEW = 4
+"""Roundings beside two for each rank: of weighing, dividing, adding to what was there."""
 
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL at the first average that is none; None where none is recorded."""
     count = 0
     for run, known in recorded(case.cell):
-        for wrong in _averages(run, known):
+        for wrong in _averages(run, known) if known.groups else ():
             if wrong:
                 return verdict("FAIL", "average", case.cell, f"seed {run.metrics.seed}, {wrong}")
             count += 1
@@ -35,53 +46,194 @@ def check(case: Case) -> Verdict | None:
 def _averages(run: Run, known: Records) -> Iterator[str]:
     """Say of each average that can be looked at what is wrong with it."""
     m, settings = run.metrics, run.config.get("averaging")
-    if m.policy is None or not isinstance(settings, dict):
-        return
     yield from _inside_steps(known, m.world_size)
-    slack = SLACK.get(settings.get("wire", "float64"))
-    if slack is None or settings.get("elastic") not in (None, 1, 1.0) or settings.get("outer", "none") != "none":
-        return
-    contributions = known.contributions()
-    for event in known.averaged:
-        parts = contributions.get(event.round, {})
-        if event.average and all(part.before for part in parts.values()):
-            weights = [(_weight(part.samples, settings), part.before) for part in parts.values()]
-            yield _round(event, weights, parts[event.rank].before if event.rank in parts else (), slack)
+    if m.policy is not None and isinstance(settings, dict):
+        yield from _Rounds(known, settings, m.world_size).judge()
 
 
-def _weight(samples: int, settings: dict[str, object]) -> float:
-    """Return the weight of `ddp.core.averaging`, computed anew: a check does not ask what it checks."""
-    gamma = settings.get("gamma", 1.0)
-    assert isinstance(gamma, int | float)
-    return float(samples**gamma) if samples else 0.0
+class _Rounds:
+    """The averages of one run, in the order of their rounds."""
 
+    def __init__(self, known: Records, settings: Mapping[str, Any], world_size: int) -> None:
+        self._groups, self._settings, self._ranks = known.groups, settings, world_size
+        self._parts = known.contributions()
+        self._by_snapshot = bool(known.snapshots)
+        self._answers: dict[int, list[Averaged]] = {}
+        for event in known.averaged:
+            self._answers.setdefault(event.round, []).append(event)
+        first = next((event.sketch for event in known.ready if event.sketch), "")
+        self._last: Sketch | None = decode(first) if first else None
+        """The average before; None: not known."""
+        self._outer = _Outer(settings, self._groups) if settings.get("outer", "none") != "none" else None
+        self._began: OptimizerSketch | None = None
 
-def _round(event: Averaged, parts: list[tuple[float, Sums]], own: Sums, slack: float) -> str:
-    """Say what is wrong with what a rank did with an average; empty: nothing."""
-    where = f"round {event.round}, rank {event.rank}"
-    if not any(weight for weight, _ in parts):
+    @property
+    def _roundings(self) -> float:
+        return 2.0 * self._ranks + FEW
+
+    def judge(self) -> Iterator[str]:
+        """Say of each answer what is wrong with it; empty: nothing."""
+        for number, answers in sorted(self._answers.items()):
+            parts = self._parts.get(number, {})
+            whole = all(_sketch(part) for part in parts.values()) and all(event.sketch_after for event in answers)
+            idle = not any(self._weight(part) for part in parts.values())
+            if not whole or (idle and self._by_snapshot):
+                self._last = None
+                if self._outer is not None:
+                    self._outer.lost = True
+            if not whole or idle:
+                continue
+            yield from self._round(answers, parts)
+            self._last = decode(_average(answers[0]))
+
+    def _round(self, answers: list[Averaged], parts: Mapping[int, Snapshot | Averaged]) -> Iterator[str]:
+        wanted = mean([(self._weight(part), _sketch(part)) for part in parts.values()])
+        roundings, room = self._roundings, self._room(parts)
+        known = room is not None
+        if self._outer is not None:
+            stepped = self._outer.step(wanted, self._last)
+            known, roundings = known and stepped is not None, roundings * self._outer.growth
+            wanted = wanted if stepped is None else stepped
+        for event in answers:
+            where = f"round {event.round}, rank {event.rank}"
+            if known and (far := apart(self._groups, _average(event), wanted, roundings, room or 0.0)):
+                yield f"{where}: the average is not the weighted mean of the replicas ({far})"
+            elif event.rank in parts and (way := self._moved(event, parts[event.rank])):
+                yield f"{where}: the replica did not move by average less snapshot ({way})"
+            else:
+                wrong = self._optimizer(event, parts)
+                yield f"{where}: {wrong}" if wrong else ""
+
+    def _weight(self, part: Snapshot | Averaged) -> float:
+        """Return the weight of `ddp.core.averaging`, computed anew: a check does not ask what it checks."""
+        gamma = self._settings.get("gamma", 1.0)
+        return float(part.samples**gamma) if part.samples else 0.0
+
+    def _room(self, parts: Mapping[int, Snapshot | Averaged]) -> float | None:
+        """Return what a narrow wire may change, which carries differences to the last average; None: not known."""
+        unit = NARROW.get(self._settings.get("wire", "float64"))
+        if unit is None or self._by_snapshot:
+            return 0.0
+        last = self._last
+        if last is None:
+            return None
+        return self._roundings * unit * max(distance(decode(_sketch(part)), last) for part in parts.values())
+
+    def _moved(self, event: Averaged, part: Snapshot | Averaged) -> str:
+        """Say how a replica is off from what it was, plus the way to the average of what it had brought in."""
+        elastic = self._settings.get("elastic")
+        ways = [1.0 if elastic is None or group.kind == "buffers" else float(elastic) for group in self._groups]
+        way = np.array(ways)
+        terms: list[tuple[float | NDArray[np.float64], Sketch]] = [
+            (1.0, decode(event.sketch_before)),
+            (way, decode(_average(event))),
+            (-way, decode(_sketch(part))),
+        ]
+        far = apart(self._groups, event.sketch_after, combine(terms), 2 * FEW)
+        return str(far) if far else ""
+
+    def _optimizer(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:
+        """Say what is wrong with what became of the state of the rank's own optimizer."""
+        before, after = event.optimizer_before, event.optimizer_after
+        if self._settings.get("optimizer_state"):
+            return self._optimizer_mean(event, parts)
+        resets = self._settings.get("optimizer_reset")
+        if resets or (resets is None and self._settings.get("outer") == "nesterov"):
+            self._began = after if self._began is None else self._began
+            return "" if after == self._began else "the rank's own optimizer did not begin anew"
+        names = [name for name, _ in before]
+        if names != [name for name, _ in after]:
+            return f"the state of the rank's own optimizer was {_listed(before)} and is {_listed(after)}"
+        for (name, old), (_, new) in zip(before, after, strict=True):
+            if far := apart([self._state(name)], new, combine([(1.0, decode(old))]), 1.0):
+                return f"the average changed the state of the rank's own optimizer ({far})"
         return ""
-    wanted, sizes = mean(parts)
-    if far := apart(event.average, wanted, sizes, slack):
-        return f"{where}: the average is not the weighted mean of the replicas ({_shown(event.average, wanted, far)})"
-    after = [
-        None if None in (a, b, c) else b + a - c  # type: ignore[operator]
-        for a, b, c in zip(event.average[::2], event.before[::2], own[::2], strict=False)
-    ]
-    if len(after) == len(sizes) and (far := apart(event.after, after, sizes, 2 * slack)):
-        return f"{where}: the replica did not move by average less snapshot ({_shown(event.after, after, far)})"
-    return ""
+
+    def _optimizer_mean(self, event: Averaged, parts: Mapping[int, Snapshot | Averaged]) -> str:
+        """Say how averaged state is off. A rank that has none yet brings in zeros."""
+        total = sum(self._weight(part) for part in parts.values())
+        own = [(self._weight(part) / total, dict(_kept(part))) for part in parts.values()]
+        for name, new in event.optimizer_after:
+            terms: list[tuple[float, Sketch]] = [(w, decode(kept[name])) for w, kept in own if name in kept]
+            if terms and (far := apart([self._state(name)], new, combine(terms), self._roundings)):
+                return f"the state of the rank's own optimizer is not the weighted mean of the ranks' ({far})"
+        return ""
+
+    def _state(self, name: str) -> SketchGroup:
+        coarsest = max((group.dtype for group in self._groups), key=lambda kind: UNITS.get(kind, (0.0,))[0])
+        return SketchGroup(f"optimizer.{name}", "optimizer", 1, coarsest, False)
+
+
+class _Outer:
+    """An outer optimizer, whose steps are linear in what it averages: `ddp.replica.outer_optimizer` has the formulas."""
+
+    def __init__(self, settings: Mapping[str, Any], groups: tuple[SketchGroup, ...]) -> None:
+        name = settings["outer"]
+        lr, momentum = OUTER[name]
+        self._lr = lr if settings.get("outer_lr") is None else float(settings["outer_lr"])
+        self._momentum = momentum if settings.get("outer_momentum") is None else float(settings["outer_momentum"])
+        self._nesterov = name == "nesterov"
+        self._trained = np.array([float(group.kind == "parameters") for group in groups])
+        self._velocity: Sketch | None = None
+        self.lost = False
+        """A step was not seen, so its velocity is not known."""
+        self.growth = 2.0 * (1 + self._lr) / (1 - self._momentum)
+        """What the roundings of one step may become over many."""
+
+    def step(self, average: Combined, last: Sketch | None) -> Combined | None:
+        """Return what becomes of a mean, the result before being `last`; None: not known."""
+        if self.lost or last is None:
+            return None
+        here = Sketch(average.sums, average.sizes)
+        kept = self._velocity or Sketch(np.zeros_like(here.sums), np.zeros_like(here.sizes))
+        mu, on = self._momentum, self._trained
+        moved = combine([(1.0, last), (-1.0, here), (mu, kept)])
+        self._velocity = Sketch(moved.sums, np.maximum(moved.sizes, kept.sizes))
+        ahead = 1 + mu if self._nesterov else 1.0
+        carried = mu**2 if self._nesterov else mu
+        share = np.where(on > 0, self._lr * ahead, 1.0)
+        return combine([(share, here), (1.0 - share, last), (-self._lr * carried * on, kept)])
 
 
 def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
-    for number, step in enumerate(known.probes(world_size)):
-        wanted, sizes = mean([(float(probe.samples), probe.before) for probe in step])
-        for rank, probe in enumerate(step):
-            far = apart(probe.after, wanted, sizes, SLACK["float32"])
-            sums = _shown(probe.after, wanted, far)
-            yield f"probe {number}, rank {rank}: what a step exchanged is not its weighted mean ({sums})" if far else ""
+    roundings = 2.0 * world_size + FEW
+    for step in known.exchanges(world_size):
+        weights = [(float(own.samples), own.before) for own in step]
+        if not any(weight for weight, _ in weights):
+            continue
+        wanted = mean(weights)
+        where = f"exchange {step[0].step}"
+        if step[0].parts:
+            yield _parts(known.groups, step, wanted, roundings)
+            continue
+        for rank, own in enumerate(step):
+            far = apart(known.groups, own.after, wanted, roundings)
+            yield f"{where}, rank {rank}: what a step exchanged is not its weighted mean ({far})" if far else ""
 
 
-def _shown(sums: Sums, wanted: list[float | None], far: float) -> str:
-    pairs = ", ".join(f"{a:.9g} for {b:.9g}" for a, b in zip(sums[::2], wanted, strict=True) if None not in (a, b))
-    return f"sums over parameters and buffers: {pairs}; {far:.3g} times what rounding can do"
+def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Combined, roundings: float) -> str:
+    """Say how gradients are off whose owners have a part each; buffers are whole on every rank."""
+    one = np.array([float(group.kind == "parameters") for group in groups])
+    for rank, own in enumerate(step):
+        terms = [(one if other is not own else np.ones_like(one), decode(other.after)) for other in step]
+        far = apart(groups, combine(terms), wanted, roundings)
+        if far:
+            return f"exchange {own.step}, rank {rank}: what ranks own does not add up to the weighted mean ({far})"
+    return ""
+
+
+def _sketch(part: Snapshot | Averaged) -> str:
+    return part.sketch if isinstance(part, Snapshot) else part.sketch_before
+
+
+def _kept(part: Snapshot | Averaged) -> OptimizerSketch:
+    return part.optimizer if isinstance(part, Snapshot) else part.optimizer_before
+
+
+def _average(event: Averaged) -> str:
+    """Return what the rank took for the average; where it says nothing, what the replica became."""
+    return event.sketch_average or event.sketch_after
+
+
+def _listed(sketches: OptimizerSketch) -> str:
+    return ", ".join(name for name, _ in sketches) or "empty"

@@ -1,6 +1,7 @@
 """The same cell and seed give the same bits, where the mode promises it: two runs here, or a run and its reference.
 
-Compared are the digest of the final parameters and every loss and evaluation of the epochs. Promised by `solo`, and by modes
+Compared are the digest of the final parameters, every loss, evaluation, rate and scalar of the epochs, and what was counted:
+steps, samples, the ledger, collectives and their bytes. Promised by `solo`, and by modes
 whose replicas are one after every step, but for graph mode, whose shares of a batch follow the speeds; on one kind of
 machine with one version of torch.
 """
@@ -28,19 +29,25 @@ def promised(m: Metrics) -> bool:
 
 
 def trace(m: Metrics) -> dict[str, Any]:
-    """Return what must be equal: digest, and losses and evaluations by epoch."""
+    """Return what must be equal: the digest first, then what was learnt by epoch, then what was counted."""
     rows = {
-        f"epoch {row.epoch} {name}": getattr(row, name)
+        f"epoch {row.epoch} {name}": value
         for row in m.epochs
-        for name in ("train_loss", "eval_loss", "eval")
+        for name, value in row.model_dump(exclude={"epoch", "seconds"}).items()
     }
-    return {"params_sha256": m.params_sha256, **rows}
+    counts = {name: getattr(m, name) for name in ("steps", "samples", "parameters")}
+    counts["epochs"] = len(m.epochs)
+    reached = {f"target.{name}": getattr(m.target, name) for name in ("value", "reached", "samples")}
+    final = {f"final.{name}": value for name, value in m.final.model_dump().items()}
+    sync = {f"sync.{name}": getattr(m.sync, name) for name in ("kind", "count", "bytes")}
+    ledger = {"ledger": m.ledger.model_dump()} if m.ledger is not None else {}
+    return {"params_sha256": m.params_sha256, **rows, **counts, **final, **reached, **sync, **ledger}
 
 
 def unlike(first: Metrics, second: Metrics) -> list[str]:
     """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
     a, b = trace(first), trace(second)
-    return [f"{name}: {a.get(name)} and {b.get(name)}" for name in a | b if a.get(name) != b.get(name)]
+    return [f"{name}: {a[name]} and {b[name]}" for name in a if name in b and a[name] != b[name]]
 
 
 def check(case: Case) -> Verdict | None:

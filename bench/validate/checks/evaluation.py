@@ -1,21 +1,24 @@
 """What is evaluated is the test set, the whole of it, on the model that all ranks share.
 
-Ranks record how many samples they showed the model, a sum over what these hold, and sums of the model (`Sums`). The first
-two must be the baseline's; the model must be the same on all ranks, and an average that was made, where these are recorded.
+Ranks record how many samples they showed the model, a sum over what these hold, and a sketch of the model. The first two
+must be the baseline's; the model must be the same on all ranks, the average of the round that ended the epoch, and after the
+last epoch the model that the run ends with.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.linear import Difference, apart, combine
 from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.events import Evaluated, Sums
+from ddp.core.event_parts import SketchGroup
+from ddp.core.events import Evaluated
+from ddp.sketches import decode
 
 NEAR = 1e-9
 """Relative: sums in double precision, of parts."""
@@ -54,45 +57,32 @@ def _amiss(sets: Sets | None, run: Run, known: Records) -> str:
         if abs(content - wanted.content) > NEAR * max(abs(wanted.content), samples):
             sums = f"sum over their values {content:.9g} for {wanted.content:.9g}"
             return f"epoch {epoch}: other samples were evaluated than the test set's ({sums})"
-    return _models(known) if run.metrics.world_size > 1 else ""
+    return _models(known) if known.groups else ""
 
 
 def _models(known: Records) -> str:
-    averages = [event.average for event in known.averaged]
-    averages = averages if all(averages) else []  # else it may be one of those that were not recorded
-    made = _Made(averages)
+    """Say which model was evaluated that is not what all share: the average of that very round, and the model at the end."""
+    groups, rounds = known.groups, known.evaluated_rounds()
+    averages = {event.round: event.sketch_average or event.sketch_after for event in known.averaged}
     by_epoch: dict[int, list[Evaluated]] = defaultdict(list)
     for event in known.evaluated:
         by_epoch[event.epoch].append(event)
     for epoch, events in sorted(by_epoch.items()):
-        if any(not _same(event.model, events[0].model) for event in events):
-            return f"epoch {epoch}: the ranks evaluated different models"
-        if averages and not made.has(events[0].model):
-            return f"epoch {epoch}: the model that was evaluated is no average that was made"
+        first = events[0].sketch
+        for event in events[1:]:
+            if far := _unlike(groups, event.sketch, first):
+                return f"epoch {epoch}: ranks {events[0].rank} and {event.rank} evaluated different models ({far})"
+        made = averages.get(rounds[epoch], "") if epoch in rounds else ""
+        if far := _unlike(groups, first, made):
+            return f"epoch {epoch}: what was evaluated is not the average of round {rounds[epoch]} ({far})"
+    last = by_epoch[max(by_epoch)][0].sketch if by_epoch else ""
+    for end in known.finished:
+        if far := _unlike(groups, end.sketch, last):
+            return f"rank {end.rank} ended with another model than was evaluated last ({far})"
     return ""
 
 
-class _Made:
-    """The averages of a run, by the first of their sums: of all of them, few can be the one that is asked for."""
-
-    def __init__(self, averages: Sequence[Sums]) -> None:
-        known = [(sums[0], sums) for sums in averages if sums[0] is not None]
-        known.sort(key=lambda pair: pair[0])
-        self._firsts, self._known = [first for first, _ in known], [sums for _, sums in known]
-        self._unknown = [sums for sums in averages if sums[0] is None]
-
-    def has(self, model: Sums) -> bool:
-        """Whether one of them is `model`."""
-        first = model[0] if model else None
-        near = self._known
-        if first is not None:
-            slack = 2 * NEAR * max(abs(first), 1.0)
-            near = near[bisect_left(self._firsts, first - slack) : bisect_right(self._firsts, first + slack)]
-        return any(_same(model, average) for average in (*near, *self._unknown))
-
-
-def _same(model: Sums, other: Sums) -> bool:
-    return all(
-        a is None or b is None or abs(a - b) <= NEAR * max(abs(a), abs(b), 1.0)
-        for a, b in zip(model, other, strict=False)
-    )
+def _unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> Difference | None:
+    """Return where two sketches of what should be the same values differ; None where one was not made."""
+    same = not text or not wanted or text == wanted
+    return None if same else apart(groups, text, combine([(1.0, decode(wanted))]), 0.0)

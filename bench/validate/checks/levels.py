@@ -10,6 +10,8 @@ from bench.base import figures
 from bench.results.cells import Cell, Sample
 from bench.results.schema import Metrics
 from bench.validate.findings import Case, LevelClaim
+from bench.validate.global_batch import global_batch
+from bench.validate.losses import LOSSES
 from bench.validate.ranks import limits, shift
 from bench.validate.rates import upper
 from bench.validate.reference import Metric
@@ -41,7 +43,7 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
     theirs = [*base.turned_values, *[math.inf] * len(base.missed)]
     chance, _ = limits(tuple(base.turned_values), LOOKS[-1], base.margin)
     _, least = limits(tuple(base.turned_values), len(seeds), base.margin)
-    reference = Sample.of([value.value for value in base.values])
+    reference = Sample.of(base.raw)
     diverged = sum(m.status == "diverged" for m in seeds)
     return LevelClaim(
         check=check,
@@ -57,6 +59,42 @@ def level(check: str, case: Case, base: Metric, values: Iterable[float | None], 
         show=_relative if base.scale == "log" else partial(_plain, reference.mean),
         note=f"{diverged} of {len(seeds)} seeds diverged, so at most {upper(diverged, len(seeds)):.0%} do (95 %)",
     )
+
+
+LABELS = {"eval_loss": "test loss", "train_loss": "training loss"}
+"""Name of a loss -> what lines call it."""
+
+
+def final_loss(check: str, case: Case) -> LevelClaim | None:
+    """Return the claim about a final loss; None where the baseline has none, or is of another global batch: then half the
+    steps make another loss, and `quality` mentions it."""
+    metric = _losses(case).get(check)
+    if metric is None or not _same_batch(case):
+        return None
+    return level(check, case, metric, [LOSSES[check](m) for m in looked_at(case.cell)], LABELS[check])
+
+
+def other_losses(case: Case) -> str:
+    """Return the final losses beside those of a baseline of another global batch, which judges none; empty: it does."""
+    if _same_batch(case):
+        return ""
+    parts = []
+    for name, metric in _losses(case).items():
+        sample, theirs = Sample.of([LOSSES[name](m) for m in looked_at(case.cell)]), Sample.of(metric.raw)
+        if sample.mean is not None:
+            beside = f"{_shown(sample, metric, theirs)}, solo {_shown(theirs, metric, theirs)}"
+            parts.append(f"{LABELS[name]} {beside}")
+    return f"{'; '.join(parts)}, of another global batch and not judged" if parts else ""
+
+
+def _losses(case: Case) -> dict[str, Metric]:
+    kept = case.match.reference.metrics if case.match is not None else {}
+    return {name: kept[name] for name in LOSSES if name in kept}
+
+
+def _same_batch(case: Case) -> bool:
+    assert case.match is not None, "compared with a reference"
+    return case.match.own or global_batch(case.cell.about) == case.match.reference.batch_size
 
 
 def timed(check: str, case: Case, base: Metric, values: Iterable[float | None], label: str) -> LevelClaim | None:
@@ -93,7 +131,7 @@ def _what(label: str, case: Case, base: Metric, known: Sample, count: int) -> st
     assert case.match is not None, "compared with a reference"
     every = len(case.cell.one_each)
     of = f", the first of {every}" if every > count else ""
-    reference = Sample.of([value.value for value in base.values])
+    reference = Sample.of(base.raw)
     who = "baseline" if case.match.own else "solo"
     return f"{label} {_shown(known, base, reference, of)}, {who} {_shown(reference, base, reference)}"
 

@@ -6,7 +6,9 @@ is believed without a word: better than that is suspicious (data leaked, less of
 
 from __future__ import annotations
 
-from bench.validate.checks.levels import level, looked_at
+from dataclasses import replace
+
+from bench.validate.checks.levels import level, looked_at, other_losses
 from bench.validate.findings import Case, Finding
 from bench.validate.verdict import verdict
 
@@ -21,4 +23,4 @@ def check(case: Case) -> Finding | None:
     claim = level("quality", case, base, [m.final.eval for m in runs], name)
     if claim is None or any(m.final.eval is None for m in runs):
         return verdict("FAIL", "quality", case.cell, f"no {name} was measured, or it is not finite")
-    return claim
+    return replace(claim, aside=other_losses(case))

@@ -1,0 +1,14 @@
+"""The final training loss is no worse: than solo's at the same global batch, else than the cell's own baseline's.
+
+It tells of what a test set hides: samples that were not trained, labels that were wrong.
+"""
+
+from __future__ import annotations
+
+from bench.validate.checks.levels import final_loss
+from bench.validate.findings import Case, Finding
+
+
+def check(case: Case) -> Finding | None:
+    """Return the claim about the seeds' values; None without a reference that has them for such batches."""
+    return final_loss("train_loss", case)

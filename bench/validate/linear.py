@@ -1,0 +1,107 @@
+"""Linear algebra of sketches: what a combination of states must have, and whether a sketch is off by more than rounding.
+
+What roundings change has weights of random signs, so its effect on a weighted sum is as the root of the sum of squares, and
+not as the sum of magnitudes: a small defect shows in a large tensor. `SAFETY` standard deviations are allowed for. Knows no
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp.core.event_parts import SketchGroup
+from ddp.sketches import Sketch, decode
+
+Rows = NDArray[np.float64]
+SAFETY = 8.0
+SINGLE = 2.0**-24
+"""A rounding of a number in single precision, relative, at most; recorded sums have one."""
+UNITS = {"float64": (2.0**-53, 0.0), "float32": (SINGLE, 2.0**-150), "bfloat16": (2.0**-9, 2.0**-134)}
+UNITS |= {"float16": (2.0**-11, 2.0**-25)}
+"""Type -> its relative rounding, and the absolute one of the smallest numbers."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A linear combination of sketches, by group."""
+
+    sums: Rows
+    """[groups, sums]; not finite where one of the sketches is not."""
+    magnitudes: Rows
+    """[groups, sums]: the sum of the terms' magnitudes."""
+    sizes: Rows
+    """[groups]: the largest of the states."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The group in which a sketch is furthest off."""
+
+    group: str
+    value: float
+    wanted: float
+    times: float
+    """What rounding can do, so many times."""
+
+    def __str__(self) -> str:
+        how = f"{self.times:.3g} times what rounding can do"
+        return f"{self.group}: weighted sum {self.value:.9g} for {self.wanted:.9g}, {how}"
+
+
+def combine(terms: Sequence[tuple[float | Rows, Sketch]]) -> Combined:
+    """Return the sum of sketches, each times a factor (for all groups, or by group). A factor of 0 leaves one out. Raises
+    ValueError for sketches of unequal length."""
+    if len({len(sketch.sizes) for _, sketch in terms}) > 1:
+        counts = ", ".join(str(len(sketch.sizes)) for _, sketch in terms)
+        raise ValueError(f"sketches have {counts} groups; all of a run have as many")
+    shape = terms[0][1].sums.shape
+    sums, magnitudes, sizes = np.zeros(shape), np.zeros(shape), np.zeros(shape[0])
+    for factor, sketch in terms:
+        factors = np.broadcast_to(np.asarray(factor, dtype=np.float64), shape[:1])
+        used = factors != 0
+        part = np.where(used[:, None], factors[:, None] * sketch.sums, 0.0)
+        sums, magnitudes = sums + part, magnitudes + np.abs(part)
+        sizes = np.maximum(sizes, np.where(used, sketch.sizes, 0.0))
+    return Combined(sums, magnitudes, sizes)
+
+
+def mean(parts: Sequence[tuple[float, str]]) -> Combined:
+    """Return the weighted mean of recorded sketches. Raises ValueError, as `combine` does."""
+    total = sum(weight for weight, _ in parts)
+    return combine([(weight / total, decode(text)) for weight, text in parts])
+
+
+def apart(
+    groups: Sequence[SketchGroup], given: str | Combined, wanted: Combined, roundings: float, room: float = 0.0
+) -> Difference | None:
+    """Return where a sketch, recorded or combined, is off from what it must be by more than so many roundings of every value
+    and a change of the size `room`; None: nowhere. Groups in which `wanted` is not finite are not looked at."""
+    actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
+    if not actual.sums.shape == wanted.sums.shape == (len(groups), wanted.sums.shape[1]):
+        raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, and {len(groups)} are named")
+    units = np.array([UNITS.get(group.dtype, UNITS["float32"]) for group in groups]).reshape(-1, 2)
+    least = units[:, 1] * np.sqrt([group.elements for group in groups])
+    sizes = np.maximum(wanted.sizes, np.where(np.isfinite(actual.sizes), actual.sizes, 0.0))
+    allowed = SAFETY * (roundings * (units[:, 0] * sizes + least) + room)
+    with np.errstate(invalid="ignore"):
+        stored = 2 * SINGLE * (wanted.magnitudes + np.nan_to_num(actual.magnitudes))
+        limits = allowed[:, None] + stored + np.finfo(np.float64).tiny
+        times = np.abs(actual.sums - wanted.sums) / limits
+    times[np.isnan(actual.sums)] = np.inf
+    times[np.isnan(wanted.sums)] = 0.0
+    group, place = np.unravel_index(int(times.argmax()), times.shape) if times.size else (0, 0)
+    if not times.size or times[group, place] <= 1.0:
+        return None
+    values = float(actual.sums[group, place]), float(wanted.sums[group, place]), float(times[group, place])
+    return Difference(groups[int(group)].name, *values)
+
+
+def distance(first: Sketch, second: Sketch) -> float:
+    """Return an estimate of the Euclidean distance of two states, from all sums: right to a factor of two or so."""
+    squares = np.square(first.sums - second.sums)
+    return sqrt(float(np.nansum(squares)) / max(first.sums.shape[1], 1))

@@ -1,0 +1,85 @@
+"""Sketches of gradients, of steps that are drawn: all ranks draw the same ones, without a word.
+
+Knows which steps; not how gradients travel, nor whose they are in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from ddp.core.event_parts import StepSketch
+from ddp.core.sketching import draw
+from ddp.replica.sketcher import Sketcher, StepSum
+
+STEPS = 100
+"""Steps that are drawn in a run, on the average, beside the first."""
+
+Stretch = tuple[Tensor, Tensor | None, int]
+"""A parameter, its gradient or a stretch of it, and the element that the stretch begins with; None: it has none."""
+
+
+class StepSketches:
+    """The drawn steps of one rank, in a run of about `steps` of them; 0: each is drawn. In others nothing is done."""
+
+    def __init__(self, sketcher: Sketcher, key: int, steps: int) -> None:
+        self._sketcher, self._key, self._rate = sketcher, key, STEPS / max(steps, 1)
+        self._number = -1
+        self._before: StepSum | None = None
+        """None: this step is not drawn."""
+        self.waiting: list[StepSketch] = []
+        """Not reported yet."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether this step is."""
+        return self._before is not None
+
+    def begin(self) -> None:
+        """Begin a step; one that was broken off is forgotten."""
+        self._number += 1
+        chosen = not self._number or draw(self._key, self._number) < self._rate
+        self._before = self._sketcher.step() if chosen else None
+
+    def add(self, gradients: Iterable[Stretch]) -> None:
+        """Add gradients of the rank's own slice, as they are before they are weighed."""
+        if self._before is not None:
+            self._before.add(gradients)
+
+    def exchange(self, buffers: bool = True) -> None:
+        """Note that all gradients are there, and the buffers as they are, if these are exchanged, too."""
+        if self._before is not None:
+            self._buffers, self._text = buffers, self._before.text(buffers)
+
+    def end(self, samples: int, total: int, gradients: Iterable[Stretch], parts: bool = False) -> None:
+        """Record what came of it on a rank that has `samples` of `total`; `parts`: gradients of what the rank owns alone."""
+        if self._before is not None:
+            after = self._sketcher.step()
+            after.add(gradients)
+            texts = self._text, after.text(self._buffers)
+            self.waiting.append(StepSketch(self._number, samples, total, *texts, parts=parts))
+            self._before = None
+
+    def alone(self, samples: int, parameters: Iterable[Tensor]) -> None:
+        """Record the gradients of a step that is the rank's own."""
+        if self._before is not None:
+            self._before.add(whole(parameters))
+            self.waiting.append(StepSketch(self._number, samples, samples, self._before.text(buffers=False)))
+            self._before = None
+
+
+class NoSketches(StepSketches):
+    """Of steps that nobody records."""
+
+    def __init__(self) -> None:
+        self._before, self.waiting = None, []
+
+    def begin(self) -> None:
+        """Draw nothing."""
+
+
+def whole(parameters: Iterable[Tensor]) -> Iterator[Stretch]:
+    """Yield the gradients of parameters, all of each."""
+    for parameter in parameters:
+        yield parameter, parameter.grad, 0

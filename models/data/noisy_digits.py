@@ -1,0 +1,65 @@
+"""`noisy_digits`: the digits of `digits`, each in several copies that are moved at random and have noise.
+
+Two fifths of the 1797 digits are for the test; a digit is on one side only, with all its copies. The test is large and hard
+enough for a difference of a point of accuracy to show. Everything is drawn as whole numbers, by `Draws`, from the number of
+the side and of the copy: the content is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.digits import TOP, Labelled, read
+from bench.models.data.images import images_source
+from bench.models.data.options import DataOptions
+from ddp.data import Draws, TensorSource
+
+FIFTHS = 2
+"""Of each class, for the test."""
+COPIES = (20, 8)
+"""Of each digit, to train with and for the test: 21560 and 5752 images."""
+MOVE = 1
+"""Pixels that a copy is moved by at most, both ways; what comes in is background."""
+NOISE = 2
+"""A pixel gets the sum of two numbers from -2 to 2, of even odds: a standard deviation of 2, where ink is 16."""
+SEED = 20
+MEAN, STD = (0.3025,), (0.3515,)
+
+
+def copies(part: Labelled, count: int, side: int) -> Labelled:
+    """Return `count` copies of each digit: the first of every digit, then the second of every digit, and so on."""
+    images = torch.from_numpy(part.images.astype(np.int64)).repeat(count, 1, 1)
+    height, width = images.shape[1:]
+    draws = Draws(SEED, side, torch.arange(len(images)))
+    down, right = draws.integers(0, 2 * MOVE + 1, 2).unbind(1)
+    windows = functional.pad(images, (MOVE,) * 4).unfold(1, height, 1).unfold(2, width, 1)
+    moved = windows[torch.arange(len(images)), down, right]
+    noise = draws.integers(-NOISE, NOISE + 1, 2, height, width).sum(1)
+    noisy: NDArray[np.uint8] = (moved + noise).clamp(0, TOP).to(torch.uint8).numpy()
+    return Labelled(noisy, np.tile(part.labels, count))
+
+
+def _load(samples: int | None) -> tuple[TensorSource, TensorSource]:
+    train, test = (
+        copies(part, count, side) for side, (part, count) in enumerate(zip(read(FIFTHS), COPIES, strict=True))
+    )
+    if samples is not None and samples > len(train.labels):
+        raise ValueError(f"data.samples={samples}: data set noisy_digits has {len(train.labels)} digits to train on")
+    return _source(Labelled(train.images[:samples], train.labels[:samples])), _source(test)
+
+
+def _source(part: Labelled) -> TensorSource:
+    return images_source(part.images, part.labels, TOP, MEAN, STD)
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    return DataSet((1, 8, 8), 10, partial(_load, options.samples), STD)
+
+
+ORIGIN = Origin(_describe)

@@ -1,0 +1,77 @@
+"""`toy_language`: sentences without meaning, of 64 words of two or three syllables; some words may follow each word.
+
+The words, and the 16 that may follow each of them, with equal odds, are drawn once; the text to train on and that of the
+test are two walks. So the best possible cross-entropy is known: ln(16) nats a word, over the letters of a word and its
+space. Everything is drawn from the raw output of PCG64 (NEP 19): the content is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import PCG64
+from numpy.typing import NDArray
+
+from bench.models.data.dataset import DataSet, Origin
+from bench.models.data.options import DataOptions
+from bench.models.data.text import SEQ_LEN, Pieces, cut_up, encode
+from ddp.data import derive
+
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+VOCABULARY = " " + "".join(sorted(CONSONANTS + VOWELS))
+"""The space and 19 letters: 20 characters."""
+WORDS, FOLLOWERS = 64, 16
+CHARACTERS = (300_000, 50_000)
+"""To train on, and of the test."""
+SEED = 20
+NAME = "data set toy_language"
+
+
+def _numbers(purpose: str, count: int, below: int) -> list[int]:
+    """Draw `count` numbers from [0, below), `below` a power of two or far below 2**64."""
+    drawn: list[int] = (PCG64(derive(SEED, purpose)).random_raw(count) % np.uint64(below)).tolist()
+    return drawn
+
+
+def words() -> list[str]:
+    """Return the words: different ones, each of two or three syllables."""
+    syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
+    draws = iter(_numbers("words", 8 * WORDS, len(syllables)))
+    found: dict[str, None] = {}
+    while len(found) < WORDS:
+        found["".join(syllables[next(draws)] for _ in range(2 + len(found) % 2))] = None
+    return list(found)
+
+
+def followers() -> list[list[int]]:
+    """Return the words that may follow each word, as places in `words`."""
+    return [np.argsort(_numbers(f"after {word}", WORDS, 2**62)).tolist()[:FOLLOWERS] for word in range(WORDS)]
+
+
+def text(purpose: str, characters: int) -> str:
+    """Return the first so many characters of a walk from word to word; `purpose` names its draws."""
+    spelt, after, word, parts = words(), followers(), 0, []
+    for choice in _numbers(purpose, characters // 4, FOLLOWERS):
+        word = after[word][choice]
+        parts.append(spelt[word])
+    return " ".join(parts)[:characters]
+
+
+def _tokens(purpose: str, characters: int) -> NDArray[np.integer]:
+    return encode(text(purpose, characters), VOCABULARY, NAME)
+
+
+def _load(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
+    if length >= min(CHARACTERS):
+        raise ValueError(f"data.seq_len={length}: {NAME} has {min(CHARACTERS)} characters in its test")
+    train, test = (cut_up(_tokens(*part), length) for part in zip(("train", "eval"), CHARACTERS, strict=True))
+    if samples is not None and samples > len(train):
+        raise ValueError(f"data.samples={samples}: {NAME} has {len(train)} pieces of {length} to train on")
+    return Pieces(train.tensors[0][:samples]), test
+
+
+def _describe(data_dir: str, options: DataOptions) -> DataSet:
+    length = options.seq_len or SEQ_LEN
+    return DataSet((length,), len(VOCABULARY), lambda: _load(length, options.samples))
+
+
+ORIGIN = Origin(_describe)

@@ -1,0 +1,203 @@
+"""Every edit of what a run leaves, or of a baseline, is refused with the name of the file and of the field or line.
+
+Each leaf of each file is edited in a way of its kind, one at a time; digests are left as they are. For checkpoints see
+`tests/runtime/test_checkpoint_contents.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.base import canonical
+from bench.results import chain
+from bench.results.recompute import digest
+from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
+from bench.validate import Terms, judge
+from bench.validate.consistency import consistent, legible
+from bench.validate.reference import Broken, read
+from tests.bench.conftest import faked
+from tests.bench.references import baselines
+
+RUN = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=2", "report=false", "validate=false")
+Keys = tuple[str | int, ...]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run, as it was written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bench.timeline.draw", lambda *picture: None)
+        assert faked(patch, tmp_path_factory.mktemp("recorded"))(*RUN) == 0
+        (run,) = find_runs(Path("runs").absolute())[0]
+    return run.path
+
+
+@pytest.fixture
+def folder(recorded: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(recorded, tmp_path / recorded.name))
+
+
+def refusal(folder: Path) -> str:
+    """Why the run is refused; empty: it is not."""
+    runs, problems = find_runs(folder)
+    if problems:
+        return problems[0]
+    try:
+        legible(runs[0])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def leaves(body: Any, keys: Keys = ()) -> Iterator[Keys]:
+    """The places of all values that hold no others."""
+    inner = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    places = [place for key, value in inner for place in leaves(value, (*keys, key))]
+    yield from places or [keys]
+
+
+def edits(value: Any) -> Iterator[Any]:
+    """Other values of about the same kind, from the smallest change on."""
+    match value:
+        case bool():
+            yield not value
+        case int():
+            yield from (value + 1, -value - 1)
+        case float():
+            yield from (math.nextafter(value, math.inf), value * 1.5 + 0.1)
+        case str():
+            yield from (value + "x", value[:-1] if value else "y")
+        case None:
+            yield from (0, "x")
+        case list():
+            yield [0]
+        case dict():
+            yield {"x": 0}
+
+
+def edited(body: Any, keys: Keys, value: Any) -> Any:
+    """The same with another value, or without that key."""
+    other = json.loads(json.dumps(body))
+    inner = other
+    for key in keys[:-1]:
+        inner = inner[key]
+    if value is KeyError:
+        del inner[keys[-1]]
+    else:
+        inner[keys[-1]] = value
+    return other
+
+
+def every_edit(body: Any) -> Iterator[tuple[Keys, Any]]:
+    """One edit after the other: where, and the whole with it."""
+    for keys in leaves(body):
+        value = body
+        for key in keys:
+            value = value[key]
+        for other in (*edits(value), KeyError):
+            yield keys, edited(body, keys, other)
+
+
+@pytest.mark.parametrize("name", [METRICS, CONFIG])
+def test_every_edit_of_result_and_configuration_is_refused(folder: Path, name: str) -> None:
+    assert not refusal(folder), "as it was written it is not"
+    body = json.loads((folder / name).read_text())
+    count = 0
+    for keys, other in every_edit(body):
+        (folder / name).write_text(json.dumps(other))
+        line = refusal(folder)
+        assert line.startswith(f"{folder / name}: "), f"{keys}: {line or 'nobody saw it'}"
+        assert any(re.search(rf"\b{key}\b", line) for key in keys if isinstance(key, str)), f"{keys}: {line}"
+        count += 1
+    assert count > 100
+
+
+def test_every_edit_of_a_record_is_refused_with_its_line(folder: Path) -> None:
+    path, draw = folder / EVENTS, random.Random(0)
+    rows = path.read_bytes().splitlines(keepends=True)
+    for place, row in enumerate(rows):
+        body = json.loads(row)
+        lines = [json.dumps(other, separators=(",", ":")).encode() + b"\n" for _, other in every_edit(body)]
+        for other in [row.replace(b":", b": ", 1), b"\n", b"", *draw.sample(lines, min(len(lines), 12))]:
+            path.write_bytes(b"".join([*rows[:place], other, *rows[place + 1 :]]))
+            last = place + 1 == len(rows) and not other
+            assert refusal(folder).startswith(f"{path}:{place if last else place + 1}: "), (
+                f"line {place + 1}: {other!r}"
+            )
+        for to in {0, len(rows) - 1, draw.randrange(len(rows))} - {place}:
+            moved = [*rows[:place], *rows[place + 1 :]]
+            moved.insert(to, row)
+            path.write_bytes(b"".join(moved))
+            assert refusal(folder).startswith(f"{path}:{min(place, to) + 1}: ")
+        path.write_bytes(b"".join([*rows[:place], row, *rows[place:]]))
+        assert refusal(folder).startswith(f"{path}:{place + 2}: ")
+    path.write_bytes(b"".join(rows))
+    assert not refusal(folder)
+
+
+@pytest.mark.parametrize("name", [METRICS, CONFIG, EVENTS])
+def test_a_file_that_is_gone_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert refusal(folder).startswith(f"{folder / name}: ")
+
+
+def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, tmp_path: Path) -> None:
+    assert "REFUSED" not in {v.name for v in judge([folder], tmp_path / "none").verdicts}
+    body = json.loads((folder / METRICS).read_text())
+    recomputed = body["final"]["eval"]
+    (folder / METRICS).write_text(json.dumps(edited(body, ("final", "eval"), 0.99)))
+    (verdict,) = judge([folder], tmp_path / "none", Terms()).verdicts
+    assert (verdict.name, verdict.check) == ("REFUSED", "readable")
+    assert verdict.line == f"{folder / METRICS}: final.eval is 0.99, and {recomputed} by {EVENTS}"
+    with pytest.raises(ValueError, match=f"{folder / METRICS}: record.result is not the digest of its content"):
+        consistent(find_runs(folder)[0][0])  # by which a report goes, too
+
+
+def test_whoever_makes_all_digests_anew_is_held_to_the_records_alone(folder: Path) -> None:
+    """What is documented: such an edit of the result is seen, one of records and result together is not."""
+    body = json.loads((folder / METRICS).read_text())
+    other = edited(body, ("final", "eval"), 0.99)
+    other["record"]["result"] = digest(other)
+    (folder / METRICS).write_text(json.dumps(other))
+    assert "final.eval is 0.99" in refusal(folder)
+    rows = [chain.unlinked(line) for line in (folder / EVENTS).read_bytes().splitlines()]
+    header = msgspec.json.decode(rows[0])
+    header["git"] = {"sha": "another", "dirty": False}
+    (folder / EVENTS).write_bytes(
+        b"".join(b"%b\n" % line for line in chain.chained([json.dumps(header).encode(), *rows[1:]]))
+    )
+    other = body | {"git": header["git"], "record": chain.seal_of(folder / EVENTS)._asdict()}
+    other["record"]["result"] = digest(other)
+    (folder / METRICS).write_text(json.dumps(other))
+    assert not refusal(folder)
+
+
+def test_every_edit_of_a_baseline_is_refused(tmp_path: Path) -> None:
+    (path,) = baselines(tmp_path).rglob("*.json")
+    body = json.loads(path.read_text())
+    assert read(path)
+    for _, other in every_edit(body):
+        path.write_text(json.dumps(other))
+        with pytest.raises(Broken, match=f"^{re.escape(str(path))}: "):
+            read(path)
+
+
+def test_two_seeds_of_a_baseline_are_two_runs(tmp_path: Path) -> None:
+    (path,) = baselines(tmp_path).rglob("*.json")
+    body = json.loads(path.read_text())
+    body["params_sha256"]["3"] = body["params_sha256"]["1"]
+    body["digest"] = canonical.digest({key: value for key, value in body.items() if key != "digest"})
+    path.write_text(json.dumps(body))
+    with pytest.raises(Broken, match=r"params_sha256: seeds 1 and 3 ended with the same parameters \(end 1\)"):
+        read(path)
