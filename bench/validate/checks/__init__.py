@@ -24,6 +24,7 @@ CHECKS = _named(
     "agreement",
     "idle",
     "rate",
+    "windows",
     "evaluation",
     "audit",
     "volume",
