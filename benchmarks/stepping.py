@@ -20,6 +20,7 @@ from torch import nn
 from bench import models
 from benchmarks.ranks import lay_down
 from ddp import DistributedDataParallel
+from ddp.backends.torch_backend import ddp_settings
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
 from ddp.comm.transports.base import TransportConfig, choose
@@ -71,7 +72,8 @@ def replica(job: Job, way: str, group: Group) -> Replica:
         collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
         within = GradientAverage(made.model, made.state, collectives, meter, made.optimizer)
     elif way == "torch_ddp":
-        within = Wrapped(nn.parallel.DistributedDataParallel(made.model), parameters)
+        settings = ddp_settings(made.model, made.task)
+        within = Wrapped(nn.parallel.DistributedDataParallel(made.model, **settings), parameters)
     elif way == "ddp":
         within = Wrapped(DistributedDataParallel(made.model, process_group=group), parameters)
     else:

@@ -67,7 +67,7 @@ SETUP = Setup(
     metric="mse",
     higher_is_better=False,
     recipes={
-        "quick": Recipe("noisy_digits", 2, 16, 3e-3, 0.0012, "cosine", data_options=DataOptions(samples=10_780)),
+        "quick": Recipe("noisy_digits", 3, 16, 3e-3, 0.0008, "cosine", data_options=DataOptions(samples=10_780)),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.001),
     },
     task=task,

@@ -29,7 +29,7 @@ SETUP = Setup(
     metric="accuracy",
     higher_is_better=True,
     recipes={
-        "quick": Recipe(data="noisy_digits", epochs=3, batch_size=16, lr=1e-2, target=0.58, schedule="cosine"),
+        "quick": Recipe(data="noisy_digits", epochs=3, batch_size=16, lr=1e-2, target=0.57, schedule="cosine"),
         "published": Recipe(data="mnist", epochs=5, batch_size=64, lr=1e-3, target=0.92),
     },
     task=partial(classification, build, torch.optim.Adam),

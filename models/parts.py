@@ -146,4 +146,5 @@ def task_on(data: DataSet, build: Build, optimizer: Optimizer, recipe: Recipe, l
         eval_data=lambda: load()[1],
         schedule=SCHEDULES[recipe.schedule],
         augment=crop_and_flip(PADDING) if recipe.augment else None,
+        static_graph=True,
     )

@@ -67,6 +67,21 @@ def dagger(shown: Sequence[Rival]) -> str:
     return DAGGER if any(rival.cell.bereft for rival in shown) else ""
 
 
+def wires(shown: Sequence[Rival]) -> str:
+    """Say that engine and transport cannot be told apart, where PyTorch's engines have none of ours beside them on their
+    transport."""
+    ranks = [rival.cell.about for rival in shown if rival.cell.about.world_size > 1]
+    ours, theirs = (
+        {m.transport for m in ranks if (m.backend or m.engine).startswith("torch_") is peer} for peer in (False, True)
+    )
+    if not ours or not (missing := sorted(filter(None, theirs - ours))):
+        return ""
+    return (
+        f"PyTorch's engines exchange through {missing[0]}, and none of ours does here: these speeds do not tell engine and "
+        f"transport apart. Cells with `cluster.transport={missing[0]}` do, as in `experiment=shootout_gloo`."
+    )
+
+
 def rivals(cells: list[Cell]) -> list[Rival]:
     """Return the cells of one workload, each with the reference."""
     solo = solo_of(cells)

@@ -168,6 +168,7 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         m = run.metrics
         groups[Workload.of(run), m.mode, m.world_size, m.config_hash].append(run)
     labels = Counter((key[0], _label(group[0].metrics)) for key, group in groups.items())
+    transports = Counter((k[0], _label(g[0].metrics), g[0].metrics.transport) for k, g in groups.items())
     workloads = Counter(workload.model for workload in {key[0] for key in groups})
     details = Counter((workload.model, workload.detail) for workload in {key[0] for key in groups})
     listed = []
@@ -175,6 +176,8 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         label = _label(group[0].metrics)
         unique = labels[key[0], label] == 1
         ordered = tuple(sorted(group, key=lambda run: (run.metrics.seed, run.path)))
+        if not unique and transports[key[0], label, group[0].metrics.transport] == 1:
+            label, unique = f"{label} over {group[0].metrics.transport}", True
         label = label if unique else f"{label} #{key[3][:6]}"
         model, words = key[0].model, key[0].detail
         words += f", {key[0].metric}" if details[model, words] > 1 else ""

@@ -23,6 +23,8 @@ def weaker(old: Reference, new: Reference) -> list[str]:
     reasons += [f"no {name}, which it had" for name in _kept(old) if name not in _kept(new)]
     if old.sets and new.sets and (old.sets.training, old.sets.evaluated) != (new.sets.training, new.sets.evaluated):
         reasons.append("other data sets")
+    if old.sets and new.sets and (new.sets.shared or 0) > (old.sets.shared or 0):
+        reasons.append(f"{new.sets.shared} test samples that are trained, {old.sets.shared or 0} before")
     easier = old.target.value - new.target.value
     if (easier if old.metrics["quality"].higher_is_better else -easier) > 1e-9 * abs(old.target.value):
         reasons.append(f"a target that is reached sooner, {new.target.value:.4g}, {old.target.value:.4g} before")

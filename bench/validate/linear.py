@@ -77,11 +77,11 @@ def mean(parts: Sequence[tuple[float, str]]) -> Combined:
 
 
 def apart(
-    groups: Sequence[SketchGroup], text: str, wanted: Combined, roundings: float, room: float = 0.0
+    groups: Sequence[SketchGroup], given: str | Combined, wanted: Combined, roundings: float, room: float = 0.0
 ) -> Difference | None:
-    """Return where a recorded sketch is off from what it must be by more than so many roundings of every value, and a change
-    of any values of the size `room`; None: nowhere. Groups in which `wanted` is not finite are not looked at."""
-    actual = decode(text)
+    """Return where a sketch, recorded or combined, is off from what it must be by more than so many roundings of every value
+    and a change of the size `room`; None: nowhere. Groups in which `wanted` is not finite are not looked at."""
+    actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
     if not actual.sums.shape == wanted.sums.shape == (len(groups), wanted.sums.shape[1]):
         raise ValueError(f"sketches have {len(actual.sizes)}, {len(wanted.sizes)} groups, and {len(groups)} are named")
     units = np.array([UNITS.get(group.dtype, UNITS["float32"]) for group in groups]).reshape(-1, 2)
@@ -89,7 +89,7 @@ def apart(
     sizes = np.maximum(wanted.sizes, np.where(np.isfinite(actual.sizes), actual.sizes, 0.0))
     allowed = SAFETY * (roundings * (units[:, 0] * sizes + least) + room)
     with np.errstate(invalid="ignore"):
-        stored = 2 * SINGLE * (wanted.magnitudes + np.abs(np.nan_to_num(actual.sums)))
+        stored = 2 * SINGLE * (wanted.magnitudes + np.nan_to_num(actual.magnitudes))
         limits = allowed[:, None] + stored + np.finfo(np.float64).tiny
         times = np.abs(actual.sums - wanted.sums) / limits
     times[np.isnan(actual.sums)] = np.inf

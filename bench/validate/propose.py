@@ -262,7 +262,9 @@ def _recorded(runs: Sequence[Run]) -> dict[str, JsonValue]:
     if known is None or not known.ready or any(event.content is None for event in known.evaluated):
         return {}
     samples, content = evaluation.evaluated(known).get(0, (0, 0.0))
-    sets: JsonValue = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
+    sets: dict[str, JsonValue] = {"training": known.ready[0].samples, "evaluated": samples, "content": content}
+    if (data := known.ready[0].data) is not None:
+        sets |= {"training_hashes": data.training.content, "test_hashes": data.test.content, "shared": data.shared}
     rates: JsonValue = [list(point) for point in rate.points(runs[0].metrics, known)]
     return {"rates": rates, "sets": sets} if samples else {"rates": rates}
 

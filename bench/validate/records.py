@@ -23,14 +23,14 @@ from bench.results.schema import Metrics
 from ddp.core.commands import Apply, Average, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.event_parts import SketchGroup, StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed, Snapshot
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed, Snapshot, Trained
 from ddp.core.run_bounds import RunHeader
 from ddp.process import codec
 from ddp.process.codec import Record
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished)
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained)
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
@@ -49,6 +49,7 @@ class Records:
     evaluated: list[Evaluated] = field(default_factory=list)
     closed: list[RoundClosed] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
+    trained: list[Trained] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
 
     @property

@@ -101,6 +101,9 @@ class Sets(Strict):
     training: int = Field(description="samples of an epoch")
     evaluated: int = Field(description="samples of an evaluation")
     content: float = Field(description="sum over the values of these, as the model was shown them")
+    training_hashes: int | None = Field(default=None, description="sum of hashes of the training set; null: not known")
+    test_hashes: int | None = Field(default=None, description="sum of hashes of the test set; null: not known")
+    shared: int | None = Field(default=None, description="test samples that are training samples; null: not known")
 
 
 class Reference(Strict):

@@ -11,11 +11,13 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from ddp.backends.base import GroupBackend, RankContext
 from ddp.comm.transports.base import ExchangeBroken
@@ -26,7 +28,8 @@ from ddp.core.spans import Batch
 from ddp.process.clock import now
 from ddp.replica import sparse
 from ddp.replica.scalars import Scalars
-from ddp.replica.task import Job
+from ddp.replica.step_sketches import NoSketches, whole
+from ddp.replica.task import Job, Task
 
 if TYPE_CHECKING:
     from ddp.replica.replica import Replica
@@ -91,12 +94,16 @@ class TorchStep:
 
     takes_sparse = True
     """It exchanges sparse gradients over gloo, of layers that declare them; no engine does over NCCL."""
+    averages_all = False
+    """Every gradient is averaged whole on every rank, in every step: so it can be sketched before and after."""
 
     def __init__(self, replica: Replica, job: Job, loop: RankContext) -> None:
         self.replica, self.size, self.device = replica, job.world_size, loop.device
         self.module: nn.Module = replica.model
         self._heart, self._built, self._inside = loop.heart.limited(BEATS), False, False
         self._watch = sparse.Watch(job.backend)
+        self._sketches = replica.step_sketches if self.averages_all else NoSketches()
+        self._hooks: list[Any] = []
 
     def build(self) -> None:
         """Wrap the replica: `module`, and the optimizer if need be. All ranks do so at once."""
@@ -114,7 +121,15 @@ class TorchStep:
             self._built = True
             self.watch()
         self.replica.optimizer.zero_grad(set_to_none=True)
-        return batch.samples * self.size / batch.total
+        self._sketches.begin()
+        factor = batch.samples * self.size / batch.total
+        for parameter in self.replica.state.parameters if self._sketches.drawn else ():
+            self._hooks.append(parameter.register_hook(partial(self._sketch, parameter, factor or 1.0)))  # type: ignore[no-untyped-call]
+        return factor
+
+    def _sketch(self, parameter: Tensor, factor: float, gradient: Tensor) -> None:
+        """Note a gradient on its way to its parameter, behind whose place PyTorch averages it."""
+        self._sketches.add([(parameter, gradient / factor, 0)])
 
     def backward(self) -> None:
         """Do nothing: PyTorch's hooks are at work."""
@@ -133,6 +148,11 @@ class TorchStep:
     def exchange(self, batch: Batch) -> None:
         """Do nothing more: the exchange is done, inside the backward pass."""
         self._watch.rest()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._sketches.exchange(buffers=False)
+        self._sketches.end(batch.samples, batch.total, whole(self.replica.state.parameters))
 
     def clip(self, limit: float) -> None:
         """Clip as PyTorch does for the parameters that the optimizer moves."""
@@ -166,9 +186,20 @@ class TorchStep:
         """Keep the assembled values for good."""
 
     def wrapped(self) -> nn.parallel.DistributedDataParallel:
-        """Return the replica's model in DistributedDataParallel, with PyTorch's own settings."""
+        """Return the replica's model in DistributedDataParallel."""
         places = [self.device] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(self.replica.model, device_ids=places)
+        settings = ddp_settings(self.replica.model, self.replica.task)
+        return nn.parallel.DistributedDataParallel(self.replica.model, device_ids=places, **settings)
+
+
+def ddp_settings(model: nn.Module, task: Task) -> dict[str, Any]:
+    """Return the settings that somebody who knows DistributedDataParallel gives it, for speed.
+
+    Running statistics of a norm over the batch need no broadcast before each step: training does not read them, rank 0's
+    depend on its own batches alone, and `TorchStep.assemble` hands these out before they are read."""
+    buffers = [m for m in model.modules() if m._buffers and any(b is not None for b in m._buffers.values())]
+    read = any(not isinstance(module, _NormBase) for module in buffers)
+    return {"gradient_as_bucket_view": True, "static_graph": task.static_graph, "broadcast_buffers": read}
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -1,7 +1,7 @@
 """`torch_ddp`: PyTorch's DistributedDataParallel. Gradients are averaged in buckets during the backward pass.
 
-Buffers are not averaged: before every forward pass all ranks take those of rank 0. Where the whole model is wanted (an
-evaluation, a checkpoint, the end) they are rank 0's as well.
+Buffers are not averaged: where the whole model is wanted (an evaluation, a checkpoint, the end) they are rank 0's, and those
+that training reads are rank 0's before every forward pass.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from ddp.backends.torch_backend import TorchBackend, TorchStep
 
 class DistributedStep(TorchStep):
     """Every rank has the whole model and optimizer."""
+
+    averages_all = True
 
     def build(self) -> None:
         """Wrap in place: the model goes on working with the flat state."""

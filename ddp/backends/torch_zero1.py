@@ -17,6 +17,8 @@ from ddp.replica.optimizers import members
 class ZeroStep(TorchStep):
     """Every rank has the whole model and a part of the optimizer's state."""
 
+    averages_all = True
+
     def build(self) -> None:
         """Raises ValueError for an optimizer that cannot be made again from its settings."""
         self.module = self.wrapped()

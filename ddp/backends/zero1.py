@@ -21,7 +21,7 @@ class ZeroBackend(GroupBackend):
         super().__init__(job, rank, loop)
         replica = loop.replica
         parts = (replica.model, replica.state, replica.optimizer, self.collectives, loop.meter)
-        self._sharded = self.kind(ShardContext(*parts, job.world_size, rank))
+        self._sharded = self.kind(ShardContext(*parts, job.world_size, rank, replica.step_sketches))
 
     def in_step(self, replica: Replica) -> InStep:
         """Return the sharding, made at once: the optimizer has its shards before it takes over a checkpoint's state."""

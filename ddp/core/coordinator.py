@@ -152,7 +152,7 @@ def _book(cohort: CoordinatorState, event: events.Event) -> tuple[CoordinatorSta
             return evaluation.on_evaluated(cohort, event), ()
         case events.Saved():
             return checkpoint_schedule.on_saved(cohort, event), ()
-        case events.Alive():
+        case events.Alive() | events.Trained():
             return cohort, ()
         case events.Finished():
             return cohort.with_rank(event.rank, replace(cohort.ranks[event.rank], finished=True)), ()

@@ -44,5 +44,53 @@ class StepSketch:
     total: int
     before: Sketch
     after: Sketch = ""
-    """Empty: the step was the rank's own, and buffers are not in `before`. Where ranks own parts of the gradients, it is of
-    these."""
+    """Empty: the step was the rank's own, and buffers are not in `before`."""
+    parts: bool = False
+    """`after` is of the parts of the gradients that this rank owns: all ranks' add up to the whole."""
+
+
+@dataclass(frozen=True)
+class SetContent:
+    """What a data set holds, read directly, by index."""
+
+    samples: int
+    looked_at: int = 0
+    """Of a very large set a drawn part."""
+    content: int | None = None
+    """Sum of the hashes of the samples that were looked at, modulo `ddp.tally.MODULUS`; None: samples may be others at each
+    reading."""
+    repeated: int = 0
+    """Samples whose first member, such as the image, came before."""
+    labels: tuple[int, ...] = ()
+    """How many samples have each label; empty: labels are no numbers of few classes."""
+
+
+@dataclass(frozen=True)
+class DataContent:
+    """What a rank has to train and to evaluate on."""
+
+    training: SetContent
+    test: SetContent
+    shared: int
+    """Test samples that are training samples too, by their first member."""
+    pairs: tuple[tuple[int, int], ...]
+    """The first of them: (index in the test set, in the training set)."""
+    shuffled: bool
+    """Whether the engine orders samples by (seed, epoch); otherwise a sampler does, or they come as they are."""
+
+
+@dataclass(frozen=True)
+class Trained(FromRank):
+    """A rank sums up what it trained of `epoch` since the last such event, as the data set gave it, for the record. Sums are
+    modulo `ddp.tally.MODULUS`."""
+
+    epoch: int
+    samples: int
+    content: int | None
+    """Sum of the hashes of the samples; None: not known."""
+    wanted: int | None
+    """The same of what the data set holds at the positions that were granted."""
+    order: int
+    """`ddp.tally.order_tally` of positions in the epoch and indices."""
+    labels: tuple[int, ...] = ()
+    """How many samples had each label; empty: not known."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.event_parts import Files, FromRank, OptimizerSketch, Sketch, SketchGroup, StepSketch
+from ddp.core.event_parts import DataContent, Files, FromRank, OptimizerSketch, Sketch, SketchGroup, StepSketch
+from ddp.core.event_parts import Trained as Trained
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
 from ddp.core.spans import Spans
@@ -38,12 +39,12 @@ class Ready(FromRank):
     """What sketches of the model are of, row by row; rank 0 says so for all."""
     sketch: Sketch = ""
     """Of the model as it begins."""
+    data: DataContent | None = None
 
 
 @dataclass(frozen=True)
 class Progress(FromRank):
-    """A rank has trained `steps` batches of `epoch` since its last report, in the order in which they were granted; the last
-    of them at learning rate `lr`."""
+    """A rank has trained `steps` batches of `epoch` since its last report, in the order granted; the last at rate `lr`."""
 
     epoch: int
     steps: int
@@ -57,8 +58,7 @@ class Progress(FromRank):
     scalars: tuple[tuple[str, float | None, int], ...] = ()
     """What the steps recorded: (name, sum over the calls, number of calls); a sum of None: not finite."""
     after: int | None = None
-    """The last round that the rank contributed to before these steps (-1: none; None: not known). It shows a contribution
-    whose message was lost."""
+    """The last round contributed to before these steps (-1: none; None: not known): a lost message shows."""
     visited: int | None = None
     """`ddp.tally.tally` of the samples that were read since the last report; None: not known."""
     exchanged: tuple[StepSketch, ...] = ()
@@ -146,6 +146,8 @@ class Evaluated(FromRank):
     """Sum over the values of the test samples: the same samples give the same, however split."""
     sketch: Sketch = ""
     """Of the model."""
+    hashes: int | None = None
+    """Sum of the hashes of the test samples (`SetContent`); None: not known."""
 
 
 @dataclass(frozen=True)
@@ -276,9 +278,8 @@ class Resumed:
     source: str
 
 
-RankEvent = (
-    Ready | Progress | Snapshot | Averaged | AverageFailed | Shared | Evaluated | Saved | Alive | Finished | Failed
-)
+_OfRound = Snapshot | Averaged | AverageFailed | Shared
+RankEvent = Ready | Progress | Trained | _OfRound | Evaluated | Saved | Alive | Finished | Failed
 Event = RankEvent | Reduced | Lost | Tick
 PolicyEvent = RoundClosed
 PolicyRecord = GuardVerdict

@@ -27,7 +27,7 @@ class Draws:
     samples beside it."""
 
     def __init__(self, seed: int, epoch: int, indices: Tensor) -> None:
-        self.keys = _mix(indices * _GAMMA + derive(seed, "sample", epoch))
+        self.keys = mix(indices * _GAMMA + derive(seed, "sample", epoch))
         """A number of 64 random bits for each sample, int64, shape [n]: what its stream comes from."""
         self._taken = 0
 
@@ -49,10 +49,11 @@ class Draws:
         count = math.prod(shape)
         places = torch.arange(self._taken + 1, self._taken + 1 + count, device=self.keys.device)
         self._taken += count
-        return _mix(self.keys[:, None] + places * _GAMMA).view(len(self.keys), *shape)
+        return mix(self.keys[:, None] + places * _GAMMA).view(len(self.keys), *shape)
 
 
-def _mix(bits: Tensor) -> Tensor:
+def mix(bits: Tensor) -> Tensor:
+    """Return 64 bits for each of 64 bits, of which each depends on all (int64, any shape): the finaliser alone."""
     bits = (bits ^ _shifted(bits, 30)) * _FIRST
     bits = (bits ^ _shifted(bits, 27)) * _SECOND
     return bits ^ _shifted(bits, 31)

@@ -66,6 +66,8 @@ class EpochOrder:
         Raise ValueError for a sampler that gives nothing, or another order when it is asked again, or if nothing is left."""
         self.seed = seed
         self._size, self._sampler, self._shuffle = size, sampler, shuffle
+        self.shuffled = shuffle and sampler is None
+        """Whether orders are made by the seed."""
         self._given, first = size, None
         if sampler is not None:
             first = self._sampled(0)

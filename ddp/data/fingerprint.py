@@ -50,7 +50,7 @@ def fingerprint(source: Any, visits: EpochOrder, augment: Augment | None = None,
     if not len(source):
         return marks
     marks["order"] = _digest(visits(0)[:ORDER])
-    with _undisturbed():
+    with undisturbed():
         try:
             marks["drawn"] = _positions(source, visits) if like is None else like.get("drawn")
             marks["batch"] = _batch(source, visits, augment, marks["drawn"])
@@ -185,7 +185,7 @@ def _close(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """Leave random generators as they were."""
     before = others()
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()

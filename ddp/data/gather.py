@@ -21,6 +21,8 @@ from ddp.tally import MODULUS, tally
 
 AT_ONCE = 256
 """Batches whose indices are kept before they are tallied, which takes as long for one batch as for all of these."""
+MOST_GIVEN = 1 << 10
+"""Batches of which is kept what the data set gave."""
 T = TypeVar("T")
 
 
@@ -52,7 +54,7 @@ class Gather:
         self, source: Any, visits: EpochOrder, augment: Augment | None, at: torch.device, to: torch.device
     ) -> None:
         """Read from a `source` that gives batches on `at`; augment them on `to`."""
-        self._source, self._visits, self._augment = source, visits, augment
+        self.source, self._visits, self._augment = source, visits, augment
         self._at, self._to = at, to
         self.separable: bool = getattr(source, "separable", getattr(type(source), "batch", None) is TensorSource.batch)
         """Whether samples that are read together are those read batch by batch, bit for bit, in tensors of the source."""
@@ -62,6 +64,7 @@ class Gather:
         self._drawn = isinstance(source, MapSource)
         self._asked: list[torch.Tensor] = []
         self._tallied, self._lock = 0, Lock()
+        self._given: dict[Batch, Any] | None = None
         self._order: tuple[int, torch.Tensor] = (-1, torch.empty(0))
         self._stream = torch.cuda.Stream(to) if to != at and to.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -87,8 +90,8 @@ class Gather:
             if len(self._asked) == AT_ONCE:
                 self._tally()
         if self._drawn:
-            return self._source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
-        return self._source.batch(indices)
+            return self.source.batch(indices, Draws(self._visits.seed, batch.epoch, indices))
+        return self.source.batch(indices)
 
     def visited(self) -> int:
         """Return the tally of all that the data set was asked for (`ddp.tally`). Another thread may be reading."""
@@ -105,8 +108,28 @@ class Gather:
         """Return what was read of a batch as the model is to see it."""
         if self._to != self._at:
             read = move(read, self._to)
+        if self._augment is None:
+            return read
+        if self._given is not None:
+            self._given[batch] = read
+            if len(self._given) > MOST_GIVEN:  # those that were taken back
+                del self._given[next(iter(self._given))]
         # On the device where it is trained, so that arithmetic is the same from either kind.
-        return read if self._augment is None else augmented(self._augment, read, partial(self._draws, batch, indices))
+        return augmented(self._augment, read, partial(self._draws, batch, indices))
+
+    def keep_given(self) -> None:
+        """Keep of each batch what the data set gave, until `given` is called for it."""
+        self._given = None if self._augment is None else {}
+
+    def given(self, batch: Batch, finished: Any) -> Any:
+        """Return what the data set gave for a batch that is `finished`, not augmented."""
+        if self._given is None:
+            return finished
+        given = self._given.pop(batch, None)
+        if given is not None and self._stream is not None:
+            stream = torch.cuda.current_stream()
+            every(lambda tensor: _recorded(tensor, stream), given)
+        return given
 
     def _draws(self, batch: Batch, indices: torch.Tensor | None) -> Draws:
         chosen = self.indices(batch) if indices is None else indices
@@ -131,9 +154,10 @@ class Staged:
         """Return the batch, for the current stream."""
         stream = torch.cuda.current_stream()
         stream.wait_event(self._there)
+        return every(lambda tensor: _recorded(tensor, stream), self._batch)
 
-        def hand_over(tensor: torch.Tensor) -> torch.Tensor:
-            tensor.record_stream(stream)
-            return tensor
 
-        return every(hand_over, self._batch)
+def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
+    """Return a tensor of another stream, whose memory `stream` uses from now on."""
+    tensor.record_stream(stream)
+    return tensor

@@ -25,7 +25,7 @@ class Resident:
     kind = "resident"
 
     def __init__(self, gather: Gather) -> None:
-        self._gather = gather
+        self.gather = gather
         self._granted: Iterator[Batch] = iter(())
         self._cut: deque[tuple[Batch, Any]] = deque()
         """What was gathered with a batch before, not augmented yet."""
@@ -38,13 +38,13 @@ class Resident:
         while self._cut:
             first, value = self._cut.popleft()
             if same(first, batch):
-                return self._gather.finished(batch, value)
+                return self.gather.finished(batch, value)
         if self._most == 1:
-            return self._gather(batch)
-        return self._gather.finished(batch, self._block(batch))
+            return self.gather(batch)
+        return self.gather.finished(batch, self._block(batch))
 
     def visited(self) -> int:
-        return self._gather.visited()
+        return self.gather.visited()
 
     def close(self) -> None:
         """Do nothing: nothing runs."""
@@ -53,8 +53,8 @@ class Resident:
         """Return what the data set gives for `batch`, and keep what it gives for those behind it."""
         run = self._run(batch)
         if len(run) == 1:
-            return self._gather.read(batch, self._gather.indices(batch))
-        read: tuple[Tensor, ...] = self._gather.read(batch, self._indices(run))
+            return self.gather.read(batch, self.gather.indices(batch))
+        read: tuple[Tensor, ...] = self.gather.read(batch, self._indices(run))
         pieces = list(zip(*[tensor.chunk(len(run)) for tensor in read], strict=True))
         self._cut.extend(zip(run[1:], pieces[1:], strict=True))
         return pieces[0]
@@ -76,13 +76,13 @@ class Resident:
         first, last = run[0], run[-1]
         apart = run[1].start - first.start
         if any(after.start - before.start != apart for before, after in pairwise(run)) or apart < 1:
-            return torch.cat([self._gather.indices(batch) for batch in run])
-        spanned = self._gather.indices(first._replace(stop=last.stop))
+            return torch.cat([self.gather.indices(batch) for batch in run])
+        spanned = self.gather.indices(first._replace(stop=last.stop))
         return spanned if apart == first.samples else spanned.unfold(0, first.samples, apart).reshape(-1)
 
     def _fit(self, batch: Batch) -> int:
         """Return how many batches make a block."""
-        sizes = [samples * batch.samples for samples in self._gather.sample_bytes]
+        sizes = [samples * batch.samples for samples in self.gather.sample_bytes]
         if any(size % ALIGNED for size in sizes):
             return 1
         return max(min(self._most, BLOCK_BYTES // max(sum(sizes), 1)), 1)

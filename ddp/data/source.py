@@ -13,6 +13,10 @@ from torch import Tensor
 class TensorSource:
     """Samples held as tensors of equal first dimension, such as images [n, c, h, w] and labels [n]."""
 
+    repeatable = True
+    """Whether `batch` gives each sample for itself, and the same each time. A class with a `batch` of its own says it anew;
+    then what ranks train is compared with what the data set holds."""
+
     def __init__(self, *tensors: Tensor) -> None:
         if not tensors:
             raise ValueError("a data set needs at least one tensor")

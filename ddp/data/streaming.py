@@ -123,7 +123,7 @@ class Streaming:
 
     def __init__(self, read: Gather, depth: Callable[[int], int], deadline_s: float) -> None:
         """Read with `read`. `depth`: bytes of a batch (0: not known yet) -> how many to read ahead; asked every epoch."""
-        self._read, self._measure, self._deadline_s = read, depth, deadline_s
+        self.gather, self._measure, self._deadline_s = read, depth, deadline_s
         self.depth = depth(0)
         """Batches that are read ahead."""
         self._bytes = 0
@@ -157,7 +157,7 @@ class Streaming:
                 shelf.changed.notify_all()
                 shelf.late = not shelf.changed.wait_for(lambda: slot.done, self._deadline_s)
                 if shelf.late:
-                    late = f"samples {some(self._read.indices(batch).tolist())} were not there within"
+                    late = f"samples {some(self.gather.indices(batch).tolist())} were not there within"
                     raise LateBatch(f"{late} {self._deadline_s:g} s: the data set still reads")
             shelf.slots.popleft()
             # Not for each batch: to wake a thread takes time that a small step does not have.
@@ -172,7 +172,7 @@ class Streaming:
 
     def visited(self) -> int:
         """Return the tally (`ddp.tally`) of all samples that the data set gave so far, those that were read ahead too."""
-        return self._read.visited()
+        return self.gather.visited()
 
     def close(self) -> None:
         """End the thread; the next `get` begins anew. A data set that does not come back from a sample is left to itself
@@ -184,7 +184,7 @@ class Streaming:
     def _open(self) -> _Shelf:
         if self._shelf is None or self._shelf.pid != os.getpid():
             shelf = self._shelf = _Shelf(self.depth)
-            thread = threading.Thread(target=_work, args=(shelf, self._read), name=NAME, daemon=True)
+            thread = threading.Thread(target=_work, args=(shelf, self.gather), name=NAME, daemon=True)
             thread.start()
             self._finalizer = weakref.finalize(self, _end, shelf, thread)
         return self._shelf

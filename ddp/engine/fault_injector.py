@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
-from ddp.core.events import Alive
+from ddp.core.events import Alive, Trained
 from ddp.core.faults import Fault
 from ddp.process.channel import Channel
 from ddp.process.codec import Record
@@ -23,12 +23,12 @@ class LossyChannel(Channel):
         self._losing = 0
 
     def lose(self) -> None:
-        """Lose the next message; of signs of life, others would follow."""
+        """Lose the next message that the run goes by."""
         self._losing += 1
 
     def send(self, message: Record) -> None:
         """Send one message, or lose it. Raises PeerGone."""
-        if self._losing and not isinstance(message, Alive):
+        if self._losing and not isinstance(message, (Alive, Trained)):
             self._losing -= 1
         else:
             super().send(message)

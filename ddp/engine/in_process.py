@@ -22,7 +22,7 @@ import torch
 
 from ddp.comm.transports.threads import ThreadGroup
 from ddp.core.commands import RankCommand
-from ddp.core.events import Alive, Event, Reduced, Tick
+from ddp.core.events import Alive, Event, Reduced, Tick, Trained
 from ddp.engine.rank import obey
 from ddp.engine.ranks import averaged
 from ddp.process.channel import PeerGone
@@ -115,7 +115,7 @@ class ThreadRank:
 
     def send(self, message: Any) -> None:
         """Send one message, or lose it."""
-        if self._lost and not isinstance(message, Alive):
+        if self._lost and not isinstance(message, (Alive, Trained)):
             self._lost -= 1
         else:
             self.events.append(message)
@@ -128,7 +128,7 @@ class ThreadRank:
         return orders
 
     def lose(self) -> None:
-        """Lose the next message; of signs of life, others would follow."""
+        """Lose the next message that the run goes by."""
         self._lost += 1
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ddp.checkpoint.parts import RankParts
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
-from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved
+from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
 from ddp.core.spans import Batch
 from ddp.core.values import finite
 from ddp.core.worker import Step
@@ -95,13 +95,14 @@ class TrainingLoop:
         about = str(self.device), transport, replica.feed.kind, replica.note, job.host, job.clock_error_s
         groups = () if self.rank else replica.sketcher.groups
         least = least_samples(model)
-        sketches = groups, replica.sketcher.model()
-        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *sketches))
+        more = groups, replica.sketcher.model(), replica.record.content
+        self._send(Ready(now(), self.rank, replica.samples, count, digest, *about, least, *more))
 
     def train(self, step: Step) -> None:
         """Train one step; report if the rank runs out of work, or now and then."""
         if step.batch.epoch != self._pending.epoch:
             self.report()
+            self._sum_up()
             self._pending = _Pending(step.batch.epoch)
             self.begin(step.batch.epoch, step.seen)
             self.pause()
@@ -119,6 +120,8 @@ class TrainingLoop:
         self.samples += step.batch.samples
         if step.last or now() - self._reported > REPORT_S:
             self.report()
+        if self.replica.record.full:
+            self._sum_up()
 
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
         """Step; keep what the step was, if it is drawn. The time that keeping takes is not the training's."""
@@ -175,6 +178,11 @@ class TrainingLoop:
         self._pending = _Pending(pending.epoch)
         self.meter.tick()
 
+    def _sum_up(self) -> None:
+        """Send the sums of what has been trained since the last ones."""
+        for trained in self.replica.record.take():
+            self._send(Trained(now(), self.rank, *trained))
+
     def _visited(self) -> int:
         """Return the tally of what was read of the training data since the last report."""
         before, self._tallied = self._tallied, self.replica.feed.visited()
@@ -189,6 +197,7 @@ class TrainingLoop:
     def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
         """Evaluate a part of the test set, with the model that `consensus` puts in place."""
         self.report()
+        self._sum_up()
         self.pause()
         began = now()
         with consensus or nullcontext():
@@ -196,7 +205,7 @@ class TrainingLoop:
             sketch = self.replica.sketcher.model()
         seconds = self.meter.add("evaluate", began) - began
         figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
-        self._send(Evaluated(now(), self.rank, order.epoch, *figures))
+        self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))
 
     def save(
         self, order: Save, kept: Sequence[Tensor] = (), consensus: AbstractContextManager[None] | None = None
@@ -204,6 +213,7 @@ class TrainingLoop:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
         self.report()
+        self._sum_up()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
         with consensus or nullcontext():
@@ -226,6 +236,7 @@ class TrainingLoop:
 
     def finish(self) -> None:
         """Write what is left, the final state too if the job keeps it, and report the end."""
+        self._sum_up()
         self.meter.flush()
         if self._profiler is not None:
             self._profiler.close()

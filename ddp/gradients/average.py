@@ -17,7 +17,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import moved
-from ddp.replica.step_sketches import StepSketches
+from ddp.replica.step_sketches import NoSketches, StepSketches, whole
 
 
 def meet_counters(batch: Batch, gradients: StepGradients, collectives: Collectives) -> None:
@@ -60,15 +60,14 @@ class GradientAverage:
         self._counting = self._may_send = self._sending = False
         self._counted = (-1, 0)
         """Epoch and size of the global batch of the last step in which all went at the end."""
-        self._sketches = sketches
+        self._sketches = sketches or NoSketches()
 
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it goes to its bucket."""
         self._gradients.clear()
         self._launches.reset()
         self._weight = batch.samples / batch.total
-        if self._sketches is not None:
-            self._sketches.begin()
+        self._sketches.begin()
         due = self._counted != (batch.epoch, batch.total)
         if due:
             self._arrivals.clear()
@@ -103,10 +102,9 @@ class GradientAverage:
         gradients, meter = self._gradients, self._meter
         began = now()
         early, sketches = len(gradients.early), self._sketches
-        if sketches is not None and sketches.drawn:
-            gone = {index for bucket in gradients.early[: gradients.sent] for index in bucket}
-            self._sketch(index for index in range(len(self._state.parameters)) if index not in gone)
-            sketches.exchange()
+        gone = {index for bucket in gradients.early[: gradients.sent] for index in bucket}
+        self._sketch(index for index in range(len(self._state.parameters)) if index not in gone)
+        sketches.exchange()
         gradients.pack(self._weight)
         meter.add("copy", began)
         for flat in gradients.flats[gradients.sent : early]:  # one by one, as they go on ranks that had them early
@@ -116,15 +114,12 @@ class GradientAverage:
         began = now()
         gradients.unpack()
         self._counted = batch.epoch, batch.total
-        if sketches is not None and sketches.drawn:
-            sketches.end(batch.samples, batch.total, ((p, p.grad, 0) for p in self._state.parameters))
+        sketches.end(batch.samples, batch.total, whole(self._state.parameters))
         meter.add("copy", began)
 
     def _sketch(self, indices: Iterable[int]) -> None:
         """Sketch gradients as they are before they are weighed, if this step is drawn."""
-        if self._sketches is not None and self._sketches.drawn:
-            parameters = [self._state.parameters[index] for index in indices]
-            self._sketches.add((parameter, parameter.grad, 0) for parameter in parameters)
+        self._sketches.add(whole(self._state.parameters[index] for index in indices))
 
     def clip(self, limit: float) -> None:
         """Clip by the norm of all gradients, which every rank has."""

@@ -19,6 +19,7 @@ from ddp.comm.transports.base import Run
 from ddp.gradients.buckets import Item, Launches, assign
 from ddp.gradients.storage import weigh
 from ddp.replica.sparse import dense
+from ddp.replica.step_sketches import StepSketches
 
 Own = tuple[int, int, Tensor]
 """What this rank owns of a parameter: its elements [start, stop), and where their gradient is kept [stop - start]."""
@@ -34,11 +35,12 @@ class OwnedGradients:
         own: Mapping[int, Own],
         collectives: Collectives,
         most: int,
+        sketches: StepSketches,
     ) -> None:
         """`runs`: who owns what of a parameter, by its index; `own`: what this rank does. `most`: elements of a bucket of
         several parameters."""
         self._parameters, self._runs, self._own = parameters, runs, own
-        self._collectives, self._most = collectives, max(most, 1)
+        self._collectives, self._most, self._sketches = collectives, max(most, 1), sketches
         self._weight = 0.0
         self.touched: dict[int, None] = {}
         """Parameters whose gradients came in this step, in the order in which they came."""
@@ -87,6 +89,7 @@ class OwnedGradients:
         self.touched[index] = None
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
+        self._sketches.add([(parameter, gradient, 0)])
         self._take_in(index, dense(gradient).detach())
         for bucket in self._launches.arrive(index):
             self._send(bucket)

@@ -18,6 +18,7 @@ from ddp.process.clock import now
 from ddp.replica.in_step import moved
 from ddp.replica.replica import Replica
 from ddp.replica.sparse import dense
+from ddp.replica.step_sketches import StepSketches, whole
 
 
 class Accumulating(Replica):
@@ -33,6 +34,10 @@ class Accumulating(Replica):
         self.busy_s = 0.0
         """Seconds of work in it."""
         self._due = False
+        self._due_samples = 0, 0
+        """Samples of this replica, and of all, in the window that is due."""
+        if not self._job.policy.every_step:  # windows are few
+            self.step_sketches = StepSketches(self.sketcher, 0, 0)
 
     def begin(self, samples: int) -> None:
         """Begin a window in which this replica has `samples`."""
@@ -53,7 +58,7 @@ class Accumulating(Replica):
                 waited = at
                 at = meter.add("wait", at)
                 began += at - waited
-            tensors = self.feed.get(batch)
+            tensors = self.read(batch)
             at = meter.add("data", at)
             self.untouched.begin()
             with self.scalars:
@@ -81,9 +86,12 @@ class Accumulating(Replica):
         assert self.gradients is not None
         began = now()
         self.lr = self.rates.apply(self.fraction(seen))  # also of one that had no batch
+        self.step_sketches.begin()
+        self.step_sketches.add(whole(self.state.parameters))
+        self.step_sketches.exchange()
         with torch.no_grad():
             self.gradients.pack(self.own / total)
-        self._due = True
+        self._due, self._due_samples = True, (self.own, total)
         return self._meter.add("copy", began)
 
     def update(self, counted: bool = True) -> None:
@@ -94,6 +102,7 @@ class Accumulating(Replica):
         self._due, began = False, self._slowdown.begin()
         with torch.no_grad():
             self.gradients.unpack()
+        self.step_sketches.end(*self._due_samples, whole(self.state.parameters))
         if self._job.max_grad_norm is not None:
             torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
         self.optimizer.step()

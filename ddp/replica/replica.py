@@ -18,6 +18,7 @@ from ddp.core.event_parts import StepSketch
 from ddp.core.spans import Batch
 from ddp.data.augment import Augment
 from ddp.data.batch_loader import feed
+from ddp.data.data_record import DataRecord
 from ddp.data.epoch_order import EpochOrder
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
@@ -73,6 +74,8 @@ class Replica:
         in_turn = EpochOrder(0, len(evaluated), shuffle=False)
         self._eval, other = feed(evaluated, in_turn, device, job.loading, None, patience)
         self._eval_size = len(evaluated)
+        self.record = DataRecord(self.feed.gather, self._eval.gather, visits)
+        """What both data sets hold, and what is trained and evaluated on."""
         self.data = (self._source, visits, self.task.augment), (evaluated, in_turn, None)
         """What is trained and evaluated on."""
         self.note = "; ".join(dict.fromkeys(filter(None, (note, other))))
@@ -123,10 +126,16 @@ class Replica:
         batch: Tensors = move(self._source.batch(torch.arange(min(samples, len(self._source)))), self._device)
         return batch
 
+    def read(self, batch: Batch) -> Tensors:
+        """Return a batch that is trained next, which has samples."""
+        tensors: Tensors = self.feed.get(batch)
+        self.record.add(batch, tensors)
+        return tensors
+
     def step(self, batch: Batch, seen: float) -> tuple[Tensor | None, float]:
         """Train one batch; return (mean loss, a device scalar, None for an empty batch; busy seconds)."""
         meter, team, began = self._meter, self.in_step, self._slowdown.begin()
-        tensors: Tensors = self.feed.get(batch) if batch.samples else ()
+        tensors: Tensors = self.read(batch) if batch.samples else ()
         at = meter.add("data", began)
         self.lr = self.rates.apply(self.fraction(seen))
         self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
@@ -155,7 +164,7 @@ class Replica:
             busy = at - began
             team.exchange(batch)
             began = at = self._slowdown.begin()
-        elif self.step_sketches.drawn:
+        else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
         self._clip(team)
         self.optimizer.step()
@@ -206,6 +215,7 @@ class Replica:
         loss_sum = metric_sum = content = 0.0
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
+            self.record.show(tensors)
             loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
             loss_sum += float(loss) * weight

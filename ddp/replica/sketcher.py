@@ -48,7 +48,7 @@ class Sketcher:
         self._names = {id(tensor): name for name, tensor in chain(*tensors.values())}
         self._keys = {name: derive(seed, "sketch", name) for name in self._names.values()}
         self._groups: dict[str, int] = {}
-        self._tensors = list(chain(*tensors.values()))
+        self._tensors = tensors
         self.groups: tuple[SketchGroup, ...] = ()
         """What the rows of a sketch are of; the same on all ranks."""
         for kind, members in tensors.items():
@@ -112,7 +112,7 @@ class Sketcher:
     def _lay(self, kind: str) -> _Laid:
         entries = []
         numbers = [n for n, section in enumerate(self._sections) if section.kind == kind]
-        for name, tensor in self._tensors:
+        for name, tensor in self._tensors[kind] if numbers else ():  # in shards, parameters cannot be asked for a place
             for place, number in enumerate(numbers):
                 flat = self._sections[number].values
                 at = tensor.data_ptr() - flat.data_ptr()

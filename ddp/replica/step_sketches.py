@@ -5,7 +5,7 @@ Knows which steps; not how gradients travel, nor whose they are in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ Stretch = tuple[Tensor, Tensor | None, int]
 
 
 class StepSketches:
-    """The drawn steps of one rank, in a run of about `steps` exchanges."""
+    """The drawn steps of one rank, in a run of about `steps` of them; 0: each is drawn. In others nothing is done."""
 
     def __init__(self, sketcher: Sketcher, key: int, steps: int) -> None:
         self._sketcher, self._key, self._rate = sketcher, key, STEPS / max(steps, 1)
@@ -43,25 +43,43 @@ class StepSketches:
         self._before = self._sketcher.step() if chosen else None
 
     def add(self, gradients: Iterable[Stretch]) -> None:
-        """Add gradients of the rank's own slice, as they are before they are weighed. Only of a drawn step."""
-        assert self._before is not None
-        self._before.add(gradients)
+        """Add gradients of the rank's own slice, as they are before they are weighed."""
+        if self._before is not None:
+            self._before.add(gradients)
 
-    def exchange(self) -> None:
-        """Note the buffers: from here on they are exchanged, too. Only of a drawn step."""
-        assert self._before is not None
-        self._text = self._before.text()
+    def exchange(self, buffers: bool = True) -> None:
+        """Note that all gradients are there, and the buffers as they are, if these are exchanged, too."""
+        if self._before is not None:
+            self._buffers, self._text = buffers, self._before.text(buffers)
+
+    def end(self, samples: int, total: int, gradients: Iterable[Stretch], parts: bool = False) -> None:
+        """Record what came of it on a rank that has `samples` of `total`; `parts`: gradients of what the rank owns alone."""
+        if self._before is not None:
+            after = self._sketcher.step()
+            after.add(gradients)
+            texts = self._text, after.text(self._buffers)
+            self.waiting.append(StepSketch(self._number, samples, total, *texts, parts=parts))
+            self._before = None
 
     def alone(self, samples: int, parameters: Iterable[Tensor]) -> None:
-        """Record the gradients of a step that is the rank's own. Only of a drawn step."""
-        assert self._before is not None
-        self._before.add((parameter, parameter.grad, 0) for parameter in parameters)
-        self.waiting.append(StepSketch(self._number, samples, samples, self._before.text(buffers=False)))
-        self._before = None
+        """Record the gradients of a step that is the rank's own."""
+        if self._before is not None:
+            self._before.add(whole(parameters))
+            self.waiting.append(StepSketch(self._number, samples, samples, self._before.text(buffers=False)))
+            self._before = None
 
-    def end(self, samples: int, total: int, gradients: Iterable[Stretch]) -> None:
-        """Add the gradients that came of it, of a rank that has `samples` of `total`. Only of a drawn step."""
-        after = self._sketcher.step()
-        after.add(gradients)
-        self.waiting.append(StepSketch(self._number, samples, total, self._text, after.text()))
-        self._before = None
+
+class NoSketches(StepSketches):
+    """Of steps that nobody records."""
+
+    def __init__(self) -> None:
+        self._before, self.waiting = None, []
+
+    def begin(self) -> None:
+        """Draw nothing."""
+
+
+def whole(parameters: Iterable[Tensor]) -> Iterator[Stretch]:
+    """Yield the gradients of parameters, all of each."""
+    for parameter in parameters:
+        yield parameter, parameter.grad, 0

@@ -69,6 +69,8 @@ class Task:
     """(batch, random streams of its samples) -> batch as the model is to see it, for training alone: `ddp.data.augment`."""
     sampler: Sampler | None = None
     """The samples of each epoch in their order, in place of a permutation of all: `ddp.data.epoch_order`."""
+    static_graph: bool = False
+    """Whether every step has the same graph of operations, as PyTorch's DistributedDataParallel may be told."""
     drop_last: bool = False
     """Leave out, at the end of an epoch, what makes no whole batch on every rank."""
     epoch_callback: Callable[[int, WorkerHandle], None] | None = None

@@ -6,8 +6,9 @@ the same parameters, with the bits that a replay of all ranks' batches on one wo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep
+from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
 from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
 
@@ -41,6 +43,7 @@ class ShardContext:
     meter: Meter
     world_size: int
     rank: int
+    sketches: StepSketches = field(default_factory=NoSketches)
 
 
 class Zero(InStep, Protocol):
@@ -136,6 +139,10 @@ class ShardedStep:
             for gradient in gradients:
                 gradient.mul_(factor)
 
+    def _owned_gradients(self) -> Iterator[Stretch]:
+        for shard in self.shards:
+            yield shard.parameter, shard.values.grad, shard.start
+
     def end(self) -> None:
         """Fetch what other ranks have moved."""
         self._torn = True  # a step that breaks here cannot be taken back
@@ -218,6 +225,7 @@ class Zero1(ShardedStep):
     def begin(self, batch: Batch) -> float:
         """Clear the gradients; the mean of a slice is weighted when it is exchanged."""
         self.meet()
+        self.site.sketches.begin()
         self.together.clear()
         return 1.0
 
@@ -225,6 +233,8 @@ class Zero1(ShardedStep):
         """Send gradients to their owners; buffers, and which parameters were used, to all."""
         gradients, site = self.together, self.site
         began = now()
+        site.sketches.add(whole(site.state.parameters))
+        site.sketches.exchange()
         gradients.pack(batch.samples / batch.total)
         site.meter.add("copy", began)
         for flat, runs in self._sums:
@@ -235,6 +245,7 @@ class Zero1(ShardedStep):
         began = now()
         gradients.unpack()
         for shard in self.shards:
-            whole = shard.parameter.grad
-            shard.values.grad = None if whole is None else whole.view(-1)[shard.start : shard.stop]
+            gradient = shard.parameter.grad
+            shard.values.grad = None if gradient is None else gradient.view(-1)[shard.start : shard.stop]
+        site.sketches.end(batch.samples, batch.total, self._owned_gradients(), parts=True)
         site.meter.add("copy", began)

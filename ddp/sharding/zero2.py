@@ -41,7 +41,8 @@ class Zero2(ShardedStep):
             group, at = places[index]
             return group.layout.runs(*group.layout.span(at))
 
-        self.gradients = OwnedGradients(self._parameters, runs, own, site.collectives, self._most(largest(site.model)))
+        most = self._most(largest(site.model))
+        self.gradients = OwnedGradients(self._parameters, runs, own, site.collectives, most, site.sketches)
 
     @staticmethod
     def _most(largest: int) -> int:
@@ -51,6 +52,7 @@ class Zero2(ShardedStep):
     def begin(self, batch: Batch) -> float:
         """Begin with no gradients; they are weighted one by one, as they come."""
         self.meet()
+        self.site.sketches.begin()
         self.together.clear()
         self.gradients.begin(batch.samples / batch.total)
         return 1.0
@@ -60,6 +62,7 @@ class Zero2(ShardedStep):
         site, gradients = self.site, self.gradients
         gradients.flush()
         began = now()
+        site.sketches.exchange()
         touched = {self._parameters[index] for index in gradients.touched}
         self.together.pack(batch.samples / batch.total, used=[float(p in touched) for p in site.state.parameters])
         site.meter.add("copy", began)
@@ -69,6 +72,7 @@ class Zero2(ShardedStep):
         used = dict(zip(site.state.parameters, self.together.used(), strict=True))
         for shard, total in self._own:
             shard.values.grad = total if used[shard.parameter] else None
+        site.sketches.end(batch.samples, batch.total, self._owned_gradients(), parts=True)
         if not batch.idles:
             gradients.learn()
 

@@ -22,6 +22,8 @@ class Pixels(TensorSource):
 
     `mean` and `std` are of each channel, on a scale of 0 to 1."""
 
+    repeatable = True
+
     def __init__(self, images: Tensor, labels: Tensor, top: float, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__(images, labels)
         # Tensors, not numbers: a GPU divides by a number by multiplying with its inverse, which rounds differently.

@@ -16,6 +16,8 @@ SEQ_LEN = 128
 class Pieces(TensorSource):
     """Pieces of a text: tokens [n, length + 1], of the smallest type that holds them; a batch has them as int64."""
 
+    repeatable = True
+
     def __init__(self, tokens: Tensor) -> None:
         super().__init__(tokens)
 

@@ -15,6 +15,7 @@ from bench import report
 from bench.base.exitcodes import Exit
 from bench.command import summary
 from bench.report import write_report
+from bench.report.compare import rivals, wires
 from bench.report.differences import qualities
 from bench.report.page import Page
 from bench.report.sections import curves
@@ -210,3 +211,22 @@ def test_a_limit_that_is_none_is_not_one(tmp_path: Path, strange: object) -> Non
     (folder / CONFIG).write_text(json.dumps({"train": {"max_grad_norm": strange}}))
     (found,) = cells(find_runs(tmp_path / "runs")[0])
     assert found.workload.max_grad_norm is None
+
+
+def over(root: Path, mode: str, transport: str, config_hash: str) -> None:
+    """A run whose collectives go through `transport`."""
+    spec = make_spec("nccl_sync", config_hash=config_hash)
+    named = {"mode": mode, "backend": mode if mode.startswith("torch") else "nccl", "transport": transport}
+    write_run(root / f"{mode}-{transport}", spec, make_metrics(spec, make_records(spec)).model_copy(update=named))
+
+
+def test_engine_and_transport_are_told_apart_or_that_they_are_not_is_said(tmp_path: Path) -> None:
+    over(tmp_path, "nccl_sync", "memory", "a" * 64)
+    assert wires(rivals(cells(find_runs(tmp_path)[0]))) == ""
+    over(tmp_path, "torch_ddp", "gloo", "b" * 64)
+    assert "none of ours does here" in wires(rivals(cells(find_runs(tmp_path)[0])))
+    over(tmp_path, "nccl_sync", "gloo", "c" * 64)
+    found = cells(find_runs(tmp_path)[0])
+    assert wires(rivals(found)) == ""
+    labels = {cell.label for cell in found}
+    assert labels == {"nccl_sync ×2 over memory", "nccl_sync ×2 over gloo", "torch_ddp ×2"}

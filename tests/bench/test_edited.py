@@ -153,7 +153,9 @@ def test_a_file_that_is_gone_is_refused(folder: Path, name: str) -> None:
 
 
 def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, tmp_path: Path) -> None:
-    assert "REFUSED" not in {v.name for v in judge([folder], tmp_path / "none").verdicts}
+    judgement = judge([folder], tmp_path / "none")
+    assert "REFUSED" not in {v.name for v in judgement.verdicts}
+    assert not [line for line in judgement.footer if "unsealed" in line]
     body = json.loads((folder / METRICS).read_text())
     recomputed = body["final"]["eval"]
     (folder / METRICS).write_text(json.dumps(edited(body, ("final", "eval"), 0.99)))
@@ -162,6 +164,17 @@ def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, 
     assert verdict.line == f"{folder / METRICS}: final.eval is 0.99, and {recomputed} by {EVENTS}"
     with pytest.raises(ValueError, match=f"{folder / METRICS}: record.result is not the digest of its content"):
         consistent(find_runs(folder)[0][0])  # by which a report goes, too
+
+
+def test_a_result_without_a_seal_is_taken_at_its_word_and_that_is_said(folder: Path, tmp_path: Path) -> None:
+    """As an earlier version left it."""
+    rows = [chain.unlinked(line) for line in (folder / EVENTS).read_bytes().splitlines()][1:-1]
+    (folder / EVENTS).write_bytes(b"".join(b"%b\n" % row for row in rows))
+    body = json.loads((folder / METRICS).read_text())
+    (folder / METRICS).write_text(json.dumps({**body, "schema_version": 2, "record": None}))
+    assert not refusal(folder)
+    judgement = judge([folder], tmp_path / "none")
+    assert judgement.footer[-1].startswith("unsealed: 1 of 1 run, of an earlier version")
 
 
 def test_whoever_makes_all_digests_anew_is_held_to_the_records_alone(folder: Path) -> None:

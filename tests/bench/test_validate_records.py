@@ -15,14 +15,14 @@ from bench.results.runfolder import EVENTS, METRICS
 from bench.validate import Terms, judge
 from bench.validate.library import load
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.sketched import mixed, put, sketch
 from tests.bench.streams import make_spec
-from tests.bench.told import Change, baseline, mean, model, write
+from tests.bench.told import DATA, Change, baseline, mean, model, write
 
-RECORDED = ("visits", "average", "idle", "rate", "evaluation", "agreement")
+RECORDED = ("visits", "data", "average", "idle", "rate", "evaluation", "agreement")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_what_is_true_passes(tmp_path: Path, base: Path, mode: str) -> None:
     judgement = judge([tmp_path], base, Terms(today=TODAY))
     found = {v.check: v.name for v in judgement.verdicts if v.check in RECORDED}
     assert set(found.values()) == {"PASS"}
-    alone = {"visits", "rate", "evaluation", "idle"}
+    alone = {"visits", "data", "rate", "evaluation", "idle"}
     assert set(found) == (alone if mode == "solo" else set(RECORDED))
 
 
@@ -63,6 +63,36 @@ def exchanged(change: Callable[[StepSketch], StepSketch]) -> Callable[[Any], Any
 
 
 SHORT = each(Progress, lambda e: replace(e, visited=(e.visited - tally([7]) + tally([8])) % MODULUS))
+
+
+def trained(**change: Any) -> Change:
+    """The change of what rank 1 tells of epoch 1."""
+    return each(Trained, second(lambda e: replace(e, **change) if e.epoch == 1 else e))
+
+
+def ordered_alike(records: list[Any]) -> list[Any]:
+    """Every epoch in the order of the first."""
+    events = [event for event in records if isinstance(event, Trained)]
+    orders = {event.at: events[place % (len(events) // 3)].order for place, event in enumerate(events)}
+    return [replace(e, order=orders[e.at]) if isinstance(e, Trained) else e for e in records]
+
+
+SHARED = replace(DATA, shared=2, pairs=((3, 7), (11, 30)))
+DATA_DEFECTS: dict[str, Change] = {
+    "other labels": trained(content=1),
+    "other samples than granted": trained(content=7 * 961, wanted=7 * 961),
+    "the same order in every epoch": ordered_alike,
+    "orders of another seed": trained(order=5),
+    "a label too often": trained(labels=(1, 3)),
+    "trained on the test set": each(Ready, lambda e: replace(e, data=SHARED)),
+    "ranks with other data": each(
+        Ready, second(lambda e: replace(e, data=replace(DATA, training=replace(DATA.training, content=2))))
+    ),
+    "data unlike the baseline's": each(
+        Ready, lambda e: replace(e, data=replace(DATA, test=replace(DATA.test, content=2)))
+    ),
+    "labels of the test set": each(Evaluated, second(lambda e: replace(e, hashes=7))),
+}
 NOTHING = sketch(0.0, 0.0, 0.0, size=0.0)
 DEFECTS: dict[str, tuple[str, str, Change, str]] = {
     "other samples": ("nccl_cadence", "visits", SHORT, ""),
@@ -193,6 +223,7 @@ DEFECTS: dict[str, tuple[str, str, Change, str]] = {
         each(Finished, lambda e: replace(e, sketch=mean(16))),
         "rank 0 ended with another model than was evaluated last",
     ),
+    **{name: ("nccl_cadence", "data", change, "") for name, change in DATA_DEFECTS.items()},
 }
 
 

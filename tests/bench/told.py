@@ -7,18 +7,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, EVENTS
 from bench.validate.revision import accept, write_proposals
 from ddp.core.commands import Apply, Average, Evaluate
-from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot
+from ddp.core.event_parts import DataContent, SetContent, StepSketch
+from ddp.core.events import Averaged, Evaluated, Finished, Merged, Progress, Ready, Snapshot, Trained
+from ddp.permutation import permutation
 from ddp.process.codec import Record, encode
-from ddp.tally import tally
+from ddp.tally import order_tally, tally
 from tests.bench.references import FIVE, TODAY
 from tests.bench.sketched import GROUPS, mixed, sketch
 from tests.bench.streams import make_metrics, make_records, make_spec, write_run
 
+TRAINING = SetContent(1920, 1920, 1920 * 7, 0, (960, 960))
+DATA = DataContent(TRAINING, SetContent(100, 100, 500), 0, (), True)
+"""Of each sample the hash is 7, of each in the test set 5."""
 Change = Callable[[list[Record]], list[Record]]
 TEST = 100
 
@@ -44,6 +50,7 @@ def told(spec: RunSpec) -> list[Record]:
             trained += record.samples
             step = StepSketch(0, 16, 32, model(record.rank, 0), mean(0) if spec.policy == "sync" else "")
             record = replace(record, visited=tally(range(first, last)), exchanged=(step,))
+            found.append(_trained(spec.seed, record, first, last))
         elif isinstance(record, Averaged):
             number = record.round
             found.append(Average(record.rank, number, (0, 1), False, "it is due", True))
@@ -57,14 +64,23 @@ def told(spec: RunSpec) -> list[Record]:
             if spec.world_size > 1:
                 found.append(Evaluate(record.rank, record.epoch, record.rank, 2, False, "it is complete"))
                 record = replace(record, part=record.rank)
-            part = replace(record, samples=TEST // spec.world_size, content=50.0 / spec.world_size)
+            samples = TEST // spec.world_size
+            part = replace(record, samples=samples, content=50.0 / spec.world_size, hashes=5 * samples)
             record = replace(part, sketch=mean(6 * record.epoch + 5))
         elif isinstance(record, Ready):
-            record = replace(record, sketched=() if record.rank else GROUPS, sketch=sketch(0.1, 0.2, 0.3))
+            first_sketch = sketch(0.1, 0.2, 0.3)
+            record = replace(record, sketched=() if record.rank else GROUPS, sketch=first_sketch, data=DATA)
         elif isinstance(record, Finished):
             record = replace(record, sketch=mean(17))
         found.append(record)
     return found
+
+
+def _trained(seed: int, event: Progress, first: int, last: int) -> Trained:
+    """What a rank tells of positions in an epoch; both labels are there as often."""
+    indices, half = permutation(seed, event.epoch, 1920)[first:last], (last - first) // 2
+    about = event.at, event.rank, event.epoch, last - first, 7 * (last - first), 7 * (last - first)
+    return Trained(*about, order_tally(np.arange(first, last), indices), (last - first - half, half))
 
 
 def write(root: Path, spec: RunSpec, change: Change = lambda records: records) -> Path:

@@ -30,7 +30,7 @@ from tests.conformance.oracle import Course, Rule
 from tests.runtime import toy
 
 OURS = Rule(scaled="gradient", buffers="mean")
-TORCH = Rule(scaled="loss", buffers="first")
+TORCH = Rule(scaled="loss", buffers="own")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ ENTRANTS = {
     "zero3": Entrant("zero3", "memory", replace(OURS, flat=False), exact=4),
     "torch_ddp": Entrant("torch_ddp", "gloo", TORCH, exact=2),
     "torch_zero1": Entrant("torch_zero1", "gloo", TORCH, exact=2),
-    "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2),
+    "torch_fsdp": Entrant("torch_fsdp", "gloo", replace(TORCH, flat=False), exact=2),
     "torch_fsdp/groups": Entrant(
-        "torch_fsdp", "gloo", replace(TORCH, buffers="own", flat=False), exact=2, module="tests.conformance.groups"
+        "torch_fsdp", "gloo", replace(TORCH, flat=False), exact=2, module="tests.conformance.groups"
     ),
 }
 

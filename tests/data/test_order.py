@@ -49,7 +49,7 @@ def test_equal_draws_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
         def random_raw(self, size: int) -> np.ndarray:
             return np.arange(size, dtype=np.uint64)[::-1] // 100
 
-    monkeypatch.setattr(sys.modules[order.__module__], "PCG64", Few)
+    monkeypatch.setattr(sys.modules[derive.__module__], "PCG64", Few)
     assert order(0, 0, 400).tolist() == [k for first in (300, 200, 100, 0) for k in range(first, first + 100)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Played:
 
     job: Job
     records: list[Any]
+    times: list[float] = field(default_factory=list)
 
     @property
     def digests(self) -> set[str]:
@@ -60,7 +61,12 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
         engine = fields.pop("engine", elche)
         job = Job(task=task, policy=POLICIES[policy](**options), backend=backend, **{**defaults, **fields})
         played = Played(job, [])
-        engine.run(job, lambda record, at: played.records.append(record))
+
+        def emit(record: Any, at: float) -> None:
+            played.records.append(record)
+            played.times.append(at)
+
+        engine.run(job, emit)
         return played
 
     return run

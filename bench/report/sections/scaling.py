@@ -4,7 +4,7 @@ bound of the ranks' own speeds."""
 from __future__ import annotations
 
 from bench.report.blocks import Block, Picture, Text, plain
-from bench.report.compare import Rival, dagger, rivals
+from bench.report.compare import Rival, dagger, rivals, wires
 from bench.report.page import CellGroup, Page, percent, table
 from bench.report.sections.speedup import columns, draw
 
@@ -26,7 +26,7 @@ def _part(group: CellGroup) -> list[Block]:
     rows = [rival for rival in rivals(group.cells) if rival.cell.speed.mean is not None]
     if not any(rival.cell.about.world_size > 1 and rival.speedup is not None for rival in rows):
         return []
-    return [*group.draw(_figure, rows), table(map(_row, rows)), Text(dagger(rows))]
+    return [*group.draw(_figure, rows), table(map(_row, rows)), Text(dagger(rows)), Text(wires(rows))]
 
 
 def _row(rival: Rival) -> dict[str, str]:

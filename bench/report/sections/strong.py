@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bench.base.figures import plural
-from bench.report.blocks import Block, plain
-from bench.report.compare import Rival, gap
+from bench.report.blocks import Block, Text, plain
+from bench.report.compare import Rival, gap, wires
 from bench.report.page import CellGroup, Page, table
 from bench.report.sections.speedup import columns, draw
 from bench.results.cells import Cell, Workload
@@ -34,7 +34,8 @@ def section(page: Page) -> list[Block]:
         rows = [Rival(cell, group.cells[0]) for cell in group.cells]
         name, title = f"strong-{number[group.workload]}", f"Strong scaling: {group.title}"
         cores = page.cores(group.cells[0])
-        return [*group.draw(lambda _, rows: draw(page, rows, name, title, cores), rows), table(map(_row, rows))]
+        pictures = group.draw(lambda _, rows: draw(page, rows, name, title, cores), rows)
+        return [*pictures, table(map(_row, rows)), Text(wires(rows))]
 
     return page.section("Strong scaling", INTRO, part, [(_title(task), task, cells) for task, cells in groups.items()])
 

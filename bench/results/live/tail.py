@@ -20,10 +20,10 @@ from ddp.process.codec import Record, decode, stamp
 CHUNK = 4 << 20
 """Bytes read in one go, so that one long file does not keep the others waiting."""
 _UNSEEN = re.compile(
-    rb'\{(?:"n":\d+,)?"type":"(?:Slice|Train|Average|Averaged|Merged|Snapshot|Reduced|Reduce|Apply|Save|Saved|Publish|Alive)"'
+    rb'\{(?:"n":\d+,)?"type":"(?:Slice|Train|Average|Averaged|Merged|Snapshot|Reduced|Reduce|Apply|Save|Saved|Publish|Alive|Trained)"'
 )
 """Records of which nothing is shown: most of the lines. They are not decoded."""
-_EVENT = re.compile(rb'\{(?:"n":\d+,)?"type":"(?:Averaged|Merged|Snapshot|Reduced|Saved|Alive)"')
+_EVENT = re.compile(rb'\{(?:"n":\d+,)?"type":"(?:Averaged|Merged|Snapshot|Reduced|Saved|Alive|Trained)"')
 """Those whose time is that of the command after them."""
 
 

@@ -20,6 +20,7 @@ CHECKS = _named(
     "breakdown",
     "ledger",
     "visits",
+    "data",
     "average",
     "agreement",
     "idle",

@@ -8,7 +8,7 @@ what an average does to the state of a rank's own optimizer. Elastic averages an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from bench.validate.findings import Case
 from bench.validate.linear import UNITS, Combined, apart, combine, distance, mean
 from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
-from ddp.core.event_parts import OptimizerSketch, SketchGroup
+from ddp.core.event_parts import OptimizerSketch, SketchGroup, StepSketch
 from ddp.core.events import Averaged, Snapshot
 from ddp.sketches import Sketch, decode
 
@@ -196,15 +196,30 @@ class _Outer:
 
 
 def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
+    roundings = 2.0 * world_size + FEW
     for step in known.exchanges(world_size):
         weights = [(float(own.samples), own.before) for own in step]
         if not any(weight for weight, _ in weights):
             continue
         wanted = mean(weights)
+        where = f"exchange {step[0].step}"
+        if step[0].parts:
+            yield _parts(known.groups, step, wanted, roundings)
+            continue
         for rank, own in enumerate(step):
-            far = apart(known.groups, own.after, wanted, 2.0 * world_size + FEW)
-            where = f"exchange {own.step}, rank {rank}"
-            yield f"{where}: what a step exchanged is not its weighted mean ({far})" if far else ""
+            far = apart(known.groups, own.after, wanted, roundings)
+            yield f"{where}, rank {rank}: what a step exchanged is not its weighted mean ({far})" if far else ""
+
+
+def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Combined, roundings: float) -> str:
+    """Say how gradients are off whose owners have a part each; buffers are whole on every rank."""
+    one = np.array([float(group.kind == "parameters") for group in groups])
+    for rank, own in enumerate(step):
+        terms = [(one if other is not own else np.ones_like(one), decode(other.after)) for other in step]
+        far = apart(groups, combine(terms), wanted, roundings)
+        if far:
+            return f"exchange {own.step}, rank {rank}: what ranks own does not add up to the weighted mean ({far})"
+    return ""
 
 
 def _sketch(part: Snapshot | Averaged) -> str:

@@ -73,10 +73,10 @@ def _gradients(known: Records, world_size: int) -> str:
         none = int((own == 0).all(axis=1).sum())
         if trained and none > MOST * len(own):
             return f"rank {rank} reports steps, but {none} of {len(own)} gradients that were looked at are zero"
-    used = [(own > SLIGHT * own.max(axis=1, keepdims=True)).mean(axis=0) > MOST if len(own) else None for own in sizes]
+    used = [_notable(own) for own in sizes]
     for place, number in enumerate(trained):
         name = known.groups[number].name
-        having = [rank for rank, use in enumerate(used) if use is not None and use[place]]
+        having = [rank for rank, use in enumerate(used) if use[place]]
         if having and known.still(number):
             return f"{name} has gradients, but ends as it began"
         lacking = [rank for rank, own in enumerate(sizes) if len(own) >= FEW and not own[:, place].any()]
@@ -84,6 +84,13 @@ def _gradients(known: Records, world_size: int) -> str:
             count = len(sizes[lacking[0]])
             return f"rank {lacking[0]}: all of {count} gradients of {name} are zero, but not those of rank {having[0]}"
     return ""
+
+
+def _notable(sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return the groups that are more than slight beside the largest, in more than a few steps or windows."""
+    most = sizes.max(axis=1, keepdims=True, initial=0.0)
+    notable: NDArray[np.bool_] = (sizes > SLIGHT * most).sum(axis=0) > MOST * len(sizes)
+    return notable
 
 
 def _sizes(known: Records, rank: int) -> NDArray[np.float64]:
@@ -97,20 +104,20 @@ def _windows(known: Records, world_size: int) -> str:
     trained = [number for number, group in enumerate(known.groups) if group.trained]
     moved = [_moved(known, rank)[:, trained] for rank in range(world_size)]
     for rank, windows in enumerate(moved):
-        still = int((~windows).all(axis=1).sum())
+        still = int((windows == 0).all(axis=1).sum())
         if trained and still > MOST * len(windows):
             return f"rank {rank} reports steps, but its replica did not move in {still} of {len(windows)} windows"
     for place, number in enumerate(trained):
         lacking = [rank for rank, windows in enumerate(moved) if len(windows) >= FEW and not windows[:, place].any()]
-        having = [rank for rank, windows in enumerate(moved) if windows[:, place].mean() > MOST] if lacking else []
+        having = [rank for rank, windows in enumerate(moved) if _notable(windows)[place]] if lacking else []
         if having:
             name, count = known.groups[number].name, len(moved[lacking[0]])
             return f"rank {lacking[0]}: {name} did not move in {count} windows, but did on rank {having[0]}"
     return ""
 
 
-def _moved(known: Records, rank: int) -> NDArray[np.bool_]:
-    """Return of each window in which a rank reports steps, and of which sketches tell, the groups that moved."""
+def _moved(known: Records, rank: int) -> NDArray[np.float64]:
+    """Return how far the groups moved in each window in which a rank reports steps and of which sketches tell."""
     answers = {event.round: event for event in known.averaged if event.rank == rank and event.sketch_after}
     windows = []
     last: Averaged | None = None
@@ -122,12 +129,12 @@ def _moved(known: Records, rank: int) -> NDArray[np.bool_]:
             continue
         if last is not None and last.round == number - 1 and event.steps:
             # What was trained while the last average was under way moved the replica before that was applied.
-            windows.append(_unlike(own, last.sketch_after) | _unlike(laid, last.sketch_before))
+            windows.append(np.maximum(_way(own, last.sketch_after), _way(laid, last.sketch_before)))
         last, laid = answers[number], own
-    return np.array(windows, dtype=np.bool_).reshape(len(windows), len(known.groups))
+    return np.array(windows, dtype=np.float64).reshape(len(windows), len(known.groups))
 
 
-def _unlike(first: str, second: str) -> NDArray[np.bool_]:
-    """Return the groups that differ in any bit of their sums."""
-    unlike: NDArray[np.bool_] = (decode(first).sums != decode(second).sums).any(axis=1)
-    return unlike
+def _way(first: str, second: str) -> NDArray[np.float64]:
+    """Return the largest difference of each group's sums; 0 where one is not finite."""
+    way: NDArray[np.float64] = np.nan_to_num(np.abs(decode(first).sums - decode(second).sums)).max(axis=1)
+    return way

@@ -1,0 +1,147 @@
+"""What ranks trained and evaluated is what the data set holds, in the orders of the seed; no test sample is trained.
+
+Ranks record what their data sets hold, read by index, and sums of hashes of what they trained (`ddp.data.contents`). Orders
+are made anew here, from seed and epoch. `visits` says which samples were asked for; this, what came.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from bench.base.figures import plural
+from bench.results.runfolder import Run
+from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
+from bench.validate.reference import Sets
+from bench.validate.verdict import Verdict, verdict
+from ddp.core.event_parts import DataContent, SetContent, Trained
+from ddp.permutation import permutation
+from ddp.tally import MODULUS, order_tally
+
+
+def check(case: Case) -> Verdict | None:
+    """Return FAIL at the first difference; None where nothing of it is recorded."""
+    epochs, notes = 0, ""
+    seeds: dict[int, int] = {}
+    for run, known in recorded(case.cell):
+        if not known.ready or (data := known.ready[0].data) is None:
+            continue
+        seed = run.metrics.seed
+        if wrong := next(_amiss(case.sets, run, known, data), ""):
+            return verdict("FAIL", "data", case.cell, f"seed {seed}: {wrong}")
+        if data.shuffled and (first := _orders(known).get(0)) is not None and seeds.setdefault(first, seed) != seed:
+            line = f"seeds {seeds[first]} and {seed} train epoch 0 in the same order, whose digest is {first}"
+            return verdict("FAIL", "data", case.cell, line)
+        epochs, notes = epochs + run.metrics.epochs_planned, _notes(data)
+    line = f"in {plural(epochs, 'epoch')} ranks trained what the data set holds, in the seed's orders{notes}"
+    return verdict("PASS", "data", case.cell, line) if epochs else None
+
+
+def _notes(data: DataContent) -> str:
+    notes = [f"; {_shared(data)}"] if data.shared else []
+    for name, part in (("training", data.training), ("test", data.test)):
+        if part.content is None:
+            notes.append(f"; samples of the {name} set may differ at each reading, so only their order was compared")
+        elif part.looked_at < part.samples:
+            notes.append(f"; of the {name} set {part.looked_at} drawn samples were compared")
+    return "".join(notes)
+
+
+def _shared(data: DataContent) -> str:
+    named = ", ".join(f"{test} is training sample {training}" for test, training in data.pairs)
+    return f"{plural(data.shared, 'test sample')} can be trained on too (test sample {named})"
+
+
+def _amiss(sets: Sets | None, run: Run, known: Records, data: DataContent) -> Iterator[str]:
+    """Yield what is wrong, the cause before what follows from it."""
+    for event in known.ready:
+        if event.data != data:
+            yield f"rank {event.rank} has other data than rank 0: {event.data}, not {data}"
+    if sets is not None:
+        yield from _unlike(sets, data)
+    yield from _trained(known, data)
+    yield from _in_order(run, known, data)
+    yield from _evaluated(known, data.test)
+
+
+def _unlike(sets: Sets, data: DataContent) -> Iterator[str]:
+    if sets.shared is not None and data.shared > sets.shared:
+        yield f"{_shared(data)}; {sets.shared} in the baseline"
+    for name, part, hashes in (
+        ("training", data.training, sets.training_hashes),
+        ("test", data.test, sets.test_hashes),
+    ):
+        if hashes is not None and part.content != hashes:
+            yield f"the {name} set has the digest {part.content}, {hashes} in the baseline"
+
+
+def _trained(known: Records, data: DataContent) -> Iterator[str]:
+    """Compare what each rank trained of each epoch, then what all of them did, with what the data set holds."""
+    epochs: dict[int, list[Trained]] = defaultdict(list)
+    ranks: dict[tuple[int, int], list[Trained]] = defaultdict(list)
+    for event in known.trained:
+        epochs[event.epoch].append(event)
+        ranks[event.epoch, event.rank].append(event)
+    for (epoch, rank), parts in sorted(ranks.items()):
+        content, wanted = _total([part.content for part in parts]), _total([part.wanted for part in parts])
+        if content != wanted:
+            yield f"rank {rank}, epoch {epoch}: trained samples have the digest {content}, {wanted} in the data set"
+    if not data.shuffled or known.ready[0].samples != data.training.samples:
+        return  # a sampler may take a sample twice
+    labels: Sequence[int] = data.training.labels
+    for epoch, parts in sorted(epochs.items()):
+        content = _total([part.content for part in parts])
+        if content is not None and content != data.training.content:
+            yield f"epoch {epoch}: all trained samples have the digest {content}, {data.training.content} in the data set"
+        counts = _labels(parts)
+        labels = labels or counts
+        for label, (count, there) in enumerate(zip_longest(counts, labels, fillvalue=0) if counts else ()):
+            if count != there:
+                yield f"epoch {epoch}: label {label} was trained {count} times, {there} are in the data set"
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) % MODULUS if len(known) == len(values) else None
+
+
+def _labels(parts: Sequence[Trained]) -> list[int]:
+    """Add up the labels of all parts; [] where some are not known."""
+    if not all(part.labels for part in parts):
+        return []
+    return [sum(counts) for counts in zip_longest(*(part.labels for part in parts), fillvalue=0)]
+
+
+def _orders(known: Records) -> dict[int, int]:
+    """Return epoch -> digest of its order."""
+    orders: dict[int, int] = defaultdict(int)
+    for event in known.trained:
+        orders[event.epoch] = (orders[event.epoch] + event.order) % MODULUS
+    return orders
+
+
+def _in_order(run: Run, known: Records, data: DataContent) -> Iterator[str]:
+    if not data.shuffled:
+        return
+    length, before = known.ready[0].samples, dict[int, int]()
+    for epoch, digest in sorted(_orders(known).items()):
+        if before.setdefault(digest, epoch) != epoch:
+            yield f"epochs {before[digest]} and {epoch} have the same order of samples, whose digest is {digest}"
+        wanted = permutation(run.metrics.seed, epoch, data.training.samples)[:length]
+        if digest != (seeds := order_tally(np.arange(length), wanted)):
+            yield f"epoch {epoch}: the order of samples has the digest {digest}, that of the seed {seeds}"
+
+
+def _evaluated(known: Records, test: SetContent) -> Iterator[str]:
+    if test.looked_at < test.samples:
+        return
+    epochs: dict[int, list[int | None]] = defaultdict(list)
+    for event in known.evaluated:
+        epochs[event.epoch].append(event.hashes)
+    for epoch, parts in sorted(epochs.items()):
+        if (content := _total(parts)) is not None and content != test.content:
+            yield f"epoch {epoch}: evaluated samples have the digest {content}, {test.content} in the test set"
