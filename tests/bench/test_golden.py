@@ -4,7 +4,17 @@ import json
 
 import pytest
 
+from bench.results.runfolder import find_runs
+from bench.runner.replay import mislearnt
+from bench.validate.consistency import legible
 from benchmarks import golden
+
+
+def test_results_still_follow_from_their_records():
+    """Where this fails, the analysis makes something else of the same records: that is a new `SCHEMA_VERSION`."""
+    for run in find_runs(golden.RUNS)[0]:
+        legible(run)
+        assert mislearnt(run) is None, run.path
 
 
 @pytest.mark.parametrize("part", ["configurations", "replay"])
