@@ -41,7 +41,8 @@ def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool
     """Say which order is beyond the settings of its policy; empty: none. `began`: the first is the run's first."""
     first, most = settings.get("anchor"), settings.get("max_anchor")
     if (
-        isinstance(first, int)
+        began
+        and isinstance(first, int)
         and elche.plans
         and elche.plans[0].anchor > first
         and not settings.get("partition_ratios")
