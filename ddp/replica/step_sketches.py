@@ -15,7 +15,7 @@ from ddp.replica.sketcher import Sketcher, StepSum
 
 STEPS = 100
 """Steps that are drawn in a run, on the average, beside the first."""
-MOST = 0.05
+MOST = 0.02
 """Share of the steps that is drawn at most."""
 
 Stretch = tuple[Tensor, Tensor | None, int]
