@@ -39,7 +39,8 @@ def check(case: Case) -> Verdict | None:
 
 def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool = True) -> str:
     """Say which order is beyond the settings of its policy; empty: none. `began`: the first is the run's first."""
-    first, most = settings.get("anchor"), settings.get("max_anchor")
+    first, least, most = (settings.get(name) for name in ("anchor", "min_anchor", "max_anchor"))
+    first = max(first, least) if isinstance(first, int) and isinstance(least, int) else first
     if (
         began
         and isinstance(first, int)
