@@ -95,5 +95,5 @@ def _quality(cell: Cell, verdict: Verdict | None, solo: Cell | None) -> Quality 
         return None
     sign = cell.about.final.higher_is_better
     theirs, mine = ([m.final.eval for m in side.one_each] for side in (solo, cell))
-    found = difference(theirs, mine, sign)
-    return None if found is None else Quality(cell, found)
+    apart = difference(theirs, mine, sign)
+    return None if apart is None else Quality(cell, apart)

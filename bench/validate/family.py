@@ -73,10 +73,10 @@ def _levels(claims: Sequence[LevelClaim], accept_improvement: bool) -> list[Verd
         return []
     every = [claim.comparison for claim in claims]
     kinds = ("p_inferior", "p_noninferior", "p_worse", "gross")
-    evidence = _Evidence(*(np.array([getattr(one, kind) for one in every]) for kind in kinds))
+    evidence = _Evidence(*(np.array([getattr(level, kind) for level in every]) for kind in kinds))
     calls = decide(evidence, [claim.seeds for claim in claims], [claim.base_seeds for claim in claims])
-    better = holm([float(one.p_better) for one in every]) <= PROOF
-    better |= np.array([bool(one.gross_better) for one in every])
+    better = holm([float(level.p_better) for level in every]) <= PROOF
+    better |= np.array([bool(level.gross_better) for level in every])
     return [
         _level(claim, Call(call), bool(good), accept_improvement)
         for claim, call, good in zip(claims, calls, better, strict=True)

@@ -63,8 +63,8 @@ class DataRecord:
         """Add a batch that is trained next: what the data set gave for it, not augmented."""
         given = self._gather.given(batch, finished)
         if self._known is None:
-            found = labels(members(given))
-            tensors: Sequence[Tensor] = () if found is None else (found[:0], found)
+            batch_labels = labels(members(given))
+            tensors: Sequence[Tensor] = () if batch_labels is None else (batch_labels[:0], batch_labels)
         else:
             tensors = given if type(given) is tuple else members(given)
         self._kept.append((batch, tensors, _versions(tensors)))
@@ -84,7 +84,9 @@ class DataRecord:
             labelled: tuple[int, ...] = ()
             if all(_versions(tensors) == versions for tensors, versions in zip(given, before, strict=True)):
                 joined = _joined(given)
-                labelled = counts([found for tensors in joined if (found := labels(tensors)) is not None], len(indices))
+                labelled = counts(
+                    [batch_labels for tensors in joined if (batch_labels := labels(tensors)) is not None], len(indices)
+                )
                 content, wanted = self._contents(joined, indices)
             # Else the user's loss wrote into what it was given.
             yield epoch, len(indices), content, wanted, order_tally(positions, indices), labelled

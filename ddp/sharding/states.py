@@ -64,15 +64,15 @@ def merge(parts: Sequence[StateDict]) -> StateDict:
         for name, entry in part["owned"].items():
             if not pieces[name] or entry["start"] >= pieces[name][-1]["stop"] > 0:
                 pieces[name].append(entry)
-    model = {name: _joined([entry["values"] for entry in found], shapes[name], name) for name, found in pieces.items()}
+    model = {name: _joined([entry["values"] for entry in parts], shapes[name], name) for name, parts in pieces.items()}
     model |= parts[0]["rest"]
     model |= {alias: model[name] for alias, name in parts[0]["aliases"].items()}
     state: dict[int, StateDict] = {}
     groups, number = [], 0
     for group in parts[0]["groups"]:
         for index, name in enumerate(group["params"], number):
-            if found := [entry for entry in pieces[name] if entry["state"]]:
-                state[index] = _whole_state(found, shapes[name], name)
+            if parts := [entry for entry in pieces[name] if entry["state"]]:
+                state[index] = _whole_state(parts, shapes[name], name)
         groups.append(group | {"params": list(range(number, number + len(group["params"])))})
         number += len(group["params"])
     return {"model": model, "optimizer": {"state": state, "param_groups": groups}}
@@ -121,13 +121,13 @@ def _placed(state: StateDict, shape: torch.Size, shard: Shard) -> StateDict:
     return {key: value.to(shard.values.device) if each[key] else value for key, value in part.items()}
 
 
-def _whole_state(found: list[StateDict], shape: torch.Size, name: str) -> StateDict:
+def _whole_state(parts: list[StateDict], shape: torch.Size, name: str) -> StateDict:
     whole: StateDict = {}
-    for key, value in found[0]["state"].items():
+    for key, value in parts[0]["state"].items():
         each = (
-            isinstance(value, Tensor) and key != "step" and value.dim() == 1 and len(value) == len(found[0]["values"])
+            isinstance(value, Tensor) and key != "step" and value.dim() == 1 and len(value) == len(parts[0]["values"])
         )
-        whole[key] = _joined([entry["state"][key] for entry in found], shape, name) if each else value
+        whole[key] = _joined([entry["state"][key] for entry in parts], shape, name) if each else value
     return whole
 
 

@@ -36,10 +36,10 @@ def words() -> list[str]:
     """Return the words: different ones, each of two or three syllables."""
     syllables = [consonant + vowel for consonant in CONSONANTS for vowel in VOWELS]
     draws = iter(_numbers("words", 8 * WORDS, len(syllables)))
-    found: dict[str, None] = {}
-    while len(found) < WORDS:
-        found["".join(syllables[next(draws)] for _ in range(2 + len(found) % 2))] = None
-    return list(found)
+    words: dict[str, None] = {}
+    while len(words) < WORDS:
+        words["".join(syllables[next(draws)] for _ in range(2 + len(words) % 2))] = None
+    return list(words)
 
 
 def followers() -> list[list[int]]:
