@@ -91,12 +91,17 @@ def mean_of_means(replica: Module) -> None:
 
 
 def training_mode_on_rank(replica: Module) -> None:
-    """Have rank 1 evaluate in training mode: by the batches' statistics, which go into the running ones."""
+    """Have rank 1 evaluate in training mode, and put its running statistics back behind that."""
 
     def broken(evaluate: Any, self: Any, *part: Any) -> Any:
-        if rank() == 1:
-            self.model.eval = lambda: self.model
-        return evaluate(*part)
+        if rank() != 1:
+            return evaluate(*part)
+        self.model.eval = lambda: self.model
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        figures = evaluate(*part)
+        for buffer, values in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(values)
+        return figures
 
     wrap(replica.Replica, "evaluate", broken)
 

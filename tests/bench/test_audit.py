@@ -10,18 +10,27 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from ddp.backends import snapshot
+from ddp.core.policies import POLICIES
 from ddp.data import epoch_order
 from ddp.data.augment import crop_and_flip
 from ddp.data.gather import Gather
 from ddp.data.source import TensorSource
+from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
+from ddp.gradients.average import GradientAverage
+from ddp.graph import engine as graph_engine
 from ddp.replica import replica as replicas
+from ddp.replica.drawn import STRETCHES, StepDraws
 from ddp.replica.replica import Replica
-from ddp.replica.task import Task
+from ddp.replica.task import Job, Task
 from tests.bench.audited import audited, different, train_alone
 from tests.runtime import toy
+from tests.runtime.conftest import in_process as in_process
 
 ADAM: Callable[[], Task] = partial(toy.task, lr=0.01, norm=True, optimizer="Adam", schedule=toy.rising_schedule)
 
@@ -78,7 +87,9 @@ Break = Callable[[pytest.MonkeyPatch], None]
 def wrapped(owner: Any, name: str, broken: Callable[..., Any]) -> Break:
     """`broken(original, self, *arguments)` in place of a method."""
     original = getattr(owner, name)
-    return lambda patch: patch.setattr(owner, name, lambda self, *a: broken(partial(original, self), self, *a))
+    return lambda patch: patch.setattr(
+        owner, name, lambda self, *a, **named: broken(partial(original, self), self, *a, **named)
+    )
 
 
 def twice(step: Any, self: Any, *batch: Any) -> Any:
@@ -166,3 +177,86 @@ def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         job, records = train_alone(tmp_path, ADAM)
     found = different(audited(job, records))
     assert any(sign in line for line in found), found
+
+
+POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}
+POLICY_OF |= {"cpu_async": ("async", "cpu"), "cpu_sync": ("sync", "cpu"), "nccl_sync": ("sync", "nccl")}
+POLICY_OF |= {name: ("sync", name) for name in ("zero1", "zero2", "zero3")}
+
+
+def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: Any) -> tuple[Job, list[Any]]:
+    """A job on several ranks in this process, and its records."""
+    policy, backend = POLICY_OF[mode]
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "seed": 3, "world_size": 3, "audit": "w3-s3-test"}
+    defaults |= {"policy": POLICIES[policy](**toy.short_windows(policy)), "backend": backend}
+    job = Job(task=task, scratch=folder, **(defaults | fields))
+    records: list[Any] = []
+    engine = graph_engine if mode.startswith("graph") else elche
+    engine.run(job, lambda record, at: records.append(record))
+    return job, records
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
+    report = audited(*train_together(tmp_path, mode, ADAM, max_grad_norm=1.0))
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert report.count("equal", "evaluation") == 1
+    assert report.count("skipped") == 0
+    assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
+
+
+def unweighted(begin: Any, self: Any, batch: Any) -> float:
+    factor = begin(batch)
+    self._weight = 1.0 / 2
+    return float(factor)
+
+
+def forgets_at_averages(apply: Any, self: Any, *order: Any, **named: Any) -> Any:
+    self._loop.replica.optimizer.state.clear()
+    return apply(*order, **named)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize(
+    ("mode", "breaks", "sign"),
+    [
+        ("nccl_sync", wrapped(GradientAverage, "begin", unweighted), "change of parameter"),
+        ("cpu_async", wrapped(snapshot.Backend, "apply", forgets_at_averages), "is gone after the average of round"),
+        ("cpu_async", wrapped(Replica, "step", twice), "loss"),
+    ],
+)
+def test_what_is_broken_between_ranks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, breaks: Break, sign: str
+) -> None:
+    with monkeypatch.context() as patch:
+        breaks(patch)
+        job, records = train_together(tmp_path, mode, ADAM)
+    found = different(audited(job, records))
+    assert any(sign in line for line in found), found
+
+
+def test_files_that_were_swapped_or_lost_are_named(tmp_path: Path) -> None:
+    job, records = train_alone(tmp_path, toy.task)
+    first, second, *_ = sorted(tmp_path.glob("kept-0-*.state"))
+    second.write_bytes(first.read_bytes())
+    first.unlink()
+    report = audited(job, records)
+    assert [line for line in different(report) if "is not what the rank recorded" in line]
+    assert [item.line for item in report.items if item.outcome == "skipped"] == [f"{first.name} is not here"]
+
+
+@given(total=st.integers(1, 5000), window=st.integers(1, 300), rank=st.integers(0, 3), seed=st.integers(0, 99))
+def test_every_run_has_as_many_drawn_steps_as_it_can(total: int, window: int, rank: int, seed: int) -> None:
+    """Whatever the batches: a step for each stretch, and one in the first and the last window."""
+    draws = StepDraws.of(f"run {seed}", rank, total, window, alone=True)
+    assert min(total, STRETCHES) <= len(draws.samples) <= STRETCHES + 2
+    assert draws.has(0, window, 10**9)
+    assert draws.has(max(total - window, 0), total, 10**9)
+    assert all(0 <= sample < total for sample in draws.samples)
+    for first in range(0, total, window):
+        step = first // window
+        assert draws.has(first, first + window, step) == (
+            step in draws.steps or any(first <= sample < first + window for sample in draws.samples)
+        )

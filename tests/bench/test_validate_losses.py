@@ -104,7 +104,7 @@ def test_losses_of_a_cells_own_baseline_are_judged(tmp_path: Path) -> None:
 
 
 def test_pairs_need_no_statistics(tmp_path: Path, base: Path) -> None:
-    assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-5, batch_size=16), base, "pairs").name == "PASS"
+    assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-6, batch_size=16), base, "pairs").name == "PASS"
     verdict = one(write(tmp_path / "b", "nccl_sync", 1, first=1.001, batch_size=16), base, "pairs")
     assert (verdict.name, "seed 0: 5.005 here, 5 there" in verdict.line) == ("FAIL", True)
     with pytest.raises(ValueError, match="expected 1, got 0"):
