@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bench.audit import contents, reading
+from bench.audit.reading import CONTENTS, committed, content
+from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
+from bench.results.runfolder import find_runs
 from ddp.backends import snapshot
 from ddp.core.policies import POLICIES
 from ddp.data import epoch_order
@@ -29,6 +34,8 @@ from ddp.replica.drawn import STRETCHES, StepDraws
 from ddp.replica.replica import Replica
 from ddp.replica.task import Job, Task
 from tests.bench.audited import audited, different, train_alone
+from tests.bench.references import one
+from tests.bench.streams import make_spec, write_run
 from tests.runtime import toy
 from tests.runtime.conftest import in_process as in_process
 
@@ -260,3 +267,68 @@ def test_every_run_has_as_many_drawn_steps_as_it_can(total: int, window: int, ra
         assert draws.has(first, first + window, step) == (
             step in draws.steps or any(first <= sample < first + window for sample in draws.samples)
         )
+
+
+def test_bundled_data_has_the_committed_content() -> None:
+    """Written by `python -m bench.audit.contents`; of another version of Python the line may be missing."""
+    known = json.loads(CONTENTS.read_text())
+    found = contents.made()
+    assert {name: known.get(name) for name in found if " of Python " not in name} == {
+        name: parts for name, parts in found.items() if " of Python " not in name
+    }
+    assert all(known[name] == parts for name, parts in found.items() if name in known)
+    assert committed("noisy_digits") == found["noisy_digits"]
+
+
+def test_data_of_another_content_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, records = train_alone(tmp_path, toy.task)
+    train, test = map(content, (toy.source(None, toy.SAMPLES), TensorSource(*toy.data(100))))
+    monkeypatch.setattr(reading, "CONTENTS", tmp_path / "contents.json")
+    for digests, parts in (((train, test), []), ((train, train), ["data: the test part of toy is"])):
+        body = {"toy": dict(zip(("train", "test"), digests, strict=True))}
+        reading.CONTENTS.write_text(json.dumps(body))
+        found = different(audited(job, records))
+        assert len(found) == len(parts)
+        assert all(line.startswith(part) for line, part in zip(found, parts, strict=True))
+
+
+def sealed_run(root: Path, audit: bool = True) -> Path:
+    """A finished run with an audit of two steps."""
+    folder = write_run(root, make_spec("solo"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"audit": audit}))
+    (run,) = find_runs(folder)[0]
+    items = [AuditItem(what="step", outcome="equal", rank=0, epoch=0, step=k, largest=0.1) for k in range(2)]
+    report = AuditReport(run_id=run.metrics.run_id, seconds=0.1, kept=[], items=items)
+    write_report(folder, report, run.metrics)
+    return folder
+
+
+def test_the_check_reads_what_the_audit_found(tmp_path: Path) -> None:
+    folder, base = sealed_run(tmp_path / "runs"), tmp_path / "none"
+    assert one(tmp_path / "runs", base, "audit").name == "PASS"
+    path = folder / AUDIT
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"seconds": 0.2}))
+    assert "was changed" in one(tmp_path / "runs", base, "audit").line
+    (run,) = find_runs(folder)[0]
+    report = AuditReport.model_validate(body)
+    wrong = AuditItem(
+        what="step", outcome="different", line="loss: 1 in the run, 2 done again", rank=1, epoch=2, step=3
+    )
+    write_report(folder, report.model_copy(update={"items": [*report.items, wrong]}), run.metrics)
+    verdict = one(tmp_path / "runs", base, "audit")
+    assert (verdict.name, "step, rank 1, epoch 2, step 3: loss: 1 in the run" in verdict.line) == ("FAIL", True)
+    write_report(folder, report.model_copy(update={"run_id": "w1-s9-other"}), run.metrics)
+    assert one(tmp_path / "runs", base, "audit").name == "REFUSED"
+    write_report(folder, report.model_copy(update={"items": []}), run.metrics)
+    assert one(tmp_path / "runs", base, "audit").name == "INCONCLUSIVE"
+    path.unlink()
+    verdict = one(tmp_path / "runs", base, "audit")
+    assert (verdict.name, f"python -m bench audit {folder}" in verdict.line) == ("INCONCLUSIVE", True)
+
+
+def test_a_run_that_was_not_to_be_audited_is_not_judged(tmp_path: Path) -> None:
+    sealed_run(tmp_path / "runs", audit=False)
+    with pytest.raises(ValueError, match="expected 1, got 0"):
+        one(tmp_path / "runs", tmp_path / "none", "audit")

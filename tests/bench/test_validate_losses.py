@@ -124,3 +124,21 @@ def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() 
         modules = list(task.model().modules())
         drawing = any(isinstance(m, looking) or getattr(m, "dropout", 0.0) for m in modules)
         assert (name in SHARED) <= (not drawing), name
+
+
+def test_a_baseline_without_losses_says_so(tmp_path: Path, base: Path) -> None:
+    """Those from before they were kept."""
+    import json
+
+    from bench.validate.reference import digest
+
+    (path,) = base.rglob("*.json")
+    body = json.loads(path.read_text())
+    for name in ("eval_loss", "train_loss"):
+        del body["metrics"][name]
+    del body["first_losses"], body["diverged"]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / path.name).write_text(json.dumps(body | {"digest": digest(body)}))
+    found = verdicts(write(tmp_path / "runs", "nccl_sync", 3, batch_size=16), tmp_path / "old")
+    assert not {"eval_loss", "train_loss", "pairs"} & {check for _, check in found}
+    assert "losses are not judged, as the baseline has none" in found["mlp nccl_sync ×2", "quality"].line

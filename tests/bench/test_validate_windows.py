@@ -59,4 +59,6 @@ def test_no_order_is_beyond_the_settings() -> None:
     assert beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 20}) == ""
     assert "max_anchor" in beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 19})
     assert "first order" in beyond_settings(schedule(PLANS, []), {"anchor": 9, "max_anchor": 200})
+    assert beyond_settings(schedule(PLANS, []), {"anchor": 9, "max_anchor": 200}, began=False) == "", "gone on with"
+    assert beyond_settings(schedule(PLANS, []), {"anchor": 9, "min_anchor": 10, "max_anchor": 200}) == ""
     assert beyond_settings(schedule(PLANS, []), {}) == ""

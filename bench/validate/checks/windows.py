@@ -30,17 +30,20 @@ def check(case: Case) -> Verdict | None:
     for run, elche in schedules:
         policy = run.config.get("policy")
         settings = policy if isinstance(policy, dict) else {}
-        if wrong := beyond_settings(elche, settings) or beyond_orders(run.metrics, elche, settings):
+        began = run.metrics.resumed is None  # else the first order is of what was measured before
+        if wrong := beyond_settings(elche, settings, began) or beyond_orders(run.metrics, elche, settings):
             return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
     windows = sum(len(elche.windows) for _, elche in schedules)
     return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")
 
 
-def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue]) -> str:
-    """Say which order is beyond the settings of its policy; empty: none."""
-    first, most = settings.get("anchor"), settings.get("max_anchor")
+def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue], began: bool = True) -> str:
+    """Say which order is beyond the settings of its policy; empty: none. `began`: the first is the run's first."""
+    first, least, most = (settings.get(name) for name in ("anchor", "min_anchor", "max_anchor"))
+    first = max(first, least) if isinstance(first, int) and isinstance(least, int) else first
     if (
-        isinstance(first, int)
+        began
+        and isinstance(first, int)
         and elche.plans
         and elche.plans[0].anchor > first
         and not settings.get("partition_ratios")
