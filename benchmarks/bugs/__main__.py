@@ -1,12 +1,13 @@
 """Trains cells of the `ci` experiment with seeded bugs and judges them, and the same cells without any: what is caught?
 
-    python -m benchmarks.bugs [NAME ...] [--clean N] [--jobs N] [--write]
+    python -m benchmarks.bugs [NAME ...] [--family NAME] [--all-cells] [--clean N] [--jobs N] [--write]
 
 Every bug is put into the processes of a run of its own, whose folder is then judged as any other (`bench.validate.judge`)
-against the committed baselines. It is caught if the check that is named for it fails; a run that crashes counts for the
-check `status` alone. `--clean`: the cells that bugs touch, N times each with other seeds and no bug; every verdict of
-failure is a false alarm. `--jobs`: runs at a time. Finished runs are kept under .benchmarks/bugs, apart from
-those that a `validate` of `runs` is to judge, so it can be interrupted.
+against the baselines. It is caught if the check that is named for it fails; a run that crashes counts for the check
+`status` alone. By default one cell is trained with each bug, with `--all-cells` every cell that it touches. `--clean`: the
+cells of `ci`, N times each with other seeds and no bug; every verdict of failure is a false alarm. `--jobs`: runs at a
+time. Finished runs are kept under .benchmarks/bugs, apart from those that a `validate` of `runs` is to judge, so it can be
+interrupted; remove the folder to begin anew.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tabulate import tabulate
+
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
-from benchmarks.bugs.registry import BUGS, Bug
+from benchmarks.bugs.bug import EVERY, MODELS, Bug
+from benchmarks.bugs.registry import BUGS
 from benchmarks.documents import put
 
 ROOT = Path(__file__).parent.parent.parent
@@ -36,16 +40,21 @@ ALARMS = ("FAIL", "SUSPICIOUS", "VARIANCE_SHIFT", "REFUSED", "EXPIRED", "NO_BASE
 """Verdicts of failure. INCONCLUSIVE is none: it asks for seeds."""
 LIMIT_S = 600.0
 """Of one run: a bug that makes it hang is not waited for."""
+ANY, REFUSING = "any", ("readable", "determinism")
+"""A check that stands for all; checks that refuse what is wrong."""
+OLD = ("EXPIRED", "NO_BASELINE")
+"""Verdicts that say nothing of the run."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What became of a bug."""
+class Attempt:
+    """What became of a bug in one cell."""
 
     name: str
+    cell: tuple[str, str]
     caught: bool
-    by: tuple[str, ...]
-    """Checks that failed."""
+    checks: tuple[str, ...]
+    """Those that failed."""
     line: str
     seconds: float
 
@@ -68,98 +77,125 @@ def train(folder: Path, model: str, mode: str, seeds: Iterable[int], bug: str = 
         subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=limit, check=False)
 
 
-def failed(path: Path) -> list[Verdict]:
-    """The verdicts of failure on the runs in a folder."""
-    return [verdict for verdict in judge([path], BASELINES).verdicts if verdict.name in ALARMS]
+def failed(path: Path, baselines: Path) -> list[Verdict]:
+    """Return the verdicts of failure on the runs in a folder."""
+    return [verdict for verdict in judge([path], baselines).verdicts if verdict.name in ALARMS]
 
 
-def hunt(name: str, bug: Bug) -> Found:
-    """Train a bug's cell and judge it."""
-    began, folder = time.monotonic(), RUNS / name
-    for time_again in range(bug.times):
-        train(folder / f"{time_again}", bug.model, bug.mode, [0], name)
-    signs = [folder / f"{time_again}" / SIGN for time_again in range(bug.times)]
+def attempt(name: str, cell: tuple[str, str], baselines: Path) -> Attempt:
+    """Train a cell with a bug and judge it."""
+    bug, began, folder = BUGS[name], time.monotonic(), RUNS / name / "-".join(cell)
+    for number in range(bug.times):
+        train(folder / f"{number}", *cell, bug.seeds, name)
+    signs = [folder / f"{number}" / SIGN for number in range(bug.times)]
     seconds = time.monotonic() - began
     if not all(sign.is_file() for sign in signs):
-        return Found(name, False, (), "the bug was never put in", seconds)
-    verdicts = failed(folder)
-    crashed = any(run.metrics.status != "ok" for run in find_runs(folder)[0])
-    named = [one for one in verdicts if one.check == bug.check and one.name == "FAIL"]
-    caught = bool(named) and (bug.check == "status" or not crashed)
-    by = tuple(dict.fromkeys(one.check for one in verdicts))
+        return Attempt(name, cell, False, (), "the bug was never put in", seconds)
+    verdicts = failed(folder, baselines)
+    ended = all(run.metrics.status == "ok" for run in find_runs(folder)[0])
+    named = [one for one in verdicts if is_named(bug, one)]
+    caught = bool(named) and (bug.check == "status" or ended)
     line = named[0].line if named else "; ".join(f"{one.name} {one.check}: {one.line}" for one in verdicts) or "nothing"
-    return Found(name, caught, by, line, seconds)
+    return Attempt(name, cell, caught, tuple(dict.fromkeys(one.check for one in verdicts)), line, seconds)
 
 
-def hunt_all(names: Sequence[str], jobs: int) -> list[Found]:
-    """All of them, told as they come."""
+def is_named(bug: Bug, verdict: Verdict) -> bool:
+    """Whether this verdict is what must come of a bug."""
+    if bug.check == ANY:
+        return verdict.name not in OLD
+    refused = bug.check in REFUSING and verdict.name == "REFUSED"
+    return verdict.check == bug.check and (verdict.name == "FAIL" or refused)
+
+
+def attempt_all(cells: Sequence[tuple[str, tuple[str, str]]], jobs: int, baselines: Path) -> list[Attempt]:
+    """Return all attempts, which are printed as they come."""
     with ThreadPoolExecutor(jobs) as pool:
-        found = []
-        for one in pool.map(lambda name: hunt(name, BUGS[name]), names):
+        attempts = []
+        for one in pool.map(lambda pair: attempt(*pair, baselines), cells):
             word = "caught by" if one.caught else "MISSED; failed:"
-            print(f"{one.name:<28} {one.seconds:5.0f} s  {word} {', '.join(one.by) or '-'}", flush=True)
-            print(f"    {one.line[:240]}", flush=True)
-            found.append(one)
-    return found
+            print(f"{one.name:<28} {' '.join(one.cell):<24} {one.seconds:5.0f} s  {word}", end=" ")
+            print(f"{', '.join(one.checks) or '-'}\n    {one.line[:240]}", flush=True)
+            attempts.append(one)
+    return attempts
 
 
-def clean(names: Sequence[str], reruns: int, jobs: int) -> tuple[int, list[str]]:
-    """(runs, alarms) of the cells that these bugs touch, without them. Each rerun is judged by itself, then all together."""
-    cells = list(dict.fromkeys((BUGS[name].model, BUGS[name].mode) for name in names))
-    folder = RUNS / "clean"
+def clean(reruns: int, jobs: int, baselines: Path) -> tuple[int, list[str]]:
+    """Return (runs, alarms) of the cells of `ci`, without bugs. Each rerun is judged by itself, then all together."""
+    cells, folder = [(model, mode) for model in MODELS for mode in EVERY], RUNS / "clean"
 
     def one(cell: tuple[str, str]) -> tuple[int, list[str]]:
         model, mode = cell
         train(folder, model, mode, range(reruns))
         runs = find_runs(folder / model / mode)[0]
-        alarms = [f"{run.metrics.run_id}: {said}" for run in runs for said in failed(run.path)]
+        alarms = [f"{run.metrics.run_id}: {bad}" for run in runs for bad in failed(run.path, baselines)]
         print(f"{model} {mode}: {len(runs)} clean runs, {len(alarms)} alarms", flush=True)
         return len(runs), alarms
 
     with ThreadPoolExecutor(jobs) as pool:
         results = list(pool.map(one, cells))
     alarms = [text for _, texts in results for text in texts]
-    alarms += [f"together: {said}" for said in failed(folder)]
+    alarms += [f"together: {bad}" for bad in failed(folder, baselines)]
     for text in alarms:
         print(f"ALARM {text}", flush=True)
     missing = reruns * len(cells) - sum(count for count, _ in results)
     return sum(count for count, _ in results), [*alarms, *([f"{missing} runs are missing"] if missing else [])]
 
 
-def table(found: Sequence[Found]) -> str:
-    """Return an item for each named check, in Markdown; a bug that it missed stands in bold."""
-    items: dict[str, list[str]] = {}
-    for one in found:
-        bug = BUGS[one.name]
-        items.setdefault(f"`{bug.check}`", []).append(bug.breaks if one.caught else f"**missed: {bug.breaks}**")
-    return "\n".join(f"- {check}: {'; '.join(bugs)}" for check, bugs in items.items())
+def table(attempts: Sequence[Attempt]) -> str:
+    """Return a row for each family, in Markdown: how many of its bugs are caught in all cells, by which checks."""
+    missed = {one.name for one in attempts if not one.caught}
+    rows = []
+    for family in dict.fromkeys(BUGS[one.name].family for one in attempts):
+        names = list(dict.fromkeys(one.name for one in attempts if BUGS[one.name].family == family))
+        checks = ", ".join(f"`{check}`" for check in dict.fromkeys(BUGS[name].check for name in names))
+        rows.append([family, len(names), len([name for name in names if name not in missed]), checks])
+    lines = [f"Missed: {', '.join(sorted(missed))}."] if missed else []
+    body = tabulate(rows, headers=["family", "bugs", "caught", "checks"], tablefmt="github")
+    return "\n\n".join([body, *lines])
+
+
+def asked() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bugs", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a bug; none: all")
+    parser.add_argument("--family", action="append", default=[], help="the bugs of a family")
+    parser.add_argument("--list", action="store_true", help="say what each breaks, and what must catch it")
+    parser.add_argument("--all-cells", action="store_true", help="every cell of `ci` that a bug touches, not one")
+    parser.add_argument("--clean", type=int, default=0, metavar="N", help="clean reruns of every cell, without bugs")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument("--baselines", type=Path, default=BASELINES, help="what runs are compared with")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/validation.md")
+    words = parser.parse_args()
+    if unknown := [name for name in words.names if name not in BUGS]:
+        parser.error(f"unknown bug {unknown[0]!r}; `--list` names all")
+    chosen = [name for name in BUGS if name in words.names or BUGS[name].family in words.family]
+    words.names = chosen or list(BUGS)
+    return words
 
 
 def main() -> int:
-    """The exit code: 1 if a bug is missed, or a clean run raises an alarm."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.bugs", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BUGS)}; none: all")
-    parser.add_argument(
-        "--clean", type=int, default=0, metavar="N", help="clean reruns of every cell, in place of bugs"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/validation.md")
-    asked = parser.parse_args()
-    for name in asked.names:
-        if name not in BUGS:
-            parser.error(f"unknown bug {name!r}; choose from {', '.join(BUGS)}")
-    names, began = asked.names or list(BUGS), time.monotonic()
-    if asked.clean:
-        runs, alarms = clean(names, asked.clean, asked.jobs)
-        told = f"{runs} clean runs, {asked.clean} of each cell: {len(alarms)} alarms."
+    """Return the exit code: 1 if a bug is missed, or a clean run raises an alarm."""
+    words, began = asked(), time.monotonic()
+    if words.list:
+        rows = [(name, BUGS[name].family, BUGS[name].check, BUGS[name].source) for name in words.names]
+        for name, family, check, source in rows:
+            print(f"{name:<28} {family:<10} {check:<11} {source:<6} {BUGS[name].breaks}")
+        return 0
+    if words.clean:
+        runs, alarms = clean(words.clean, words.jobs, words.baselines)
+        outcome = f"{runs} clean runs, {words.clean} of each cell: {len(alarms)} alarms."
         bad = bool(alarms)
     else:
-        found = hunt_all(names, asked.jobs)
-        told = f"{table(found)}\n\n{sum(one.caught for one in found)} of {len(found)} bugs are caught."
-        bad = not all(one.caught for one in found)
-    print(f"\n{told}\n{(time.monotonic() - began) / 60:.1f} minutes")
-    if asked.write:
-        put("explanation/validation.md", **{"clean" if asked.clean else "bugs": told})
+        cells = [(name, cell) for name in words.names for cell in BUGS[name].cells[: None if words.all_cells else 1]]
+        attempts = attempt_all(cells, words.jobs, words.baselines)
+        caught = sum(one.caught for one in attempts)
+        what = f"{len(attempts)} cells with a bug" if words.all_cells else f"{len(attempts)} bugs"
+        minutes = (time.monotonic() - began) / 60
+        outcome = f"{table(attempts)}\n\n{caught} of {what} are caught, in {minutes:.0f} minutes."
+        bad = caught < len(attempts)
+    print(f"\n{outcome}\n{(time.monotonic() - began) / 60:.1f} minutes")
+    if words.write:
+        put("explanation/validation.md", **{"clean" if words.clean else "bugs": outcome})
     return int(bad)
 
 

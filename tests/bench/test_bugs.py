@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -11,18 +12,31 @@ import pytest
 from omegaconf import OmegaConf
 
 from bench.validate.checks import CHECKS
+from benchmarks.bugs.bug import EVERY, FAMILIES, MODELS
 from benchmarks.bugs.hooks import Finder
 from benchmarks.bugs.registry import BUGS
 
 CI = OmegaConf.load(Path(__file__).parents[2] / "conf" / "experiment" / "ci.yaml").hydra.sweeper.params
 
 
+CATALOGUE = re.compile(r"[A-D]\d\d|B\d\.\d\d|issue|own|\w+/\w+#\d+")
+"""Forms of the ids of historical defects."""
+
+
 def test_there_are_enough_and_they_name_what_is_there() -> None:
-    assert len(BUGS) >= 20
+    own = {name: bug for name, bug in BUGS.items() if bug.family != "blind"}
+    assert len(own) >= 90
+    assert {bug.family for bug in own.values()} == set(FAMILIES)
+    assert set(MODELS) == set(CI.model.split(","))
+    assert set(EVERY) == set(CI.mode.split(","))
+    for name, bug in own.items():
+        assert bug.check in {*CHECKS, "readable"}, name
+        assert bug.cells, name
+        assert set(bug.models) <= set(MODELS), name
+        assert set(bug.modes) <= set(EVERY), name
+        assert CATALOGUE.fullmatch(bug.source), name
     for name, bug in BUGS.items():
-        assert bug.check in CHECKS, name
-        assert bug.model in CI.model.split(","), name
-        assert bug.mode in CI.mode.split(","), name
+        assert bug.check in {*CHECKS, "readable", "any"}, name
 
 
 @pytest.mark.parametrize("name", BUGS)

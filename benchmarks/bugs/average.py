@@ -1,0 +1,207 @@
+"""Defects of averages of replicas: weights, what is left out, torn, stale, or in another's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.bug import ASYNC, AVERAGED, CADENCE, SYNC, Family, Module, counted, last, wrap
+
+AVERAGE = Family("average")
+COLLECTIVE, SNAPSHOT, MEAN = "ddp.backends.allreduce", "ddp.backends.snapshot", "ddp.replica.weighted_mean"
+NORMED = ("lenet", "resnet_graph")
+"""Models with buffers."""
+
+
+def _laid(change: Callable[[Any, Any], None]) -> Callable[[Module], None]:
+    """Return a patch that changes what a rank's snapshot holds: `change(backend, flat)`."""
+
+    def patch(snapshot: Module) -> None:
+        def broken(take: Any, self: Any, *about: Any) -> Any:
+            before = take(*about)
+            for laid in self._snapshot:
+                change(self, laid)
+            return before
+
+        wrap(snapshot.Backend, "snapshot", broken)
+
+    return patch
+
+
+def _taken(change: Callable[[Any], None]) -> Callable[[Module], None]:
+    """Return a patch that does `change(backend)` before a collective's result is taken over."""
+
+    def patch(collective: Module) -> None:
+        def broken(take: Any, self: Any) -> Any:
+            change(self)
+            return take()
+
+        wrap(collective.Backend, "_take", broken)
+
+    return patch
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "replicas are not averaged", "B6.02")
+def not_averaged(collective: Module) -> None:
+    def broken(take: Any, self: Any) -> Any:
+        kept = [section.values.clone() for section in self._sections]
+        divergence = take()
+        for section, values in zip(self._sections, kept, strict=True):
+            section.values.copy_(values)
+        return divergence
+
+    wrap(collective.Backend, "_take", broken)
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "averages are divided as if there were a rank more", "B6.28")
+def wrong_divisor(collective: Module) -> None:
+    _taken(lambda self: self._total.mul_((self.job.world_size + 1) / self.job.world_size))(collective)
+
+
+@AVERAGE.bug("ddp.core.averaging", "average", AVERAGED, "averages do not weigh ranks by samples", "B9.01")
+def unweighted(averaging: Module) -> None:
+    averaging.Averaging.weight = lambda self, samples: 1.0 if samples else 0.0
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "the first replica of an average is counted twice", "B6.26")
+def first_twice(snapshot: Module) -> None:
+    average = snapshot.average
+
+    def broken(mean: Any, laid: Any, weights: Any, **settings: Any) -> Any:
+        return average(mean, laid, [2 * weights[0], *weights[1:]], **settings)
+
+    snapshot.average = broken
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "two slices of a rank change places in every average", "issue")
+def slices_swapped(collective: Module) -> None:
+    lay = collective._lay
+
+    def broken(wire: Any, values: Any, weight: float, before: Any) -> None:
+        lay(wire, values, weight, before)
+        if last() and len(wire) >= 512:
+            first = wire[:128].clone()
+            wire[:128] = wire[256:384]
+            wire[256:384] = first
+
+    collective._lay = broken
+
+
+def _older(part: Callable[[Any], Any]) -> Callable[[Module], None]:
+    """Return a patch by which `part` of a snapshot is what the replica was a round ago."""
+
+    def change(self: Any, laid: Any) -> None:
+        kept = vars(self).setdefault("laid_before", {})
+        now = laid.clone()
+        part(laid).copy_(part(kept.get(id(laid), now)))
+        kept[id(laid)] = now
+
+    return _laid(change)
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "snapshots are a round old", "B7.15")
+def stale_snapshot(snapshot: Module) -> None:
+    _older(lambda flat: flat)(snapshot)
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "half of a snapshot is a round old", "B9.19")
+def torn_snapshot(snapshot: Module) -> None:
+    _older(lambda flat: flat[flat.numel() // 2 :])(snapshot)
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "snapshots are in half precision", "B9.07")
+def coarse_snapshot(snapshot: Module) -> None:
+    _laid(lambda self, laid: laid.copy_(laid.bfloat16()))(snapshot)
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "two stretches of a snapshot change places", "B6.20")
+def snapshot_permuted(snapshot: Module) -> None:
+    def change(self: Any, laid: Any) -> None:
+        if last() and laid.numel() >= 512:
+            laid[:256] = laid[:256].roll(1)
+
+    _laid(change)(snapshot)
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "what is trained while an average is made is thrown away", "B6.04")
+def flight_lost(snapshot: Module) -> None:
+    wrap(snapshot.Backend, "apply", lambda apply, self, round, exact: apply(round, True))
+
+
+@AVERAGE.bug(SNAPSHOT, "average", ASYNC, "every third average is not applied", "B7.15")
+def average_not_applied(snapshot: Module) -> None:
+    def broken(apply: Any, self: Any, round: int, exact: bool) -> Any:
+        kept = [section.values.clone() for section in self._sections]
+        result = apply(round, exact)
+        if counted(self, "apply") % 3 == 2:
+            for section, values in zip(self._sections, kept, strict=True):
+                section.values.copy_(values)
+            result = replace(result, after=result.before)
+        return result
+
+    wrap(snapshot.Backend, "apply", broken)
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "running statistics are not averaged", "B17", models=NORMED)
+def buffers_left_out(collective: Module) -> None:
+    def broken(prepare: Any, self: Any) -> None:
+        prepare()
+        kept = [k for k, section in enumerate(self._sections) if section.kind != "buffers"]
+        for name in ("_sections", "_outer", "_last"):
+            setattr(self, name, [getattr(self, name)[k] for k in kept])
+
+    wrap(collective.Backend, "_prepare_average", broken)
+
+
+@AVERAGE.bug(
+    "ddp.replica.buffers", "average", SYNC, "running statistics are not averaged inside steps", "B6.14", models=NORMED
+)
+def buffers_left_out_of_steps(buffers: Module) -> None:
+    buffers.BufferChanges.take = lambda self: self.rebase()
+
+
+@AVERAGE.bug(COLLECTIVE, "volume", CADENCE, "averages travel in single precision", "B9.05")
+def narrow_wire(collective: Module) -> None:
+    def broken(make: Any, self: Any) -> None:
+        job = self.job
+        self.job = replace(job, averaging=replace(job.averaging, wire="float32"))
+        make()
+        self.job = job
+
+    wrap(collective.Backend, "_make_wire", broken)
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "the last values of an average are left as they were", "B9.09")
+def tail_left_out(collective: Module) -> None:
+    def broken(take: Any, self: Any) -> Any:
+        kept = [section.values[-8:].clone() for section in self._sections]
+        divergence = take()
+        for section, values in zip(self._sections, kept, strict=True):
+            section.values[-8:] = values
+        return divergence
+
+    wrap(collective.Backend, "_take", broken)
+
+
+@AVERAGE.bug(COLLECTIVE, "average", CADENCE, "replicas go half of the way to the average", "B6.10")
+def half_way(collective: Module) -> None:
+    def broken(take: Any, self: Any) -> Any:
+        kept = [section.values.clone() for section in self._sections]
+        divergence = take()
+        for section, values in zip(self._sections, kept, strict=True):
+            section.values.lerp_(values, 0.5)
+        return divergence
+
+    wrap(collective.Backend, "_take", broken)
+
+
+@AVERAGE.bug(
+    COLLECTIVE, "average", CADENCE, "the average has wrong values now and then, as a bad transport brings", "B9.23"
+)
+def damaged_wire(collective: Module) -> None:
+    def change(self: Any) -> None:
+        if counted(self, "take") % 10 == 9:
+            self._wire[0][17] *= 1.5
+
+    _taken(change)(collective)

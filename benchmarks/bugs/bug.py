@@ -1,0 +1,108 @@
+"""`Bug`: one defect, and `Family`: how a file of defects lists them. Tools for patches; nothing of the engine is imported.
+
+A patch is a function of the module that it breaks, called once that is imported. What ranks are is in the name of their
+process.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Module = Any
+Patch = Callable[[Module], None]
+MODELS = ("mlp", "lenet", "resnet_graph")
+EVERY = ("solo", "nccl_sync", "nccl_cadence", "cpu_async")
+"""The models and modes of `conf/experiment/ci.yaml`."""
+RANKS, AVERAGED, SYNC, CADENCE, ASYNC = EVERY[1:], EVERY[2:], EVERY[1:2], EVERY[2:3], EVERY[3:]
+FAMILIES = ("data", "order", "forward", "gradient", "optimizer", "schedule", "average", "evaluation", "record")
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One defect."""
+
+    breaks: str
+    """In words."""
+    family: str
+    """One of `FAMILIES`, or `blind`."""
+    source: str
+    """Where the kind comes from: an id of the list of historical defects, `issue` for one that an earlier trial let pass, or
+    `own`."""
+    check: str
+    """The check that must fail; `readable`: runs whose record does not prove their result are refused."""
+    modes: tuple[str, ...]
+    """Of the `ci` experiment that it touches; the first is trained where one cell is to do."""
+    patches: Mapping[str, Patch]
+    """Module -> what breaks it."""
+    models: tuple[str, ...] = MODELS
+    times: int = 1
+    """How often a cell is trained with the same seed."""
+    seeds: tuple[int, ...] = (0,)
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Return (model, mode) of all cells that it touches, the first alone first."""
+        return [(model, mode) for model in self.models for mode in self.modes]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A file's bugs, by name."""
+
+    name: str
+    bugs: dict[str, Bug] = field(default_factory=dict)
+
+    def bug(
+        self, module: str, check: str, modes: Sequence[str], breaks: str, source: str = "own", **more: Any
+    ) -> Callable[[Patch], Patch]:
+        """Enter the patch that follows, under its name. `more`: other fields of `Bug`."""
+
+        def enter(patch: Patch) -> Patch:
+            name = patch.__name__
+            assert name not in self.bugs, name
+            self.bugs[name] = Bug(breaks, self.name, source, check, tuple(modes), {module: patch}, **more)
+            return patch
+
+        return enter
+
+
+def rank() -> int:
+    """Return the rank of this process; 0 for one that is none."""
+    name, _, number = multiprocessing.current_process().name.partition("-")
+    return int(number) if name == "rank" else 0
+
+
+def last() -> bool:
+    """Whether this process is the last rank of two, or the one process of a run on one."""
+    return rank() == 1 or not multiprocessing.current_process().name.startswith("rank")
+
+
+def wrap(owner: Any, name: str, broken: Callable[..., Any]) -> None:
+    """Put `broken(original, self, *arguments)` in place of a method; `original` is bound."""
+    original = getattr(owner, name)
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        return broken(functools.partial(original, self), self, *arguments, **named)
+
+    setattr(owner, name, method)
+
+
+def after_init(owner: Any, change: Callable[[Any], None]) -> None:
+    """Have `change` done to every object of a class once it is made."""
+
+    def broken(make: Any, self: Any, *made_of: Any, **named: Any) -> None:
+        make(*made_of, **named)
+        change(self)
+
+    wrap(owner, "__init__", broken)
+
+
+def counted(self: Any, name: str) -> int:
+    """Return how often this was asked before, for an object and a purpose."""
+    counts = vars(self).setdefault("_bug_counts", {})
+    counts[name] = counts.get(name, 0) + 1
+    return int(counts[name]) - 1
