@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.audit import evaluation
 from bench.audit.again import Bench, Rules
-from bench.audit.compare import DEVICE_ROUNDING, StepDifference, losses_apart, shake_of, states_apart
+from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
@@ -124,12 +124,14 @@ class _Auditor:
         after = self._joined(group)
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         work = [each.work for each in group]
-        own, shaken = (self._bench.step(before, first.epoch, work, first.seen, size) for size in (0.0, shake))
-        apart = list(self._places(group))
+        own, apart = self._bench.step(before, first.epoch, work, first.seen), list(self._places(group))
+        losses = [[loss for loss, (a, b) in zip(each.losses, each.work, strict=True) if b > a] for each in group]
+        if identical(after, own, losses):
+            return apart, None if apart else 0.0
+        shaken = self._bench.step(before, first.epoch, work, first.seen, shake)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
-            losses = [loss for loss, (start, stop) in zip(each.losses, each.work, strict=True) if stop > start]
-            apart += losses_apart(losses, own.losses[index], shaken.losses[index], at)
+            apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at)
         states, largest = states_apart(after, before, own, shaken)
         return apart + states, largest if not apart + states else None
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
-from ddp.replica.drawn import StepDraws
-from ddp.replica.pieces import PieceFile, StatePiece, digest, of_model, of_optimizer
+from ddp.replica.drawn import STRETCHES, StepDraws
+from ddp.replica.pieces import PieceFile, StatePiece, digest, of_model, of_optimizer, recorded
 from ddp.replica.task import Job
 
 if TYPE_CHECKING:
@@ -23,19 +24,26 @@ if TYPE_CHECKING:
 
     from ddp.replica.replica import Replica
 
-LARGE = 16 << 20
+LARGE = 2 << 20
 """Bytes of parameters and buffers from which on a step's state afterwards is kept in part."""
 BUDGET = 128 << 20
 """Bytes that the steps of a run may take, if they can; below it, the step that follows a drawn one is kept too."""
+PAIRED, LONG, CHEAP = 24, 400, 16 << 20
+"""Steps that are kept in pairs, about; so many own steps must there be, for keeping one costs up to a third of a step; or so
+few bytes must they take."""
+MOST, FEWEST = 1 << 30, 2
+"""Bytes that they may take at all; but for so many, and those of the first and the last window."""
 TIMES = 5
 """Bytes that a kept step takes, in those of parameters and buffers: momenta, and most of it twice."""
 SPARE = 4
 """So many times what a step takes must be free where it is kept."""
 
 
-def rank_draws(job: Job, rank: int, samples: int, alone: bool) -> StepDraws:
-    """Return what is drawn of a rank's steps in a run with `samples` in an epoch."""
-    return StepDraws.of(job.audit, rank, job.epochs * samples, job.batch_size * job.world_size, alone)
+def rank_draws(job: Job, rank: int, samples: int, alone: bool, size: int) -> StepDraws:
+    """Return what is drawn of a rank's steps in a run with `samples` in an epoch, if a step takes `size` bytes."""
+    total, window = job.epochs * samples, job.batch_size * job.world_size
+    stretches = max(min(STRETCHES, MOST // max(size, 1)), FEWEST)
+    return StepDraws.of(job.audit, rank, total, window, alone and stretches == STRETCHES, stretches)
 
 
 class StepKeeper:
@@ -46,7 +54,8 @@ class StepKeeper:
         self._draws: StepDraws | None = None
         self._size = TIMES * replica.state.bytes
         self._whole = replica.state.bytes <= LARGE
-        self._pairs = self._size * 24 <= BUDGET
+        own = job.epochs * replica.samples // (job.batch_size * job.world_size)
+        self._pairs = self._size * PAIRED <= (BUDGET if own >= LONG else CHEAP)
         """Whether the step behind a drawn one is kept, too."""
         self._begun = 0
         self.windowed: bool = getattr(replica, "windowed", False)
@@ -55,7 +64,7 @@ class StepKeeper:
         self._losses: list[Tensor | None] = []
         self._file: PieceFile | None = None
         self._about: dict[str, Any] = {}
-        self._files: list[tuple[str, int, str]] = []
+        self._files: list[Path] = []
         self._over: list[dict[str, Any]] = []
         """Digests of the optimizer's state before and after averages."""
         self._awaited: dict[str, Any] | None = None
@@ -71,7 +80,7 @@ class StepKeeper:
             return False
         together = self._together
         if self._draws is None:
-            self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together)
+            self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together, self._size)
         if self._awaited is not None:
             self._over.append(self._awaited | {"after": self._optimizer()})
             self._awaited = None
@@ -139,4 +148,4 @@ class StepKeeper:
         with suppress(OSError), PieceFile(self._job.scratch / f"kept-{self._rank}-end.state", self._rank) as file:
             about["final"] = file.lay(of_model(self._replica.model, shared=True))
             self._files.append(file.close(about))
-        return tuple(self._files)
+        return tuple(map(recorded, self._files))

@@ -7,9 +7,11 @@ A file has the values of its pieces, one after the other, then JSON that says wh
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +85,7 @@ class PieceFile:
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank, self._at = path, rank, 0
-        self._file, self._digest = path.open("wb", buffering=1 << 16), hashlib.sha256()
+        self._file = path.open("wb", buffering=1 << 16)
 
     def lay(self, pieces: Iterable[StatePiece], whole: bool = True) -> list[Entry]:
         """Write pieces, or unless `whole` some values of the large ones; return what is to be said of them. Of a piece
@@ -93,28 +95,29 @@ class PieceFile:
     def _laid(self, piece: StatePiece, whole: bool) -> Entry:
         flat = piece.values.reshape(-1)
         every = 1 if whole else max(-(-flat.numel() // MOST), 1)
-        place = {"kind": piece.kind, "name": piece.name, "key": piece.key, "start": piece.start}
-        entry = {**place, "shape": piece.shape, "dtype": str(flat.dtype).removeprefix("torch."), "every": every}
+        entry: Entry = {"kind": piece.kind, "name": piece.name, "key": piece.key, "start": piece.start}
+        entry["shape"], entry["dtype"], entry["every"] = piece.shape, _type_name(flat.dtype), every
         if piece.shared and self._rank:
-            return {**entry, "sha256": digest(flat)}
-        values = _bytes(flat[::every])
-        entry |= {"at": self._at, "bytes": len(values)}
+            entry["sha256"] = digest(flat)
+            return entry
+        values = _bytes(flat if every == 1 else flat[::every])
+        entry["at"], entry["bytes"] = self._at, len(values)
         self._write(values)
-        self._write(bytes(-len(values) % ALIGNED))
+        if len(values) % ALIGNED:
+            self._write(bytes(-len(values) % ALIGNED))
         return entry
 
     def _write(self, values: Any) -> None:
-        self._digest.update(values)
         self._file.write(values)
         self._at += len(values)
 
-    def close(self, about: dict[str, Any]) -> tuple[str, int, str]:
-        """Write what there is to say of the pieces; return the file's name, size and sha256."""
+    def close(self, about: dict[str, Any]) -> Path:
+        """Write what there is to say of the pieces; return the file."""
         text = msgspec.json.encode(about)
         self._write(text)
         self._write(len(text).to_bytes(8, "little"))
         self._file.close()
-        return self._path.name, self._at, self._digest.hexdigest()
+        return self._path
 
     def __enter__(self) -> PieceFile:
         return self
@@ -126,11 +129,25 @@ class PieceFile:
             self._path.unlink(missing_ok=True)
 
 
+@cache
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _bytes(flat: Tensor) -> Any:
     """Return the bytes of values in a row, of their own memory where that has no gaps."""
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    return flat.cpu().contiguous().view(torch.uint8).numpy().data if flat.numel() else b""
+    if not flat.numel():
+        return b""
+    here = flat if flat.device.type == "cpu" else flat.cpu()
+    return here.contiguous().view(torch.uint8).numpy().data
+
+
+def recorded(path: Path) -> tuple[str, int, str]:
+    """Return name, size and sha256 of a file, as records have them. Raises OSError."""
+    with path.open("rb") as file:
+        return path.name, os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest(values: Tensor) -> str:

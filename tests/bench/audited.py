@@ -65,6 +65,7 @@ def train_alone(folder: Path, task: Callable[[], Task], **fields: Any) -> tuple[
 
     defaults: dict[str, Any] = {"epochs": 3, "batch_size": 8, "seed": 3, "world_size": 1, "audit": "w1-s3-test"}
     job = Job(task=task, policy=POLICIES["sync"](), backend="nccl", scratch=folder, **(defaults | fields))
+    folder.mkdir(exist_ok=True)
     records: list[Any] = []
     threads = torch.get_num_threads()
     try:

@@ -29,6 +29,7 @@ from ddp.engine import elche
 from ddp.engine.loop import TrainingLoop
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
+from ddp.replica import keeper, pieces
 from ddp.replica import replica as replicas
 from ddp.replica.drawn import STRETCHES, StepDraws
 from ddp.replica.replica import Replica
@@ -74,6 +75,20 @@ def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Call
     assert report.count("equal", "chain") >= 4
     assert report.count("equal", "evaluation") == report.count("equal", "initial") == 1
     assert report.count("skipped") == 0
+
+
+def test_of_a_large_model_a_part_of_the_state_afterwards_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LARGE", 0)
+    monkeypatch.setattr(pieces, "MOST", 5)
+    with monkeypatch.context() as patch:
+        made = train_alone(tmp_path / "sound", ADAM)
+        breaks, _ = BROKEN["a frozen layer"]
+        breaks(patch)
+        broken = train_alone(tmp_path / "broken", ADAM)
+    assert different(audited(*made)) == []
+    assert any("change of parameter 0.weight: 0 in the run" in line for line in different(audited(*broken)))
 
 
 def test_augmented_images_are_computed_anew(tmp_path: Path) -> None:
