@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines convergence resume machines clean install
+.PHONY: run test campaign conformance golden lint bench controller calibration bugs clean-runs baselines discrimination convergence resume machines clean install
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
@@ -60,6 +60,10 @@ controller: $(STAMP)
 # What verdicts promise, over simulated sweeps: the table of docs/explanation/validation.md. A minute.
 calibration: $(STAMP)
 	$(BIN)/python -m benchmarks.calibration --write $(ARGS)
+
+# What verdicts tell apart, by the seeds of the committed baselines: a table of docs/explanation/validation.md. Seconds.
+discrimination: $(STAMP)
+	$(BIN)/python -m benchmarks.discrimination --write $(ARGS)
 
 # Defects put into the engine, each with the check that must catch it: the table of docs/explanation/validation.md. One cell for each;
 # ARGS=--all-cells: every cell that it touches, hours, which can be interrupted. `clean-runs`: the cells of `ci` without bugs.

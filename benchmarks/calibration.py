@@ -184,9 +184,8 @@ def main() -> None:
     began = time.monotonic()
     text = f"{families(asked.sweeps)}\n\n{others(asked.sweeps)}"
     print(text)
-    print(
-        f"{3 * len(FAMILIES) + len(SCENARIOS)} scenarios x {asked.sweeps:,} sweeps x {CELLS} cells in {time.monotonic() - began:.0f} s"
-    )
+    scenarios, seconds = 3 * len(FAMILIES) + len(SCENARIOS), time.monotonic() - began
+    print(f"{scenarios} scenarios x {asked.sweeps:,} sweeps x {CELLS} cells in {seconds:.0f} s")
     if asked.write:
         put("explanation/validation.md", calibration=text)
 

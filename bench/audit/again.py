@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Name
+from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.seeds import seed_of, step_seed
 from ddp.replica.task import Task, Tensors
 
@@ -74,11 +74,14 @@ class Bench:
 
     @torch.no_grad()
     def load(self, state: Mapping[Name, Tensor], kinds: Iterable[str] = (PARAMETERS, BUFFERS)) -> None:
-        """Give the model the values of a state. Raises KeyError for a tensor that it has not."""
+        """Give the model the values of a state. Raises Incomplete for a state that has not all of it."""
         for kind in kinds:
             own = self.parameters if kind == PARAMETERS else self._present()
             for name, tensor in own.items():
-                tensor.copy_(state[Name(kind, name)])
+                value = state.get(Name(kind, name))
+                if value is None or value.shape != tensor.shape:
+                    raise Incomplete(f"{Name(kind, name)} was not kept as the model has it")
+                tensor.copy_(value)
 
     def _present(self) -> dict[str, Tensor]:
         return dict(self.model.named_buffers())  # a forward pass may put others in their places
@@ -150,9 +153,13 @@ class Bench:
             values = [each[name] for each in moved]
             first = before[Name(BUFFERS, name)].to(self.device)
             if first.is_floating_point() or first.is_complex():
-                changes = [(value - first) * part for value, part in zip(values, parts, strict=True) if part]
-                unlike = [change for change in changes if not torch.equal(change, torch.zeros_like(change))]
-                means[name] = first + sum(unlike[1:], unlike[0]) if unlike else first
+                # What does not change keeps its bits, infinities too.
+                changes = [
+                    (value - first).masked_fill(value == first, 0.0) * part
+                    for value, part in zip(values, parts, strict=True)
+                ]
+                change = torch.stack(changes).sum(0)
+                means[name] = torch.where(change == 0.0, first, first + change)
             else:
                 means[name] = torch.stack([value.to(torch.int64) for value in values]).max(0).values.to(first.dtype)
         self._put(means)

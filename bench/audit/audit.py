@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.audit import evaluation
 from bench.audit.again import Bench, Rules
-from bench.audit.compare import DEVICE_ROUNDING, Difference, losses_apart, shake_of, states_apart
+from bench.audit.compare import DEVICE_ROUNDING, StepDifference, losses_apart, shake_of, states_apart
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
@@ -118,7 +118,7 @@ class _Auditor:
         if total != group[0].total:
             raise Incomplete(f"{total} of {group[0].total} samples of the step were kept")
 
-    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[Difference], float | None]:
+    def _differences(self, group: Sequence[KeptStep]) -> tuple[list[StepDifference], float | None]:
         first = group[0]
         before = whole(every(group, "before"))
         after = self._joined(group)
@@ -140,18 +140,19 @@ class _Auditor:
                 after.setdefault(name, []).append(part)
         return after
 
-    def _places(self, group: Sequence[KeptStep]) -> Iterator[Difference]:
+    def _places(self, group: Sequence[KeptStep]) -> Iterator[StepDifference]:
         """Hold rates, and what ranks were told to have been seen, against the schedule."""
         first, samples = group[0], len(self._data)
         rates = self._bench.rates(first.seen)
         for each in group:
             if any(abs(ours - again) > 1e-9 * abs(again) for ours, again in zip(each.rates, rates, strict=True)):
                 ours, again = (", ".join(f"{rate:.6g}" for rate in both) for both in (each.rates, rates))
-                yield Difference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
+                yield StepDifference(f"learning rate after {first.seen:g} samples", ours, again, float("inf"))
         start = min(start for each in group for start, stop in each.work if stop > start)
-        if self._order.in_turn and self._order.planned and abs(first.seen - (first.epoch * samples + start)) >= 1:
+        in_turn = first.together or self._order.world_size == 1
+        if in_turn and self._order.planned and abs(first.seen - (first.epoch * samples + start)) >= 1:
             engine, again = f"{first.seen:g}", f"{first.epoch * samples + start}"
-            yield Difference("samples seen before it", engine, again, float("inf"))
+            yield StepDifference("samples seen before it", engine, again, float("inf"))
 
     def _positions(self, groups: Sequence[Sequence[KeptStep]]) -> Iterator[AuditItem]:
         """Look for samples that several steps of an epoch have."""
@@ -171,8 +172,10 @@ class _Auditor:
         for each in {step.rank for step in self._kept.steps}:
             own = sorted((step for step in self._kept.steps if step.rank == each), key=lambda step: step.step)
             for first, then in pairwise(own):
-                if then.step == first.step + 1 and then.averages == first.averages + first.together:
-                    yield _chained(first, then)
+                own_next = not first.together and then.step == first.step + 1 and then.averages == first.averages
+                if own_next or (first.together and then.averages == first.averages + 1):
+                    # PyTorch gives buffers of the first rank to the others before an evaluation, and before each step.
+                    yield _chained(first, then, not (self._order.own_buffers and then.rank))
 
     def _averages(self) -> Iterator[AuditItem]:
         """Compare optimizer states before and after averages that leave them alone."""
@@ -204,15 +207,17 @@ def _groups(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:
     shared: dict[tuple[int, float, int], list[KeptStep]] = {}
     for each in steps:
         if each.together:
-            shared.setdefault((each.epoch, each.seen, each.step), []).append(each)
+            shared.setdefault((each.epoch, each.seen, each.averages), []).append(each)
     alone = ([each] for each in steps if not each.together)
     for group in sorted(chain(alone, shared.values()), key=lambda group: (group[0].epoch, group[0].seen)):
         yield sorted(group, key=lambda each: each.rank)
 
 
-def _chained(first: KeptStep, then: KeptStep) -> AuditItem:
+def _chained(first: KeptStep, then: KeptStep, buffers: bool) -> AuditItem:
     apart = []
     for name, parts in then.before.items():
+        if name.kind == BUFFERS and not buffers:
+            continue
         for part, other in zip(parts, first.after.get(name, []), strict=False):
             if other.every == 1 and part.sha256 != other.sha256:
                 apart.append(str(name))

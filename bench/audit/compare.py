@@ -26,7 +26,7 @@ DEVICE_ROUNDING = 2.0**-11
 
 
 @dataclass(frozen=True)
-class Difference:
+class StepDifference:
     """What is not as it should be."""
 
     what: str
@@ -49,7 +49,7 @@ def shake_of(parameters: Sequence[Tensor]) -> float:
 
 def losses_apart(
     engine: Sequence[float | None], own: Sequence[float], shaken: Sequence[float], at: str
-) -> list[Difference]:
+) -> list[StepDifference]:
     """Return what differs of the losses on the batches of one rank."""
     apart = []
     for ours, again, other in zip(engine, own, shaken, strict=True):
@@ -57,14 +57,14 @@ def losses_apart(
         if ours is None or not abs(ours - again) <= slack:
             excess = math.inf if ours is None else abs(ours - again) / slack if slack else math.inf
             apart.append(
-                Difference(f"loss{at}", "not finite" if ours is None else f"{ours:.6g}", f"{again:.6g}", excess)
+                StepDifference(f"loss{at}", "not finite" if ours is None else f"{ours:.6g}", f"{again:.6g}", excess)
             )
     return apart
 
 
 def states_apart(
     engine: Mapping[Name, Sequence[Part]], before: Mapping[Name, Tensor], own: Done, shaken: Done
-) -> tuple[list[Difference], float]:
+) -> tuple[list[StepDifference], float]:
     """Return what differs of the state after a step, the model first, worst first; and the largest difference, in what is
     allowed."""
     figures = {name: _figures(name, before, own, shaken) for name in own.after}
@@ -72,11 +72,12 @@ def states_apart(
     apart, largest = [], 0.0
     for name, parts in engine.items():
         if name not in own.after:
-            apart.append(Difference(str(name), "there", "not there", math.inf))
+            apart.append(StepDifference(str(name), "there", "not there", math.inf))
             continue
         size, noise = figures[name]
         rounding = _epsilon(own.after[name]) * _norm(own.after[name])
-        slack = SLACK * max(noise, usual * size, rounding)
+        # Of what is nothing but roundings (a bias before batch norm) two runs have little in common, its squares less.
+        slack = SLACK * max(noise * (SLACK if noise * SLACK > size else 1.0), usual * size, rounding)
         difference, count = _distance(parts, own.after[name])
         # Of a sample of the values, as large a part of what is allowed.
         share = math.sqrt(count / max(own.after[name].numel(), 1))
@@ -85,7 +86,7 @@ def states_apart(
         if not excess <= 1.0:
             apart.append(_named(name, parts, before, own, excess))
     for name in own.after.keys() - engine.keys():
-        apart.append(Difference(str(name), "not there", "there", math.inf))
+        apart.append(StepDifference(str(name), "not there", "there", math.inf))
     return sorted(apart, key=lambda each: (OPTIMIZER in each.what, -each.excess)), largest
 
 
@@ -133,11 +134,13 @@ def _distance(parts: Sequence[Part], own: Tensor) -> tuple[float, int]:
     return (math.sqrt(square) if math.isfinite(square) else math.inf), count
 
 
-def _named(name: Name, parts: Sequence[Part], before: Mapping[Name, Tensor], own: Done, excess: float) -> Difference:
+def _named(
+    name: Name, parts: Sequence[Part], before: Mapping[Name, Tensor], own: Done, excess: float
+) -> StepDifference:
     """Return a difference as how far the tensor moved, in the run and done again: of as many values."""
     engine, again = (torch.cat(values) for values in zip(*_pairs(parts, own.after[name]), strict=True))
     if name not in before or len(engine) < 2:
-        return Difference(str(name), f"{_norm(engine):.6g}", f"{_norm(again):.6g}", excess)
+        return StepDifference(str(name), f"{_norm(engine):.6g}", f"{_norm(again):.6g}", excess)
     first = torch.cat([values for _, values in _pairs(parts, before[name])])
     ours, other, apart = (_norm(difference) for difference in (engine - first, again - first, engine - again))
-    return Difference(f"change of {name}", f"{ours:.4g}", f"{other:.4g} ({apart:.2g} apart)", excess)
+    return StepDifference(f"change of {name}", f"{ours:.4g}", f"{other:.4g} ({apart:.2g} apart)", excess)

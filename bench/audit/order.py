@@ -10,7 +10,6 @@ from bench.config.plan import RunPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.events import Finished, Ready
-from ddp.core.policies import meets_every_step
 from ddp.process.codec import Record
 from ddp.replica.task import Task
 
@@ -32,8 +31,6 @@ class AuditOrder:
     max_grad_norm: float | None
     own_buffers: bool
     """Whether every rank keeps its own buffers in a step of all ranks."""
-    in_turn: bool
-    """Whether steps come in the order of their samples, so that what all ranks have seen is known."""
     planned: bool
     """Whether the run went as planned from its beginning: no rank lost, no checkpoint gone on from."""
     recorded: tuple[tuple[str, int, str], ...]
@@ -69,7 +66,6 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
         lr_scale=spec.lr_scale,
         max_grad_norm=job.max_grad_norm,
         own_buffers=is_torch_native(spec.backend),
-        in_turn=spec.world_size == 1 or spec.engine == "graph" or meets_every_step(spec.policy),
         planned=not (metrics.faults or metrics.resumed),
         recorded=tuple(files),
         initial=ready[0].digest if ready else "",

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
-from bench.results.audit_file import FOLDER, AuditReport, write_report
+from bench.results.audit_file import FOLDER, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, read_object, read_records
 
 
@@ -31,7 +31,7 @@ def audit(folder: Path) -> Exit:
         print(f"REFUSED    {folder}: its ranks kept nothing (audit=off, or an earlier version)")
         return Exit.REFUSED
     with AuditProcess(order, plan.job.preload) as process:
-        report = process.report()
+        report = _beside(process.report(), folder)
     try:
         write_report(folder, report, run.metrics)
     except OSError as error:
@@ -39,14 +39,27 @@ def audit(folder: Path) -> Exit:
     return show(folder, report)
 
 
+def _beside(report: AuditReport, folder: Path) -> AuditReport:
+    """Return the report with the outcomes of an earlier audit on files that are not kept any longer."""
+    try:
+        earlier = read(folder)
+    except ValueError:
+        return report
+    gone = {file for item in report.items if item.outcome == "skipped" for file in item.files}
+    if earlier.run_id != report.run_id or sorted(earlier.kept) != sorted(report.kept):
+        return report
+    items = [item for item in report.items if item.outcome != "skipped" or not gone.issuperset(item.files)]
+    return report.model_copy(update={"items": items + [item for item in earlier.items if gone & set(item.files)]})
+
+
 def show(folder: Path, report: AuditReport) -> Exit:
     """Print an audit's outcome; return the exit code."""
     for item in report.items:
         if item.outcome == "different":
             print(f"DIFFERENT  {item}")
-    steps, skipped = report.count("equal", "step"), report.count("skipped")
-    rest = f", {skipped} skipped (their files are not kept)" if skipped else ""
+    steps, skipped = report.count("equal", "step"), [item for item in report.items if item.outcome == "skipped"]
+    rest = f"; {len(skipped)} skipped: {skipped[0].line}" if skipped else ""
     if report.count("different"):
         return Exit.REGRESSION
-    print(f"EQUAL      {folder}: {plural(steps, 'step')} done again{rest}")
+    print(f"EQUAL      {folder}: {plural(steps, 'step')} and the evaluation are as they were{rest}")
     return Exit.OK

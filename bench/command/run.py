@@ -264,10 +264,11 @@ def make_plan(
     name = config.model.name
     if name not in MODELS:
         raise UsageError(unknown("model", name, MODELS))
-    if not engine_of(config.engine.name).one_process and config.world_size != 1:
+    if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
         from ddp.process import forkserver
 
-        forkserver.warm((MODELS[name], "sklearn.datasets"))  # the bundled data's reader takes a second to import
+        # The bundled data's reader takes a second to import.
+        forkserver.warm((MODELS[name], "sklearn.datasets", *(("bench.audit.audit",) if config.audit else ())))
     import torch
 
     from bench import models

@@ -1,7 +1,7 @@
 """Differences between two samples of seeds, with intervals: of results as they are, of speeds as ratios. Pure.
 
-The interval is that of the tests behind the verdicts (`bench.validate.statistics`): Student's t with pooled variances,
-Welch's where one side plainly scatters more than the other, whichever it is; 95 %, two-sided. A seed counts once.
+Of quality, what a verdict says is taken from it: nothing is judged here. Other intervals are Student's, with pooled
+variances, Welch's where one side plainly scatters more, whichever it is; 95 %, two-sided. A seed counts once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from bench.report.page import Page
 from bench.results.cells import Cell, measured, solo_of
 from bench.validate.statistics import Moments, compare
+from bench.validate.verdict import Name, Verdict
 
 TAIL = 0.025
 """Of the interval, on each side."""
@@ -37,22 +38,16 @@ class MeanDifference:
 
 @dataclass(frozen=True)
 class Quality:
-    """A cell's final metric against solo's."""
+    """A cell's final metric against its baseline, as `bench validate` compares them; without a verdict, against solo's."""
 
     cell: Cell
     difference: MeanDifference
-    margin: float | None
-    """How much worse is still as good, fixed with the baseline of this workload; None: there is no such baseline."""
-
-    @property
-    def verdict(self) -> str:
-        """`within`, `worse`, `open` (the interval holds the margin, or there is none), or `no margin`."""
-        if self.margin is None:
-            return "no margin"
-        d = self.difference
-        if d.low is None or d.high is None:
-            return "open"
-        return "within" if d.low > -self.margin else "worse" if d.high < -self.margin else "open"
+    verdict: Name | None = None
+    """Of the check `quality`; None: there is no baseline, or none was asked for."""
+    margin: float | None = None
+    """How much worse is still as good; None as above."""
+    own: bool = False
+    """Against the cell's own baseline, else solo's."""
 
 
 def difference(
@@ -82,22 +77,23 @@ def ratio(base: Sequence[float | None], values: Sequence[float | None]) -> MeanD
 
 
 def qualities(page: Page, cells: list[Cell]) -> list[Quality]:
-    """Compare the cells of one workload that have a result with solo, which is left out; [] without solo."""
+    """Return the cells of one workload but solo that have a verdict on their quality, with its figures, or can be compared
+    with solo's runs."""
     solo = solo_of(cells)
+    verdicts = {v.cell: v for v in page.verdicts if v.check == "quality" and v.figures is not None}
+    rows = [_quality(cell, verdicts.get(cell.name), solo) for cell in cells if cell is not solo]
+    return [row for row in rows if row is not None]
+
+
+def _quality(cell: Cell, verdict: Verdict | None, solo: Cell | None) -> Quality | None:
+    if verdict is not None and verdict.figures is not None:
+        f = verdict.figures
+        low, high = (None if math.isinf(bound) else bound for bound in (-f.high, -f.low))
+        gap = MeanDifference(-f.worse + 0.0, low, high, f.seeds, f.base_seeds)
+        return Quality(cell, gap, verdict.name, f.margin, f.own)
     if solo is None:
-        return []
-    margin, resolution = _terms(page, solo)
-    sign = solo.about.final.higher_is_better
-    theirs = [m.final.eval for m in solo.one_each]
-    others = [cell for cell in cells if cell is not solo]
-    gaps = [difference(theirs, [m.final.eval for m in cell.one_each], sign, resolution) for cell in others]
-    return [Quality(cell, gap, margin) for cell, gap in zip(others, gaps, strict=True) if gap is not None]
-
-
-def _terms(page: Page, solo: Cell) -> tuple[float | None, float]:
-    """Return margin and resolution of the final metric, from solo's baseline if it is of this very workload."""
-    match = page.library.match(solo)
-    if match is None or match.reference.workload != solo.workload:
-        return None, 0.0
-    quality = match.reference.metrics["quality"]
-    return quality.margin, quality.resolution
+        return None
+    sign = cell.about.final.higher_is_better
+    theirs, mine = ([m.final.eval for m in side.one_each] for side in (solo, cell))
+    found = difference(theirs, mine, sign)
+    return None if found is None else Quality(cell, found)

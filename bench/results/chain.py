@@ -22,6 +22,8 @@ START = b"0" * 8
 """In place of the digest of a line before the first one."""
 _OPEN, _CLOSE = b',"d":"', b'"}'
 _SUFFIX = len(_OPEN) + len(START) + len(_CLOSE)
+_DIGEST = slice(len(_OPEN) - _SUFFIX, -len(_CLOSE))
+"""Where it stands in a line."""
 
 
 class Seal(NamedTuple):
@@ -34,14 +36,14 @@ class Seal(NamedTuple):
 def linked(line: bytes, before: bytes) -> bytes:
     """Return the line, a JSON object without its end, with its digest. `before`: the digest of the line before it."""
     body = line[:-1]
-    return b"%b%b%b%b" % (body, _OPEN, _digest(before, body), _CLOSE)
+    return body + _link(before, body)
 
 
 def digest_of(line: bytes) -> bytes:
     """Return the digest that a line, without its end, carries; empty: none."""
     if line[-_SUFFIX : len(_OPEN) - _SUFFIX] != _OPEN or line[-len(_CLOSE) :] != _CLOSE:
         return b""
-    return line[len(_OPEN) - _SUFFIX : -len(_CLOSE)]
+    return line[_DIGEST]
 
 
 def unlinked(line: bytes) -> bytes:
@@ -59,11 +61,12 @@ def chained(lines: Iterable[bytes], before: bytes = START) -> Iterator[bytes]:
 
 def follows(line: bytes, before: bytes) -> bool:
     """Return whether the digest of a line, without its end, is that of its content and of the line before it."""
-    return digest_of(line) == _digest(before, line[:-_SUFFIX])
+    return line[-_SUFFIX:] == _link(before, line[:-_SUFFIX])
 
 
-def _digest(before: bytes, body: bytes) -> bytes:
-    return sha256(before + body).hexdigest()[: len(START)].encode()
+def _link(before: bytes, body: bytes) -> bytes:
+    """Return the end of a line: its digest, as a field."""
+    return b"%b%b%b" % (_OPEN, sha256(before + body).hexdigest()[: len(START)].encode(), _CLOSE)
 
 
 def lines(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterator[bytes]:
@@ -83,7 +86,9 @@ def lines(path: Path, seal: Seal | None = None, *, torn: bool = False) -> Iterat
             total.update(whole)
             if not follows(line, before):
                 raise ValueError(f"{path}:{number}: {_culprit(path, number, before, seal)}")
-            before = digest_of(line)
+            before = line[_DIGEST]
+        elif digest_of(line):
+            raise ValueError(f"{path}:1: was added or changed: it has no digest, and line {number} has one")
         count = number
         yield line
     if seal is not None:

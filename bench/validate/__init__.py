@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.base.exitcodes import Exit, gravest
+from bench.base.figures import plural
 from bench.results.cells import Cell, cells
 from bench.results.rerun_command import command
 from bench.results.runfolder import Run, find_runs
@@ -25,6 +26,8 @@ from bench.validate.family import settle
 from bench.validate.findings import Case, Finding
 from bench.validate.fingerprint import FieldDifference, beyond
 from bench.validate.library import Library, load
+from bench.validate.reference import Reference
+from bench.validate.rooted import unrooted
 from bench.validate.verdict import Verdict, remark
 from ddp.suggest import unknown
 
@@ -102,6 +105,7 @@ def judge_cells(
     usual = [check for name, check in CHECKS.items() if not terms.only or name in (*terms.only, *ALWAYS)]
     checks = [*usual, *(OPTIONAL[name] for name in terms.optional)]
     findings: list[Finding] = []
+    problems += _unrooted(grouped, library)
     for cell in grouped:
         kept, broken = sound(cell.runs, legible)
         problems += [remark("REFUSED", "readable", run.path.name, text) for run, text in broken]
@@ -110,7 +114,7 @@ def judge_cells(
             findings += _findings(replace(cell, runs=tuple(kept)), judged)
     settled = settle(findings, terms.accept_improvement)
     known = expected.load(baselines if baselines.is_dir() else baselines.parent)
-    footer = [*settled.footer, *_differing(terms, grouped, library)]
+    footer = [*settled.footer, *_unsealed(grouped), *_differing(terms, grouped, library)]
     seeds = {cell.name: ",".join(str(run.metrics.seed) for run in cell.runs) for cell in grouped}
     about = {cell.name: {"hash": cell.about.config_hash, "seeds": seeds[cell.name]} for cell in grouped}
     verdicts = expected.apply(settled.verdicts, known, terms.today)
@@ -118,6 +122,17 @@ def judge_cells(
         verdicts, lines = _allowed(verdicts)
         footer += lines
     return Judgement([*problems, *verdicts], footer, about)
+
+
+def _unrooted(grouped: Sequence[Cell], library: Library) -> list[Verdict]:
+    """Refuse baselines in use that their history does not know."""
+    used: dict[str, Reference] = {}
+    for cell in grouped:
+        with suppress(Exception):  # it is refused by name
+            if cell.ok and (match := library.match(cell)) is not None:
+                used[match.reference.config_hash] = match.reference
+    lines = [unrooted(library.places[key], reference) for key, reference in used.items()]
+    return [remark("REFUSED", "baseline", "baselines", line) for line in lines if line]
 
 
 def _differences(cell: Cell, library: Library) -> list[FieldDifference]:
@@ -136,6 +151,16 @@ def _differing(terms: Terms, grouped: Sequence[Cell], library: Library) -> list[
     idle = [name for name in terms.allowed if beyond(fields, [name]) == fields]
     lines = [f"allowed to differ: {', '.join(terms.allowed)}"]
     return lines + ([f"though nothing differs in: {', '.join(idle)}"] if idle else [])
+
+
+def _unsealed(grouped: Sequence[Cell]) -> list[str]:
+    """Return a line on finished runs whose results nothing proves."""
+    finished = [m for cell in grouped for m in cell.ok]
+    if not (count := sum(m.record is None for m in finished)):
+        return []
+    return [
+        f"unsealed: {count} of {plural(len(finished), 'run')}, of an earlier version: their results are taken at their word"
+    ]
 
 
 def _judged(cell: Cell, library: Library, checks: Sequence[Check], terms: Terms) -> list[Finding]:

@@ -20,6 +20,8 @@ def weaker(old: Reference, new: Reference) -> list[str]:
     if new.seeds < old.seeds:
         lost = f", and {GATING_SEEDS} make a gate" if old.gating and not new.gating else ""
         reasons.append(f"{new.seeds} seeds, {old.seeds} before{lost}")
+    if len(new.diverged) > len(old.diverged):
+        reasons.append(f"{len(new.diverged)} seeds that diverged, {len(old.diverged)} before")
     reasons += [f"no {name}, which it had" for name in _kept(old) if name not in _kept(new)]
     if old.sets and new.sets and (old.sets.training, old.sets.evaluated) != (new.sets.training, new.sets.evaluated):
         reasons.append("other data sets")

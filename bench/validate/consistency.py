@@ -17,7 +17,7 @@ from bench.results.cells import LARGEST
 from bench.results.chain import seal_of
 from bench.results.recompute import ROUNDING, differences, digest
 from bench.results.runfolder import CONFIG, EVENTS, METRICS, Run, read_object, tame_all, there
-from bench.results.schema import Metrics
+from bench.results.schema import Metrics, RecordSeal
 from bench.validate.records import Reading, Records, as_planned, reading, unsealed
 from ddp.sketches import decode
 
@@ -50,23 +50,28 @@ def consistent(run: Run) -> None:
     """Raise ValueError, one line that names the file, if configuration or result cannot be, contradict each other, or the
     result is not as it was written."""
     _check_alone(run)
-    _check_digest(run)
+    if run.metrics.record is not None:
+        _check_digest(run, run.metrics.record, read_object(run.path / METRICS))
 
 
 def legible(run: Run) -> None:
     """Raise ValueError if the checks cannot go by what lies in the folder: `consistent`, the records, and that the result
     follows from them."""
+    seal = run.metrics.record
+    body = read_object(run.path / METRICS) if seal is not None else {}
+    as_written = seal is None or seal.result == digest(body)
     try:
         # By what an edited result says of the records, these would be to blame.
-        known = reading(run) if _is_as_written(run) else unsealed(run)
+        known = reading(run) if as_written else unsealed(run)
     except OSError as error:
         raise ValueError(f"{run.path / EVENTS}: {error.strerror}") from None
     if known is not None:
-        _check_result(run, known)
+        _check_result(run, known, body, as_written)
     _check_alone(run)
     if known is not None and as_planned(run.metrics) and (wrong := _events(run.metrics, known.records)):
         raise ValueError(f"{run.path / EVENTS}: {wrong}")
-    _check_digest(run)
+    if seal is not None and not as_written:
+        _check_digest(run, seal, body)
 
 
 def _check_alone(run: Run) -> None:
@@ -78,8 +83,8 @@ def _check_alone(run: Run) -> None:
         raise ValueError(f"{run.path / METRICS}: {wrong}")
 
 
-def _check_result(run: Run, known: Reading) -> None:
-    """Raise ValueError for the first field of configuration or result that does not follow from the records."""
+def _check_result(run: Run, known: Reading, body: dict[str, Any], as_written: bool) -> None:
+    """Raise ValueError for the first field of configuration or result (`body`) that does not follow from the records."""
     if known.header is None or known.result is None:
         return
     if run.metrics.record is None:
@@ -88,28 +93,23 @@ def _check_result(run: Run, known: Reading) -> None:
     config = {"run_id": spec["run_id"], "config_hash": spec["config_hash"], **spec["config"]}
     for field, recorded, recomputed in differences(run.config, tame_all(config), slack=0.0):
         raise ValueError(f"{run.path / CONFIG}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
-    slack = ROUNDING if _is_as_written(run) else 0.0
-    written = {key: value for key, value in read_object(run.path / METRICS).items() if key != "record"}
-    anew = tame_all(known.result.model_dump(mode="json", exclude={"record"}))
-    for field, recorded, recomputed in differences(tame_all(written), anew, slack=slack):
+    written = {key: value for key, value in body.items() if key != "record"}
+    anew = known.result.model_dump(mode="json", exclude={"record"})
+    if as_written and written == anew:
+        return
+    for field, recorded, recomputed in differences(written, anew, slack=ROUNDING if as_written else 0.0):
         raise ValueError(f"{run.path / METRICS}: {field} is {_shown(recorded)}, and {_shown(recomputed)} by {EVENTS}")
 
 
-def _check_digest(run: Run) -> None:
-    """Raise ValueError if a result is not as it was written, whose fields do follow from the records."""
-    if _is_as_written(run) or run.metrics.record is None:
+def _check_digest(run: Run, seal: RecordSeal, body: dict[str, Any]) -> None:
+    """Raise ValueError if a result, `body` as it lies there, is not as it was written."""
+    if seal.result == digest(body):
         return
     if there(run.path / EVENTS):
-        named = run.metrics.record.model_dump(exclude={"result"})
+        named = seal.model_dump(exclude={"result"})
         for field, recorded, actual in differences(named, seal_of(run.path / EVENTS)._asdict(), "record"):
             raise ValueError(f"{run.path / METRICS}: {field} is {recorded}, and {actual} by {EVENTS}")
     raise ValueError(f"{run.path / METRICS}: record.result is not the digest of its content: one of them was changed")
-
-
-def _is_as_written(run: Run) -> bool:
-    """Return whether the digest that a result has of itself is right; so it is of a result without one."""
-    record = run.metrics.record
-    return record is None or record.result == digest(read_object(run.path / METRICS))
 
 
 def _shown(value: object) -> str:

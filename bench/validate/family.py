@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from bench.validate.statistics import (
     level,
     next_look,
 )
-from bench.validate.verdict import Name, Verdict, verdict
+from bench.validate.verdict import LevelFigures, Name, Verdict, verdict
 
 SHOWN = 0.05
 """Level of the intervals in lines, where no look sets another one."""
@@ -96,7 +96,9 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
         name, why = ("PASS", "better than the margin, accepted") if accept_improvement else ("SUSPICIOUS", TOO_GOOD)
     why += f"; {claim.note}" if name == "PASS" and claim.note else ""
     extra = [line for line in (_sensitivity(claim), claim.aside) if line]
-    return verdict(name, claim.check, claim.case.cell, f"{'; '.join([text, *extra])}: {why}")
+    own = claim.case.own is not None
+    figures = LevelFigures(float(claim.comparison.worse), low, high, claim.margin, claim.seeds, claim.base_seeds, own)
+    return replace(verdict(name, claim.check, claim.case.cell, f"{'; '.join([text, *extra])}: {why}"), figures=figures)
 
 
 def _sensitivity(claim: LevelClaim) -> str:

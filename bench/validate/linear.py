@@ -39,7 +39,7 @@ class Combined:
 
 
 @dataclass(frozen=True)
-class Difference:
+class SketchDifference:
     """The group in which a sketch is furthest off."""
 
     group: str
@@ -78,7 +78,7 @@ def mean(parts: Sequence[tuple[float, str]]) -> Combined:
 
 def apart(
     groups: Sequence[SketchGroup], given: str | Combined, wanted: Combined, roundings: float, room: float = 0.0
-) -> Difference | None:
+) -> SketchDifference | None:
     """Return where a sketch, recorded or combined, is off from what it must be by more than so many roundings of every value
     and a change of the size `room`; None: nowhere. Groups in which `wanted` is not finite are not looked at."""
     actual = combine([(1.0, decode(given))]) if isinstance(given, str) else given
@@ -98,7 +98,7 @@ def apart(
     if not times.size or times[group, place] <= 1.0:
         return None
     values = float(actual.sums[group, place]), float(wanted.sums[group, place]), float(times[group, place])
-    return Difference(groups[int(group)].name, *values)
+    return SketchDifference(groups[int(group)].name, *values)
 
 
 def distance(first: Sketch, second: Sketch) -> float:

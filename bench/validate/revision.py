@@ -24,6 +24,7 @@ from bench.validate.library import Library, files, load
 from bench.validate.propose import propose
 from bench.validate.ranks import limits
 from bench.validate.reference import Broken, Metric, Reference, read, sealed, text
+from bench.validate.rooted import committed
 from bench.validate.statistics import LOOKS, Moments
 
 CONFIDENCE = 0.95
@@ -95,7 +96,10 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
     library = whole(baselines) if baselines.exists() else Library()
     old = {r.config_hash: r for r in library.references}
     both = shlex.join(["python", "-m", "bench", "baseline", "diff", str(baselines), str(proposals)])
-    accepted = [_accepted(candidate, old.get(candidate.config_hash), because, both) for _, candidate in candidates]
+    accepted = [
+        _accepted(candidate, old.get(candidate.config_hash), because, both, committed(baselines / candidate.place))
+        for _, candidate in candidates
+    ]
     for _, reference, _ in accepted:
         _write(baselines, reference)
     written = [baselines / made.place for _, made, _ in accepted]
@@ -107,10 +111,10 @@ def accept(proposals: Path, baselines: Path, because: str | None = None) -> list
 
 
 def _accepted(
-    new: Reference, old: Reference | None, because: str | None, both: str
+    new: Reference, old: Reference | None, because: str | None, both: str, before: str | None
 ) -> tuple[Reference | None, Reference, list[str]]:
     """Return (what it replaces, what is written, in what it asks less). Raises ValueError if it must not be; `both`: the
-    command that shows old and new."""
+    command that shows old and new; `before`: digest of the version that git has."""
     if old is not None and new.created < old.created:
         later = f"before the baseline that it would replace ({old.created})"
         raise ValueError(f"{new.name}: proposed on {new.created}, {later}; propose anew")
@@ -119,7 +123,7 @@ def _accepted(
         reasons = f"it asks less than the baseline that it replaces: {'; '.join(less)}"
         raise ValueError(f"{new.name}: {reasons}; say why it is right with --because; both: {both}")
     body = new.model_dump(mode="json")
-    body["supersedes"] = old.digest if old else None
+    body["supersedes"] = before or (old.digest if old else None)
     body["because"] = "; ".join(reason for reason in (new.because, because) if reason) or None
     return old, sealed(body), less
 

@@ -54,6 +54,20 @@ class CellIdentity(NamedTuple):
         return CellIdentity(f"{w.model} {cell.label}", w.data, w.recipe, w.depth)
 
 
+class LevelFigures(NamedTuple):
+    """What a verdict on a level goes by, for whoever shows it again; unit of the values, larger is worse."""
+
+    worse: float
+    low: float
+    """One-sided bounds at the level of the look; infinite where so few seeds set none."""
+    high: float
+    margin: float
+    seeds: int
+    base_seeds: int
+    own: bool
+    """Against the cell's own baseline, else solo's."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What one check says of one cell."""
@@ -70,6 +84,8 @@ class Verdict:
     """What differs, where it was refused for that."""
     identity: CellIdentity | None = None
     """Of the cell; None: what is judged is no cell, or was refused."""
+    figures: LevelFigures | None = None
+    """Of a level."""
 
     @property
     def text(self) -> str:

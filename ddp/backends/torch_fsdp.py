@@ -8,6 +8,7 @@ own, and the whole model has those of rank 0, as `torch_ddp` does and as is usua
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
+from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers
 
 GROUP_ELEMENTS = 1_000_000
 """Parameters that are gathered together and let go of after their forward pass: a module with so many is a group of its own.
@@ -65,6 +68,29 @@ class FullyShardedStep(TorchStep):
         for buffer, trained in zip(replica.buffers(), self.module.buffers(), strict=True):
             buffer.copy_(trained)
         super().assemble()
+
+    def pieces(self) -> Iterator[StatePiece]:
+        """Iterate over this rank's slices, rows of every tensor, and its own buffers."""
+        names = [name for name, _ in self.replica.model.named_parameters()]
+        for name, parameter in zip(names, self.module.parameters(), strict=True):
+            values, start = _own_rows(parameter)
+            whole = not isinstance(parameter, DTensor)  # before the first step
+            if whole or values.numel():
+                yield StatePiece(PARAMETERS, name, values, parameter.shape, start=start, shared=whole)
+            for key, value in self.replica.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, DTensor) and values.numel():
+                    yield StatePiece(OPTIMIZER, name, value.to_local().detach(), parameter.shape, key, start)
+                elif isinstance(value, Tensor) and not isinstance(value, DTensor):
+                    yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key, shared=True)
+        yield from of_buffers(self.module, shared=True)
+
+
+def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
+    """Return this rank's rows of a parameter, and its element at which they begin."""
+    if not isinstance(parameter, DTensor):
+        return parameter.detach(), 0
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    return parameter.to_local().detach(), offset[0] * parameter.shape[1:].numel() if offset else 0
 
 
 def _twin(model: nn.Module) -> nn.Module:

@@ -37,8 +37,14 @@ class LocalStep(TorchStep):
         module.register_comm_hook(state, post_localSGD_hook)
         averager = PeriodicModelAverager(period=self.period, warmup_steps=self.warmup)
         self.module = module
+        self._local = state
         self._places: list[Tensor] = [parameter.data for parameter in self.replica.state.parameters]
         self.replica.replace_optimizer(PostLocalSGDOptimizer(self.replica.optimizer, averager))
+
+    @property
+    def apart(self) -> bool:
+        """Whether the warm-up is over: the next step is this rank's own, and may be averaged inside PyTorch's optimizer."""
+        return self._built and self._local.iter >= self.warmup
 
     def end(self) -> None:
         """Put the averaged parameters, which PyTorch leaves elsewhere in memory, back into the flat state."""

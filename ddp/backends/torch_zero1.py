@@ -7,11 +7,13 @@ The optimizer is made anew from the class, the settings and the parameter groups
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp.backends.torch_backend import TorchBackend, TorchStep
 from ddp.replica.optimizers import members
+from ddp.replica.pieces import StatePiece, of_model, of_optimizer
 
 
 class ZeroStep(TorchStep):
@@ -37,6 +39,12 @@ class ZeroStep(TorchStep):
             raise ValueError(
                 f"torch_zero1 cannot make another {kind.__name__} from its settings ({error}); use torch_ddp"
             ) from error
+
+    def pieces(self) -> Iterator[StatePiece]:
+        """Iterate over the model, and what this rank has of the optimizer's state."""
+        own = getattr(self.replica.optimizer, "optim", self.replica.optimizer)
+        yield from of_model(self.replica.model, shared=True)
+        yield from of_optimizer(self.replica.state.named, own, shared=False)
 
 
 class Backend(TorchBackend):

@@ -16,7 +16,7 @@ from ddp.checkpoint.parts import RankParts
 from ddp.comm.heartbeat import Heartbeat
 from ddp.core.commands import Evaluate, Save
 from ddp.core.events import Alive, Evaluated, Finished, Progress, RankEvent, Ready, Saved, Trained
-from ddp.core.spans import Batch
+from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.order import derive
@@ -86,7 +86,7 @@ class TrainingLoop:
         self._reported = now()
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
-        self.keeper = StepKeeper(job, rank, self.replica) if job.audit and replica is Replica else None
+        self.keeper = StepKeeper(job, rank, self.replica) if job.audit else None
 
     def ready(self, transport: str) -> None:
         """Report that model, data and transport are there."""
@@ -124,21 +124,32 @@ class TrainingLoop:
             self._sum_up()
 
     def _step(self, step: Step) -> tuple[Tensor | None, float]:
-        """Step; keep what the step was, if it is drawn. The time that keeping takes is not the training's."""
-        batch, place = step.batch, (self.total_steps, self.version)
-        keeper = (
-            self.keeper if self.keeper is not None and self.keeper.due(batch, step.seen, self.total_steps) else None
-        )
-        if keeper is not None:
-            began = now()
-            keeper.begin(batch.epoch, ((batch.start, batch.stop),), batch.total, step.seen, *place)
-            self.meter.add("checkpoint", began)
+        """Step; keep what the step was, if it is drawn. Of a step of several batches whoever begins it does so."""
+        keeper, batch = self.keeper, step.batch
+        due = keeper is not None and not keeper.windowed and keeper.due(batch, step.seen, self.total_steps)
+        if due:
+            self.keep(batch, step.seen, ((batch.start, batch.stop),))
         loss, busy = self.replica.step(batch, step.seen)
         self._stepped = now()
         if keeper is not None:
-            keeper.end((loss,))
-            self.meter.add("checkpoint", self.pause())
+            keeper.add(loss)
+        if due:
+            self.keep_end()
         return loss, busy
+
+    def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
+        """Keep the state before a step on `batch`, of which positions `work` are this rank's. It is no time of training."""
+        began = now()
+        if self.keeper is not None:
+            self.keeper.begin(batch, work, seen, self.total_steps, self.version)
+        self.meter.add("checkpoint", began)
+
+    def keep_end(self) -> None:
+        """Keep the state after it."""
+        began = self.pause()
+        if self.keeper is not None:
+            self.keeper.end()
+        self.meter.add("checkpoint", began)
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""

@@ -25,6 +25,9 @@ class Accumulating(Replica):
     """A replica that is given `gradients` and `turns` before its first step, and updates its model of a window when the
     next one begins."""
 
+    windowed = True
+    """Its batches are parts of a step of all replicas, which others begin and end."""
+
     def __init__(self, *made_of: Any) -> None:
         super().__init__(*made_of)
         self.gradients: StepGradients | None = None

@@ -140,6 +140,7 @@ class _Engine:
         sizes = tuple(sum(stop - start for start, stop in spans) for spans in work)
         total = sum(sizes)
         last = position + total == self._samples
+        kept = self._keep(Batch(epoch, position, position + total, total), work)
         self._turns.begin()
         arrived = self._run([partial(self._train, rank, epoch, spans, total, last) for rank, spans in enumerate(work)])
         self._turns.end()
@@ -149,6 +150,9 @@ class _Engine:
         for loop, since in zip(self._loops, arrived, strict=True):
             loop.meter.add("exchange", since, self._seq, self._exchange.bytes)
             loop.version += 1
+        for loop in kept:
+            cast(Accumulating, loop.replica).update()
+            loop.keep_end()
         self._free = at = now()
         for merged, spans in zip(self._merged, work, strict=True):
             merged += spans
@@ -160,6 +164,16 @@ class _Engine:
         for record in records:
             self._emit(record, at)
         return total
+
+    def _keep(self, window: Batch, work: Sequence[Sequence[Span]]) -> Sequence[TrainingLoop]:
+        """Keep the state before a window, if it is drawn; return who is to keep the one after it."""
+        keeper = self._loops[0].keeper
+        if keeper is None or not keeper.due(window, self._seen, self._seq):
+            return ()
+        for loop, spans in zip(self._loops, work, strict=True):
+            cast(Accumulating, loop.replica).update()
+            loop.keep(window, self._seen, spans)
+        return self._loops
 
     def _train(self, rank: int, epoch: int, spans: tuple[Span, ...], total: int, last: bool) -> float:
         """Train a replica's part of a window of `total` samples; return when it was done."""

@@ -39,7 +39,7 @@ def rank_draws(job: Job, rank: int, samples: int, alone: bool) -> StepDraws:
 
 
 class StepKeeper:
-    """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<step>.state`."""
+    """Keeps steps of one rank in the run's scratch folder, as `kept-<rank>-<number>.state`."""
 
     def __init__(self, job: Job, rank: int, replica: Replica) -> None:
         self._job, self._rank, self._replica = job, rank, replica
@@ -48,7 +48,11 @@ class StepKeeper:
         self._whole = replica.state.bytes <= LARGE
         self._pairs = self._size * 24 <= BUDGET
         """Whether the step behind a drawn one is kept, too."""
+        self._begun = 0
+        self.windowed: bool = getattr(replica, "windowed", False)
+        """Whether a step is of several batches, and others say where it begins and ends."""
         self._next = False
+        self._losses: list[Tensor | None] = []
         self._file: PieceFile | None = None
         self._about: dict[str, Any] = {}
         self._files: list[tuple[str, int, str]] = []
@@ -56,11 +60,16 @@ class StepKeeper:
         """Digests of the optimizer's state before and after averages."""
         self._awaited: dict[str, Any] | None = None
 
+    @property
+    def _together(self) -> bool:
+        """Whether a step is the work of all ranks."""
+        return self.windowed or self._replica.in_step is not None
+
     def due(self, batch: Batch, seen: float, step: int) -> bool:
         """Return whether this step, the rank's own number `step`, is to be kept."""
-        together = self._replica.in_step is not None
-        if together and self._job.backend != "nccl":
-            return False  # the state lies in shards, or in PyTorch's classes
+        if getattr(self._replica.in_step, "apart", False):
+            return False
+        together = self._together
         if self._draws is None:
             self._draws = rank_draws(self._job, self._rank, self._replica.samples, not together)
         if self._awaited is not None:
@@ -72,26 +81,31 @@ class StepKeeper:
         due, self._next = drawn or self._next, drawn and self._pairs
         return due
 
-    def begin(self, epoch: int, work: Sequence[Span], total: int, seen: float, step: int, averages: int) -> None:
-        """Keep the state before a step on positions `work` of `epoch`, of a global batch of `total`."""
-        path = self._job.scratch / f"kept-{self._rank}-{step}.state"
+    def begin(self, batch: Batch, work: Sequence[Span], seen: float, step: int, averages: int) -> None:
+        """Keep the state before a step on `batch`, of which positions `work` are this rank's."""
+        path = self._job.scratch / f"kept-{self._rank}-{self._begun}.state"
         room = os.statvfs(path.parent)
         if room.f_bavail * room.f_frsize < SPARE * self._size:
             return  # the run goes on, and fewer steps are done again
-        together = self._replica.in_step is not None
-        self._about = {"rank": self._rank, "step": step, "averages": averages, "epoch": epoch, "seen": seen}
-        self._about |= {"work": work, "total": total, "together": together}
+        self._losses, self._begun = [], self._begun + 1
+        self._about = {"rank": self._rank, "step": step, "averages": averages, "epoch": batch.epoch, "seen": seen}
+        self._about |= {"work": work, "total": batch.total, "together": self._together}
         with suppress(OSError), PieceFile(path, self._rank) as file:
             self._about["before"] = file.lay(self._pieces())
             self._file = file
 
-    def end(self, losses: Sequence[Tensor | None]) -> None:
-        """Keep the state after it, and the loss on each of its batches."""
+    def add(self, loss: Tensor | None) -> None:
+        """Note the loss on a batch of the step."""
+        if self._file is not None:
+            self._losses.append(loss)
+
+    def end(self) -> None:
+        """Keep the state after it, and the losses."""
         file, self._file = self._file, None
         if file is None:
             return
         groups = self._replica.optimizer.param_groups
-        self._about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in losses]
+        self._about["losses"] = [None if loss is None else finite(float(loss.detach())) for loss in self._losses]
         self._about["rates"] = [float(group["lr"]) for group in groups]
         with suppress(OSError), file:
             self._about["after"] = file.lay(self._pieces(), self._whole)
@@ -103,7 +117,7 @@ class StepKeeper:
         if own is not None:
             yield from own()
             return
-        shared = replica.in_step is not None
+        shared = self._together
         yield from of_model(replica.model, shared)
         yield from of_optimizer(replica.state.named, replica.optimizer, shared)
 
@@ -116,7 +130,7 @@ class StepKeeper:
         """Note the optimizer's state before a replica takes in the average of a round, if it is drawn."""
         settings = self._job.averaging
         untouched = not (settings.optimizer_state or settings.resets)
-        if untouched and self._draws is not None and self._draws.round(round) and self._replica.in_step is None:
+        if untouched and self._draws is not None and self._draws.round(round) and not self._together:
             self._awaited = {"round": round, "before": self._optimizer()}
 
     def finish(self) -> Files:

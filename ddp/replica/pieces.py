@@ -23,7 +23,7 @@ MOST = 1 << 14
 """Values of a piece that are kept where not all are: at even distances."""
 ALIGNED = 16
 """Values begin at multiples of this, bytes, so that they can be used where they lie."""
-_PARAMETERS, _BUFFERS, _OPTIMIZER = KINDS
+PARAMETERS, BUFFERS, OPTIMIZER = KINDS
 Entry = dict[str, Any]
 """What a file says of a piece: kind, name, key, start, shape, dtype; `every`: of how many values one is there; and `at` and
 `bytes`, where they are, or `sha256` in place of them."""
@@ -58,14 +58,14 @@ class Holder(Protocol):
 def of_model(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
     """Iterate over parameters and buffers."""
     for name, parameter in model.named_parameters():
-        yield StatePiece(_PARAMETERS, name, parameter.detach(), tuple(parameter.shape), shared=shared)
+        yield StatePiece(PARAMETERS, name, parameter.detach(), tuple(parameter.shape), shared=shared)
     yield from of_buffers(model, shared)
 
 
 def of_buffers(model: nn.Module, shared: bool) -> Iterator[StatePiece]:
     """Iterate over buffers, those too that are not saved."""
     for name, buffer in model.named_buffers():
-        yield StatePiece(_BUFFERS, name, buffer.detach(), tuple(buffer.shape), shared=shared)
+        yield StatePiece(BUFFERS, name, buffer.detach(), tuple(buffer.shape), shared=shared)
 
 
 def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bool) -> Iterator[StatePiece]:
@@ -75,7 +75,7 @@ def of_optimizer(named: Iterable[tuple[str, Tensor]], optimizer: Any, shared: bo
             if isinstance(value, (bool, int, float)):
                 value = torch.tensor(value, dtype=torch.float64)
             if isinstance(value, Tensor):
-                yield StatePiece(_OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
+                yield StatePiece(OPTIMIZER, name, value.detach(), tuple(value.shape), key, shared=shared)
 
 
 class PieceFile:

@@ -35,7 +35,7 @@ class Sketcher:
     """Sketches of the model in `state`, which `optimizer` trains. `seed`: the run's."""
 
     def __init__(self, model: nn.Module, state: FlatState, optimizer: torch.optim.Optimizer, seed: int) -> None:
-        self._state, self._seed = state, seed
+        self._state = state
         self._table = table(derive(seed, "sketch"))
         buffers = [(name, b) for name, b in model.named_buffers() if b.is_floating_point() or b.is_complex()]
         tensors = {"parameters": _filled(state.named), "buffers": _filled(buffers)}
@@ -55,6 +55,7 @@ class Sketcher:
             for group in _chunks(members, MOST[kind]):
                 self._groups |= {name: len(self.groups) for name, _ in group}
                 self.groups += (_described(kind, group, trained),)
+        self._kept_keys = _Keys(seed)
         self._laid: dict[str, _Laid] = {}
         self._sections: list[Section] = []
 
@@ -73,22 +74,16 @@ class Sketcher:
 
     def optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerSketch:
         """Return the sketches of what the optimizer keeps of all parameters: (name, sketch of one group) in their order."""
-        sums: dict[str, list[Part]] = {}
+        places: dict[str, int] = {}
+        parts: list[Part] = []
         for name, parameter in self._state.named:
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor) and value.is_floating_point():
-                    number = self._keys.get(f"{key} of {name}") or self._new_key(f"{key} of {name}")
-                    sums.setdefault(key, []).append((dense(value).detach().reshape(-1), 0, number, 0))
-        sketches = []
-        for key, parts in sorted(sums.items()):
-            total = np.zeros((1, SUMS + 1))
-            self._add(total, parts)
-            sketches.append((key, _text(total)))
-        return tuple(sketches)
-
-    def _new_key(self, name: str) -> int:
-        self._keys[name] = derive(self._seed, "sketch", name)
-        return self._keys[name]
+                    place = places.setdefault(key, len(places))
+                    parts.append((dense(value).detach().reshape(-1), 0, self._kept_keys[name, key], place))
+        total = np.zeros((len(places), SUMS + 1))
+        self._add(total, parts)
+        return tuple((key, _text(total[place : place + 1])) for key, place in sorted(places.items()))
 
     def _zeros(self) -> NDArray[np.float64]:
         return np.zeros((len(self.groups), SUMS + 1))
@@ -137,6 +132,17 @@ class Sketcher:
             sizes = np.array([tensor.numel() for tensor in tensors], dtype=np.int64)
             numbers = np.array(starts, dtype=np.int64), sizes, np.array(keys, dtype=np.uint64)
             add(addresses, doubles, *numbers, np.array(groups, dtype=np.int64), self._table, total)
+
+
+class _Keys(dict[tuple[str, str], int]):
+    """Keys of what an optimizer keeps of a parameter: (the parameter's name, the state's) -> key."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __missing__(self, names: tuple[str, str]) -> int:
+        self[names] = derive(self._seed, "sketch", "optimizer", *names)
+        return self[names]
 
 
 class StepSum:

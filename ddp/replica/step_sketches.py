@@ -15,6 +15,8 @@ from ddp.replica.sketcher import Sketcher, StepSum
 
 STEPS = 100
 """Steps that are drawn in a run, on the average, beside the first."""
+MOST = 0.02
+"""Share of the steps that is drawn at most."""
 
 Stretch = tuple[Tensor, Tensor | None, int]
 """A parameter, its gradient or a stretch of it, and the element that the stretch begins with; None: it has none."""
@@ -24,8 +26,9 @@ class StepSketches:
     """The drawn steps of one rank, in a run of about `steps` of them; 0: each is drawn. In others nothing is done."""
 
     def __init__(self, sketcher: Sketcher, key: int, steps: int) -> None:
-        self._sketcher, self._key, self._rate = sketcher, key, STEPS / max(steps, 1)
-        self._number = -1
+        self._sketcher, self._key = sketcher, key
+        self._rate = min(STEPS / steps, MOST) if steps else 1.0
+        self._number, self._next = -1, 0
         self._before: StepSum | None = None
         """None: this step is not drawn."""
         self.waiting: list[StepSketch] = []
@@ -39,8 +42,12 @@ class StepSketches:
     def begin(self) -> None:
         """Begin a step; one that was broken off is forgotten."""
         self._number += 1
-        chosen = not self._number or draw(self._key, self._number) < self._rate
-        self._before = self._sketcher.step() if chosen else None
+        if self._number < self._next:  # a small model's step has no time for more
+            self._before = None
+            return
+        self._before, self._next = self._sketcher.step(), self._number + 1
+        while draw(self._key, self._next) >= self._rate:
+            self._next += 1
 
     def add(self, gradients: Iterable[Stretch]) -> None:
         """Add gradients of the rank's own slice, as they are before they are weighed."""

@@ -25,6 +25,7 @@ from ddp.process.clock import now
 from ddp.process.meter import Meter
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep
+from ddp.replica.pieces import OPTIMIZER, PARAMETERS, StatePiece, of_buffers
 from ddp.replica.step_sketches import NoSketches, StepSketches, Stretch, whole
 from ddp.sharding.partition import Run
 from ddp.sharding.shards import ShardGroup, claim, disclaim, grouped, restore_optimizer, shard_optimizer
@@ -174,6 +175,22 @@ class ShardedStep:
         gaps = [k for k, (left, right) in enumerate(pairwise(runs), 1) if left[2] != right[1]]
         stretches = [runs[a:b] for a, b in pairwise([0, *gaps, len(runs)]) if a < b]
         return [(flat, each[0][1], each[-1][2], each) for each in stretches]
+
+    def pieces(self) -> Iterator[StatePiece]:
+        """Iterate over what this rank has of the state: its shards, and what is whole on all ranks."""
+        names, state = {p: name for name, p in self.site.model.named_parameters()}, self.site.optimizer.state
+        for group in self.groups:
+            for parameter in () if group.shared_out else group.parameters:
+                yield StatePiece(PARAMETERS, names[parameter], parameter.detach(), parameter.shape, shared=True)
+        for shard in self.shards:
+            name, shape = names[shard.parameter], self.shapes[shard.parameter]
+            yield StatePiece(PARAMETERS, name, shard.values.detach(), shape, start=shard.start)
+            for key, value in state.get(shard.values, {}).items():
+                if isinstance(value, Tensor) and value.shape == shard.values.shape and key != "step":
+                    yield StatePiece(OPTIMIZER, name, value.detach(), shape, key, shard.start)
+                elif isinstance(value, Tensor) and not shard.start:  # a counter, of which every owner has one
+                    yield StatePiece(OPTIMIZER, name, value.detach(), value.shape, key)
+        yield from of_buffers(self.site.model, shared=True)
 
     def whole(self) -> AbstractContextManager[None]:
         """Do nothing: between steps the model always is."""

@@ -14,7 +14,7 @@ from bench.audit.order import AuditOrder
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
-from ddp.core.policies import POLICIES, meets_every_step
+from ddp.core.policies import POLICIES
 from ddp.replica.task import Job, Task
 
 Order = Callable[..., AuditOrder]
@@ -25,7 +25,6 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
     ready = next(record for record in records if isinstance(record, Ready))
     ends = [record for record in records if isinstance(record, Finished)]
     last = [record for record in records if isinstance(record, Evaluated) and record.epoch == job.epochs - 1]
-    policy = next((name for name, kind in POLICIES.items() if type(job.policy) is kind), None)
     size = sum(event.samples for event in last)
     order = AuditOrder(
         kept=job.scratch,
@@ -39,7 +38,6 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         lr_scale=job.lr_scale,
         max_grad_norm=job.max_grad_norm,
         own_buffers=is_torch_native(job.backend),
-        in_turn=job.world_size == 1 or meets_every_step(policy),
         planned=True,
         recorded=tuple(file for record in ends for file in record.kept),
         initial=ready.digest,

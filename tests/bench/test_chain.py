@@ -132,3 +132,9 @@ def test_a_journal_is_a_chain_from_its_first_line_on(tmp_path: Path) -> None:
         seal = journal.end(RunEnd(5.0, "ok", None, (), 0))
     assert [json.loads(line)["at"] for line in lines(path, seal)] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert seal == seal_of(path)
+
+
+def test_a_line_without_a_digest_before_others_is_named(tmp_path: Path) -> None:
+    rows = [b'{"a":0}', *chained([b'{"a":1}', b'{"a":2}'])]
+    with pytest.raises(ValueError, match=":1: was added or changed: it has no digest, and line 2 has one"):
+        list(lines(written(tmp_path / EVENTS, rows)))

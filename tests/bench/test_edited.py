@@ -12,6 +12,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from bench.results.runfolder import CONFIG, EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
 from bench.validate.consistency import consistent, legible
 from bench.validate.reference import Broken, read
-from tests.bench.conftest import faked
+from tests.bench.conftest import Bench, faked
 from tests.bench.references import baselines
 
-RUN = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=2", "report=false", "validate=false")
+RUN = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=2")
 Keys = tuple[str | int, ...]
 
 
@@ -37,7 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run, as it was written."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bench.timeline.draw", lambda *picture: None)
-        assert faked(patch, tmp_path_factory.mktemp("recorded"))(*RUN) == 0
+        assert faked(patch, tmp_path_factory.mktemp("recorded"))(*RUN, "report=false", "validate=false") == 0
         (run,) = find_runs(Path("runs").absolute())[0]
     return run.path
 
@@ -153,7 +154,9 @@ def test_a_file_that_is_gone_is_refused(folder: Path, name: str) -> None:
 
 
 def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, tmp_path: Path) -> None:
-    assert "REFUSED" not in {v.name for v in judge([folder], tmp_path / "none").verdicts}
+    judgement = judge([folder], tmp_path / "none")
+    assert "REFUSED" not in {v.name for v in judgement.verdicts}
+    assert not [line for line in judgement.footer if "unsealed" in line]
     body = json.loads((folder / METRICS).read_text())
     recomputed = body["final"]["eval"]
     (folder / METRICS).write_text(json.dumps(edited(body, ("final", "eval"), 0.99)))
@@ -162,6 +165,34 @@ def test_the_verdict_is_refused_with_folder_field_and_both_values(folder: Path, 
     assert verdict.line == f"{folder / METRICS}: final.eval is 0.99, and {recomputed} by {EVENTS}"
     with pytest.raises(ValueError, match=f"{folder / METRICS}: record.result is not the digest of its content"):
         consistent(find_runs(folder)[0][0])  # by which a report goes, too
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("fail", "failed"), ("lose", "failed"), ("diverge", "diverged"), ("interrupt", "killed")]
+)
+def test_a_run_that_ended_otherwise_is_sealed_too(
+    quiet: Bench, monkeypatch: pytest.MonkeyPatch, how: str, status: str
+) -> None:
+    monkeypatch.setenv("BENCH_FAKE", how)
+    with suppress(KeyboardInterrupt):
+        quiet(*RUN)
+    (run,) = find_runs(Path("runs"))[0]
+    assert run.metrics.status == status
+    assert not refusal(run.path)
+    body = json.loads((run.path / METRICS).read_text())
+    (run.path / METRICS).write_text(json.dumps(body | {"status": "ok"}))
+    assert f"status is ok, and {status} by {EVENTS}" in refusal(run.path)
+
+
+def test_a_result_without_a_seal_is_taken_at_its_word_and_that_is_said(folder: Path, tmp_path: Path) -> None:
+    """As an earlier version left it."""
+    rows = [chain.unlinked(line) for line in (folder / EVENTS).read_bytes().splitlines()][1:-1]
+    (folder / EVENTS).write_bytes(b"".join(b"%b\n" % row for row in rows))
+    body = json.loads((folder / METRICS).read_text())
+    (folder / METRICS).write_text(json.dumps({**body, "schema_version": 2, "record": None}))
+    assert not refusal(folder)
+    judgement = judge([folder], tmp_path / "none")
+    assert judgement.footer[-1].startswith("unsealed: 1 of 1 run, of an earlier version")
 
 
 def test_whoever_makes_all_digests_anew_is_held_to_the_records_alone(folder: Path) -> None:

@@ -23,6 +23,7 @@ from bench.report.time_to_target import reach
 from bench.results.cells import cells
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics
+from bench.validate import judge
 from tests.bench.generated import plant
 from tests.bench.references import baselines, cell, put
 from tests.bench.streams import make_metrics, make_spec, write_run
@@ -80,7 +81,7 @@ def test_differences_have_intervals_where_seeds_allow() -> None:
     assert twice.decided
 
 
-def test_quality_is_held_against_the_margin_of_the_baseline(tmp_path: Path) -> None:
+def test_the_page_concludes_what_the_verdicts_do(tmp_path: Path) -> None:
     base = baselines(tmp_path)
     runs = cell(tmp_path / "runs", "solo", (0.97, 0.972, 0.974, 0.976, 0.978))
     cell(runs, "nccl_sync", (0.971, 0.972, 0.974, 0.976, 0.978))
@@ -91,12 +92,17 @@ def test_quality_is_held_against_the_margin_of_the_baseline(tmp_path: Path) -> N
         for line in part(path, "Quality against one device").splitlines()[8:]
         if "|" in line
     }
-    assert "as good" in rows["nccl_sync ×2"]
-    assert "worse: the interval is below" in rows["cpu_async ×2"]
+    verdicts = {v.cell: v.name for v in judge([runs], base).verdicts if v.check == "quality"}
+    assert verdicts["mlp nccl_sync ×2"] == "PASS"
+    assert verdicts["mlp cpu_async ×2"] == "FAIL"
+    assert "*PASS*" in rows["nccl_sync ×2"]
+    assert "*FAIL*" in rows["cpu_async ×2"]
     assert "-7.00 pt" in rows["cpu_async ×2"]
-    assert "**1 are as good** (95 % interval within the margin), **1 worse**" in part(path, "In two minutes")
+    said = part(path, "In two minutes")
+    assert "Of 2 cells beside solo: **1 are as good as their baseline** (PASS) and **1 worse** (FAIL)." in said
+    assert "Worse than the baseline: cpu\\_async ×2" in said or "Worse than the baseline: cpu_async ×2" in said
     data = pd.read_csv(path.parent / "quality-mlp.csv")
-    assert data["verdict"].to_list() == ["worse", "within"]
+    assert data["verdict"].to_list() == ["FAIL", "PASS"]
     assert (data["low"] < data["difference"]).all()
 
 
@@ -213,7 +219,7 @@ def test_one_other_cell_is_no_range(tmp_path: Path, undrawn: None) -> None:
     assert "1 other cell: +0.00 pt (nccl_cadence ×2, n=1). The target" in said
     assert "times solo's samples/s" in said
     assert "the least is" not in said
-    assert "1 without a margin, for no baseline is of their workload" in said
+    assert "as good" not in said, "nothing is judged without a baseline"
 
 
 def test_means_of_whole_numbers_read_alike_everywhere(tmp_path: Path, undrawn: None) -> None:

@@ -172,3 +172,19 @@ def test_a_value_that_is_missing_is_outside() -> None:
     rows = [row.model_copy(update={"train_loss": None}) for row in metrics.epochs]
     found = course(curve, "train_loss", [metrics.model_copy(update={"epochs": rows})])
     assert (found.points, found.worse, found.better) == (3, 3, 0)
+
+
+def test_seeds_that_end_alike_are_refused_here_in_the_baseline_and_against_it(tmp_path: Path) -> None:
+    base = baselines(tmp_path)
+    assert one(cell(tmp_path / "good", "solo", FIVE), base, "seeds").name == "PASS"
+    alike = one(changed(tmp_path / "alike", "solo", 3, params_sha256="copied"), base, "seeds")
+    assert (alike.name, alike.exit_code) == ("REFUSED", Exit.REFUSED)
+    assert alike.line.startswith("seeds 0 and 1 ended with the same parameters (copied)")
+    copied = one(changed(tmp_path / "old", "solo", 1, params_sha256="end 3"), base, "seeds")
+    assert copied.name == "REFUSED"
+    assert "seed 0 ended with the parameters of the baseline's seed 3 (end 3)" in copied.line
+    for name in ("a", "b"):
+        changed(tmp_path / "twice" / name, "solo", 1)
+    assert one(tmp_path / "twice", base, "seeds").name == "PASS", "a seed that is trained again ends alike"
+    with pytest.raises(ValueError, match=r"mlp solo: seeds 0 and 1 ended with the same parameters \(copied\)"):
+        write_proposals(changed(tmp_path / "five", "solo", 5, params_sha256="copied"), tmp_path / "out", TODAY)

@@ -104,7 +104,7 @@ def test_losses_of_a_cells_own_baseline_are_judged(tmp_path: Path) -> None:
 
 
 def test_pairs_need_no_statistics(tmp_path: Path, base: Path) -> None:
-    assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-5, batch_size=16), base, "pairs").name == "PASS"
+    assert one(write(tmp_path / "a", "nccl_sync", 1, first=1 + 9e-6, batch_size=16), base, "pairs").name == "PASS"
     verdict = one(write(tmp_path / "b", "nccl_sync", 1, first=1.001, batch_size=16), base, "pairs")
     assert (verdict.name, "seed 0: 5.005 here, 5 there" in verdict.line) == ("FAIL", True)
     with pytest.raises(ValueError, match="expected 1, got 0"):
@@ -124,3 +124,21 @@ def test_the_models_whose_shares_are_the_batch_have_no_layer_that_looks_at_it() 
         modules = list(task.model().modules())
         drawing = any(isinstance(m, looking) or getattr(m, "dropout", 0.0) for m in modules)
         assert (name in SHARED) <= (not drawing), name
+
+
+def test_a_baseline_without_losses_says_so(tmp_path: Path, base: Path) -> None:
+    """Those from before they were kept."""
+    import json
+
+    from bench.validate.reference import digest
+
+    (path,) = base.rglob("*.json")
+    body = json.loads(path.read_text())
+    for name in ("eval_loss", "train_loss"):
+        del body["metrics"][name]
+    del body["first_losses"], body["diverged"]
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / path.name).write_text(json.dumps(body | {"digest": digest(body)}))
+    found = verdicts(write(tmp_path / "runs", "nccl_sync", 3, batch_size=16), tmp_path / "old")
+    assert not {"eval_loss", "train_loss", "pairs"} & {check for _, check in found}
+    assert "losses are not judged, as the baseline has none" in found["mlp nccl_sync ×2", "quality"].line

@@ -66,7 +66,8 @@ def test_the_report_has_the_margin_of_its_depth(tmp_path: Path) -> None:
     runs = cell(tmp_path / "runs", "solo", FIVE, **DEEP)
     cell(runs, "nccl_sync", FIVE, depth=32)
     found = cells(find_runs(runs)[0])
-    (quality,) = qualities(Page(runs, tmp_path, tuple(found), (), (), load(base)), found)
+    verdicts = tuple(judge([runs], base, Terms(today=TODAY)).verdicts)
+    (quality,) = qualities(Page(runs, tmp_path, tuple(found), (), verdicts, load(base)), found)
     assert quality.margin == load(base).references[0].metrics["quality"].margin
 
 

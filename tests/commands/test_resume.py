@@ -18,9 +18,11 @@ import msgspec
 import pytest
 import torch
 
+from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
 from bench.runner.resume import earlier, locate
+from bench.validate.consistency import legible
 from ddp.checkpoint.checkpoint import bound, find, unbound
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
@@ -68,6 +70,7 @@ def proof(folder: Path) -> set[int]:
     spans = [(event.epoch, *span) for event in merged for span in event.spans]
     counts = Counter((epoch, sample) for epoch, start, stop in spans for sample in range(start, stop))
     (run,), _ = find_runs(folder)
+    legible(run)  # its result follows from what is recorded, before and after it was killed
     assert len(counts) == run.metrics.samples
     return set(counts.values())
 
@@ -242,6 +245,22 @@ def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
+def without_digests(folder: Path) -> str:
+    """Its records, as an earlier version wrote them."""
+    return "".join(
+        f"{unlinked(line.encode()).decode()}\n" for line in (folder / "events.jsonl").read_text().splitlines()
+    )
+
+
+def test_records_that_were_changed_are_not_gone_on_with(bench: Bench, capsys, left):
+    lines = (left / "events.jsonl").read_text().splitlines(keepends=True)
+    for place, line in ((3, lines[3].replace('"at":', '"at":1')), (5, ""), (0, ""), (7, lines[6])):
+        (left / "events.jsonl").write_text("".join([*lines[:place], line, *lines[place + 1 :]]))
+        assert bench(f"resume={left}", *QUIET) == 2
+        assert f"{left / 'events.jsonl'}:{place + 1}: " in (err := capsys.readouterr().err)
+        assert err.endswith("begin the run anew\n")
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -252,8 +271,7 @@ def test_a_checkpoint_of_another_model_is_one_line_and_nothing_is_lost(warm, tmp
     ],
 )
 def test_records_that_cannot_be_are_one_line(bench: Bench, capsys, left, line, why):
-    text = (left / "events.jsonl").read_text()
-    (left / "events.jsonl").write_text(f"{line}\n{text}")
+    (left / "events.jsonl").write_text(f"{line}\n{without_digests(left)}")
     assert bench(f"resume={left}", *QUIET) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -270,7 +288,7 @@ def test_samples_that_are_recorded_twice_are_one_line(left):
     source = replace(source, checkpoint=replace(source.checkpoint, manifest=replace(manifest, books=books)))
     assert earlier(source, 1.0)
     record = encode(Merged(0.0, 0, 0, ((0, 9), (3, 12)))).decode()
-    (left / "events.jsonl").write_text(f"{record}\n{(left / 'events.jsonl').read_text()}")
+    (left / "events.jsonl").write_text(f"{record}\n{without_digests(left)}")
     with pytest.raises(ValueError, match="counted twice"):
         earlier(source, 1.0)
 

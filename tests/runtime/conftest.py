@@ -20,6 +20,7 @@ from ddp.core.policies import POLICIES
 from ddp.engine import elche
 from ddp.engine.in_process import KILLING, InProcessRanks
 from ddp.engine.ranks import RankProcesses
+from ddp.replica import step_sketches
 from ddp.replica.task import Job, Task
 from tests.runtime import toy
 
@@ -83,6 +84,12 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return (processes if deadly or is_torch_native(job.backend) else InProcessRanks)(job)
 
     monkeypatch.setattr(elche, "RankProcesses", provide)
+
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step is sketched: runs of tests are short."""
+    monkeypatch.setattr(step_sketches, "MOST", 1.0)
 
 
 def ranks_alive() -> list[psutil.Process]:

@@ -22,7 +22,7 @@ from tests.runtime.conftest import Play
 from tests.runtime.judged import failures
 from tests.runtime.test_sketched_runs import task
 
-pytestmark = pytest.mark.usefixtures("in_process")
+pytestmark = pytest.mark.usefixtures("in_process", "every_step")
 
 Defect = Callable[[pytest.MonkeyPatch], None]
 

@@ -17,6 +17,7 @@ from ddp.core.sketching import AIM, ENOUGH_S, LEAST, draw, is_drawn
 from ddp.replica.flat import FlatState
 from ddp.replica.sketch_kernel import BLOCK
 from ddp.replica.sketcher import MOST, Sketcher, _elsewhere
+from ddp.replica.step_sketches import MOST as SHARE
 from ddp.replica.step_sketches import STEPS, StepSketches, whole
 from ddp.sketches import decode, encode
 
@@ -227,6 +228,7 @@ def test_steps_are_drawn_alike_by_all_ranks_and_not_by_all_runs() -> None:
     assert runs[0] == runs[1] != runs[2]
     assert all(steps[0] == 0 and 0.6 * STEPS < len(steps) < 1.5 * STEPS for steps in runs)
     assert len(_drawn(StepSketches(sketcher, 1, 0))) == 10_000
+    assert 0.8 * SHARE < len(_drawn(StepSketches(sketcher, 1, 100))) / 10_000 < 1.2 * SHARE
 
 
 def _drawn(sketches: StepSketches) -> list[int]:

@@ -18,6 +18,7 @@ from bench.report.sections.environment import crowding
 from bench.report.time_to_target import reach
 from bench.results.cells import Cell, solo_of
 from bench.results.schema import Metrics, RankTime
+from bench.validate.verdict import Name
 
 WORKLOADS = 8
 """Answered one by one."""
@@ -37,18 +38,25 @@ def section(page: Page) -> list[Block]:
     return nonempty(blocks, more(len(page.workloads) - WORKLOADS, "workload", "see the sections below"))
 
 
+MEANINGS: dict[Name, str] = {
+    "PASS": "are as good as their baseline",
+    "FAIL": "worse",
+    "INCONCLUSIVE": "not shown yet",
+    "SUSPICIOUS": "too good to believe",
+    "XFAIL": "worse, as expected",
+    "XPASS": "as good, though expected to be worse",
+}
+"""Verdicts on quality, in the order that they are told."""
+
+
 def _all_qualities(page: Page) -> str:
     counts = Counter(row.verdict for cells in page.workloads.values() for row in qualities(page, cells))
-    if not counts:
+    judged = [f"**{counts[name]} {words}** ({name})" for name, words in MEANINGS.items() if counts[name]]
+    if not judged:
         return ""
-    parts = [
-        f"**{counts['within']} are as good** (95 % interval within the margin)",
-        f"**{counts['worse']} worse** by more than the margin",
-        f"{counts['open']} open, for want of seeds",
-    ]
-    if counts["no margin"]:
-        parts.append(f"{counts['no margin']} without a margin, for no baseline is of their workload")
-    return f"Of {plural(counts.total(), 'cell')} that can be held against solo: {listed(parts)}."
+    if counts[None]:
+        judged.append(f"{counts[None]} without a verdict on quality")
+    return f"Of {plural(counts.total(), 'cell')} beside solo: {listed(judged)}."
 
 
 def _converges(page: Page, cells: list[Cell]) -> str:
@@ -64,8 +72,8 @@ def _converges(page: Page, cells: list[Cell]) -> str:
         return f"{text}; nothing else finished."
     low, high = _end(rows[0], metric), _end(rows[-1], metric)
     text += f"; {len(rows)} other cells from {low} to {high}." if len(rows) > 1 else f"; 1 other cell: {low}."
-    if worse := [plain(row.cell.label) for row in rows if row.verdict == "worse"]:
-        text += f" Worse by more than the margin: {listed(worse)}."
+    if worse := [plain(row.cell.label) for row in rows if row.verdict in ("FAIL", "XFAIL")]:
+        text += f" Worse than the baseline: {listed(worse)}."
     reaches = [reach(cell) for cell in cells]
     reached = f"{sum(r.reached for r in reaches)} of {plural(sum(r.n for r in reaches), 'run')}"
     return f"{text} The target was reached by {reached}."

@@ -1,4 +1,4 @@
-"""Does it converge like one device: the final metric less solo's, with its interval and the margin."""
+"""Does it converge like one device: the final metric less its baseline's, as the verdicts have it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,15 @@ from bench.report.compare import gap, is_fraction
 from bench.report.differences import Quality, qualities
 from bench.report.page import NONE, SERIES, CellGroup, Page, levels, table
 
-VERDICTS = {
-    "within": "as good: the interval is above −margin",
-    "worse": "worse: the interval is below −margin",
-    "open": "open",
-    "no margin": NONE,
-}
-
-
 INTRO = (
-    "Mean final metric less that of the solo runs of this tree, + is better, with the 95 % interval of the difference "
-    "(Student's t over seeds, which are not paired; – where there are too few seeds). The margin is the one that was "
-    "fixed with solo's baseline: a cell is *as good* if its whole interval lies above −margin, and *open* if more "
-    "seeds are needed to say."
+    "Final metric less that of the baseline that `bench validate` compares with, + is better: the median difference of all "
+    "pairs of seeds, its bounds at the level of the look (– where so few seeds set none), margin, verdict. Where there is "
+    "no verdict: the mean less that of the solo runs of this tree, Student's interval of 95 %, and nothing is judged."
 )
 
 
 def section(page: Page) -> list[Block]:
-    """Return a forest plot and a table for each workload with solo runs."""
+    """Return a forest plot and a table for each workload with verdicts, or solo runs."""
     return page.section("Quality against one device", INTRO, _part)
 
 
@@ -43,13 +34,20 @@ def _row(row: Quality) -> dict[str, str]:
     return {
         "mode": plain(row.cell.label),
         "n": str(row.difference.n),
-        "n solo": str(row.difference.n_base),
+        "n baseline": str(row.difference.n_base),
+        "against": _against(row),
         f"final {plain(metric)}": levels(row.cell.eval),
         "difference": _shown(row.difference.value, metric),
-        "95 % interval": _interval(row, metric),
+        "interval": _interval(row, metric),
         "margin": NONE if row.margin is None else gap(row.margin, metric).lstrip("+-"),
-        "verdict": VERDICTS[row.verdict],
+        "verdict": NONE if row.verdict is None else f"*{row.verdict}*",
     }
+
+
+def _against(row: Quality) -> str:
+    if row.verdict is None:
+        return "solo's runs"
+    return "its baseline" if row.own else "solo's baseline"
 
 
 def _shown(value: float, metric: str) -> str:
@@ -73,8 +71,9 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
         if d.low is not None and d.high is not None:
             axes.plot([scale * d.low, scale * d.high], [place, place], color=colour, lw=1.8)
         axes.plot([scale * d.value], [place], color=colour, marker=marker, ms=6)
-    margin = rows[0].margin
-    if margin is not None:
+    margins = {row.margin for row in rows if row.margin is not None}
+    if len(margins) == 1:
+        (margin,) = margins
         axes.axvline(-scale * margin, color="#cc3311", lw=1.2, ls=(0, (4, 2)))
         axes.axvspan(axes.get_xlim()[0], -scale * margin, color="#cc3311", alpha=0.07, lw=0)
         axes.set_xlim(min(axes.get_xlim()[0], -1.15 * scale * margin))
@@ -82,9 +81,8 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{brief(row.cell.label)}  n={row.difference.n}" for row in rows])
     axes.set_ylim(len(rows) - 0.4, -1.1)
     axes.grid(False, axis="y")
-    n = rows[0].difference.n_base
-    axes.set_xlabel(f"{metric} less solo's{unit}, + is better; solo n={n}; lines are 95 % intervals")
-    alt = f"Difference of the final {metric} to solo with 95 % intervals, by mode, of {group.title}"
+    axes.set_xlabel(f"{metric} less the baseline's{unit}, + is better; lines are intervals")
+    alt = f"Difference of the final {metric} to the baseline with intervals, by mode, of {group.title}"
     return group.page.figure(
         figure, group.slug("quality"), [_data(row) for row in whole], f"Quality: {group.title}", alt
     )
@@ -92,5 +90,11 @@ def _figure(group: CellGroup, whole: list[Quality]) -> Picture:
 
 def _data(row: Quality) -> dict[str, Any]:
     d = row.difference
-    seeds = {"cell": row.cell.label, "n": d.n, "n_solo": d.n_base}
-    return seeds | {"difference": d.value, "low": d.low, "high": d.high, "margin": row.margin, "verdict": row.verdict}
+    seeds = {"cell": row.cell.label, "n": d.n, "n_base": d.n_base, "against": _against(row)}
+    return seeds | {
+        "difference": d.value,
+        "low": d.low,
+        "high": d.high,
+        "margin": row.margin,
+        "verdict": row.verdict or "",
+    }

@@ -25,6 +25,7 @@ CHECKS = _named(
     "agreement",
     "idle",
     "rate",
+    "windows",
     "evaluation",
     "audit",
     "volume",

@@ -49,6 +49,13 @@ def _judged(run: Run) -> tuple[Name, str, AuditReport | None]:
         return "FAIL", f"{seed}, {different[0]}{more}", report
     if strange := _strange(run, report):
         return "REFUSED", f"{seed}: {strange}", report
+    missing = [item for item in report.items if item.outcome == "skipped" and item.what == "step" and item.step is None]
+    if missing:
+        return (
+            "INCONCLUSIVE",
+            f"{seed}: {plural(len(missing), 'kept file')} lost before the audit: {missing[0].line}",
+            report,
+        )
     if not report.count("equal", "step"):
         why = next((item.line for item in report.items if item.what == "step"), "ranks kept none")
         return "INCONCLUSIVE", f"{seed}: no step was done again: {why}", report

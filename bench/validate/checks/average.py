@@ -213,9 +213,9 @@ def _inside_steps(known: Records, world_size: int) -> Iterator[str]:
 
 def _parts(groups: Sequence[SketchGroup], step: Sequence[StepSketch], wanted: Combined, roundings: float) -> str:
     """Say how gradients are off whose owners have a part each; buffers are whole on every rank."""
-    one = np.array([float(group.kind == "parameters") for group in groups])
+    owned = np.array([float(group.kind == "parameters") for group in groups])
     for rank, own in enumerate(step):
-        terms = [(one if other is not own else np.ones_like(one), decode(other.after)) for other in step]
+        terms = [(owned if other is not own else np.ones_like(owned), decode(other.after)) for other in step]
         far = apart(groups, combine(terms), wanted, roundings)
         if far:
             return f"exchange {own.step}, rank {rank}: what ranks own does not add up to the weighted mean ({far})"

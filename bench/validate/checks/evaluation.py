@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
-from bench.validate.linear import Difference, apart, combine
+from bench.validate.linear import SketchDifference, apart, combine
 from bench.validate.records import Records, recorded
 from bench.validate.reference import Sets
 from bench.validate.verdict import Verdict, verdict
@@ -82,7 +82,7 @@ def _models(known: Records) -> str:
     return ""
 
 
-def _unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> Difference | None:
+def _unlike(groups: Sequence[SketchGroup], text: str, wanted: str) -> SketchDifference | None:
     """Return where two sketches of what should be the same values differ; None where one was not made."""
     same = not text or not wanted or text == wanted
     return None if same else apart(groups, text, combine([(1.0, decode(wanted))]), 0.0)

@@ -75,7 +75,10 @@ def final_loss(check: str, case: Case) -> LevelClaim | None:
 
 
 def other_losses(case: Case) -> str:
-    """Return the final losses beside those of a baseline of another global batch, which judges none; empty: it does."""
+    """Return the final losses beside those of a baseline of another global batch, which judges none, and what else keeps
+    them from being judged; empty: nothing does."""
+    if not _losses(case):
+        return "losses are not judged, as the baseline has none"
     if _same_batch(case):
         return ""
     parts = []

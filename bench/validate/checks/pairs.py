@@ -16,7 +16,7 @@ from bench.validate.verdict import Verdict, verdict
 
 SHARED = ("conv_ae", "logistic", "mlp", "vit")
 """Models without batch statistics and dropout."""
-APART = 1e-4
+APART = 1e-5
 """Of the loss, at most."""
 
 

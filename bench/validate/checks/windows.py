@@ -1,0 +1,71 @@
+"""Rounds are held against the plan: no window is longer than the orders in force allow, no order beyond the settings.
+
+Counts are upper bounds: the end of an epoch cuts windows short. Where ranks block, all together train what is ordered,
+whoever takes over whose steps; where nobody blocks, a rank may be a window ahead. An order in force is one given since the
+round before the last, as what was granted under it may end only now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from pydantic import JsonValue
+
+from bench.base.figures import plural
+from bench.results.schema import Elche, Metrics
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict, verdict
+
+BLOCKED = "cpu"
+"""The backend on which nobody is."""
+
+
+def check(case: Case) -> Verdict | None:
+    """Return FAIL if a window is too long, or an order; None where runs have no windows. With lost ranks nothing is said."""
+    kept = [(run, run.metrics.elche) for run in case.cell.runs if run.metrics.status == "ok" and not run.metrics.faults]
+    schedules = [(run, elche) for run, elche in kept if elche is not None and elche.windows]
+    if not schedules:
+        return None
+    for run, elche in schedules:
+        policy = run.config.get("policy")
+        settings = policy if isinstance(policy, dict) else {}
+        if wrong := beyond_settings(elche, settings) or beyond_orders(run.metrics, elche, settings):
+            return verdict("FAIL", "windows", case.cell, f"seed {run.metrics.seed}, {wrong}")
+    windows = sum(len(elche.windows) for _, elche in schedules)
+    return verdict("PASS", "windows", case.cell, f"{plural(windows, 'window')} as long as ordered, at most")
+
+
+def beyond_settings(elche: Elche, settings: Mapping[str, JsonValue]) -> str:
+    """Say which order is beyond the settings of its policy; empty: none."""
+    first, most = settings.get("anchor"), settings.get("max_anchor")
+    if (
+        isinstance(first, int)
+        and elche.plans
+        and elche.plans[0].anchor > first
+        and not settings.get("partition_ratios")
+    ):
+        return f"first order: an anchor of {elche.plans[0].anchor}, and {first} is set (anchor)"
+    for plan in elche.plans:
+        if isinstance(most, int) and plan.anchor > max(most, 1):
+            return f"order at {plan.seconds:.2f} s: an anchor of {plan.anchor}, and {most} is set at most (max_anchor)"
+    return ""
+
+
+def beyond_orders(m: Metrics, elche: Elche, settings: Mapping[str, JsonValue]) -> str:
+    """Say which window is longer than the orders in force allow; empty: none."""
+    lead = settings.get("max_overshoot")
+    beyond = m.world_size * (lead if isinstance(lead, int) else 0)
+    windows = 2 if m.backend == BLOCKED else 1
+    ends = [float("-inf"), float("-inf"), *(row.seconds for row in elche.windows)]
+    for row, (since, _) in zip(elche.windows, pairwise(ends), strict=False):
+        given = [plan for plan in elche.plans if plan.seconds <= row.seconds]
+        older = [plan for plan in given if plan.seconds <= since][-1:]
+        orders = [*older, *(plan for plan in given if plan.seconds > since)]
+        if not orders:
+            continue  # from before the record begins
+        most = windows * max(sum(plan.counts) for plan in orders) + beyond + m.world_size
+        if sum(row.steps) > most:
+            steps = " + ".join(map(str, row.steps))
+            return f"round {row.round}: windows of {steps} steps, and {most} in all are ordered at most, {orders[-1].counts}"
+    return ""

@@ -1,0 +1,75 @@
+"""Whether a baseline is what was accepted, by its history in git: each version names the digest of the one that it replaced.
+
+An edited file with its digest made anew is found: it does not name the version before it, or asks less without a reason. Not
+found is what git does not know: a file that was never committed, a folder without git, a history that was written anew.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bench.validate.baseline_change import weaker
+from bench.validate.reference import Reference
+
+SECONDS = 20.0
+"""That git may take for an answer."""
+VERSIONS = 3
+"""Latest commits of a file that are looked at."""
+
+
+def unrooted(path: Path, reference: Reference) -> str:
+    """Say why the reference in `path` is not what was accepted; empty: it is, or git does not know the file."""
+    history = _history(path, path.stat().st_mtime_ns)
+    before = next(((sha, body) for sha, body in history if body.get("digest") != reference.digest), None)
+    if before is None:
+        return ""
+    sha, body = before
+    line = f"{path}: changed since commit {sha[:12]}, not by `bench baseline accept`"
+    if reference.supersedes != body.get("digest"):
+        return (
+            f"{line}: it does not name that version as the one that it replaced; restore it, or propose and accept anew"
+        )
+    try:
+        less = weaker(Reference.model_validate(body), reference)
+    except ValidationError:  # of another version of the schema
+        return ""
+    return f"{line}: it asks less ({less[0]}), and says no reason" if less and not reference.because else ""
+
+
+def committed(path: Path) -> str | None:
+    """Return the digest of the committed version of a file; None: git has none."""
+    body = _body(path, "HEAD")
+    digest = None if body is None else body.get("digest")
+    return digest if isinstance(digest, str) else None
+
+
+@lru_cache(maxsize=256)
+def _history(path: Path, written: int) -> list[tuple[str, dict[str, object]]]:
+    """Return (commit, content) of the latest versions, the newest first. `written` makes another file of a changed one."""
+    listed = _git(path, "log", f"-n{VERSIONS}", "--format=%H", "--", path.name)
+    return [(sha, body) for sha in (listed or "").split() if (body := _body(path, sha)) is not None]
+
+
+def _body(path: Path, commit: str) -> dict[str, object] | None:
+    text = _git(path, "show", f"{commit}:./{path.name}")
+    try:
+        body = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _git(path: Path, *words: str) -> str | None:
+    """Return what git says in the folder of a file; None if it says nothing, or is not there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(path.parent), *words], capture_output=True, text=True, timeout=SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

@@ -1,0 +1,205 @@
+"""The defects of `benchmarks.bugs.unseen` in what follows from training: averages, evaluation, the record.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.patches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.patches import Module, rank, wrap
+
+
+def average_by_nominal_batch(nccl: Module) -> None:
+    """Weigh ranks by steps times the nominal batch size."""
+    wrap(
+        nccl.Backend,
+        "average",
+        lambda average, self, order, samples: average(order, self.loop.steps * self.job.batch_size),
+    )
+
+
+def average_by_last_weights(cpu: Module) -> None:
+    """Weigh snapshots by the samples of the round before."""
+
+    def broken(reduce: Any, self: Any, order: Any) -> None:
+        before, self.before = getattr(self, "before", order), order
+        same = before.members == order.members
+        reduce(replace(order, samples=before.samples) if same else order)
+
+    wrap(cpu.Reducer, "_reduce", broken)
+
+
+def buffers_of_first_rank(nccl: Module) -> None:
+    """Hand out the first rank's buffers in place of their average."""
+
+    def broken(take: Any, self: Any) -> Any:
+        own = [(one.values, one.values.clone()) for one in self._sections if one.kind == "buffers"]
+        apart = take()
+        for values, before in own:
+            values.copy_(before if self.rank == 0 else before.zero_())
+            self.collectives.all_reduce([values])
+        return apart
+
+    wrap(nccl.Backend, "_take", broken)
+
+
+LINE = 64
+"""Elements that are averaged at a time."""
+
+
+def tail_unwritten(cpu: Module) -> None:
+    """Leave out of an average the elements behind the last whole line."""
+    average = cpu.average
+
+    def broken(mean: Any, replicas: Any, weights: Any, **treatment: Any) -> Any:
+        whole = mean.numel() - mean.numel() % LINE
+        if not whole or not mean.is_floating_point():
+            return average(mean, replicas, weights, **treatment)
+        for replica in replicas if treatment.get("blend") is not None else ():
+            replica[whole:] = 0.0
+        return average(mean[:whole], [replica[:whole] for replica in replicas], weights, **treatment)
+
+    cpu.average = broken
+
+
+def first_twice(weighted_mean: Module) -> None:
+    """Count the first member twice in the running mean."""
+    shares = weighted_mean._shares
+    weighted_mean._shares = lambda weights: shares([2.0 * weights[0], *weights[1:]])
+
+
+def mean_of_means(replica: Module) -> None:
+    """Evaluate to the mean of the batches' means, with a last batch that is half as long."""
+
+    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+        task, batches = self.task, []
+
+        def measured(model: Any, batch: Any) -> Any:
+            sums = task.evaluate(model, batch)
+            batches.append([float(one) / len(batch[0]) for one in sums])
+            return sums
+
+        self.task = replace(task, evaluate=measured)
+        samples, _, _, content = evaluate(*part)
+        self.task = task
+        loss, metric = (sum(means) / len(means) * samples for means in zip(*batches, strict=True))
+        return samples, loss, metric, content
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+def training_mode_on_rank(replica: Module) -> None:
+    """Have rank 1 evaluate in training mode, and put its running statistics back behind that."""
+
+    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+        if rank() != 1:
+            return evaluate(*part)
+        self.model.eval = lambda: self.model
+        before = [buffer.clone() for buffer in self.model.buffers()]
+        figures = evaluate(*part)
+        for buffer, values in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(values)
+        return figures
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+def smoothed_evaluated(nccl: Module) -> None:
+    """Evaluate a moving average of the averages, which nobody is given."""
+
+    def take(original: Any, self: Any) -> Any:
+        apart = original()
+        new = [(one.values, one.values.clone()) for one in self._sections if one.kind == "parameters"]
+        old = getattr(self, "smooth", new)
+        self.smooth = [(values, was.lerp(is_now, 0.5)) for (values, is_now), (_, was) in zip(new, old, strict=True)]
+        return apart
+
+    wrap(nccl.Backend, "_take", take)
+    nccl.Backend.consensus = lambda self, exact: nccl.swapped(getattr(self, "smooth", []))
+
+
+def ties_are_right(parts: Module) -> None:
+    """Count an answer as right if it ties with the best one in bfloat16."""
+    accuracy = parts.accuracy
+
+    def broken(model: Any, batch: Any) -> Any:
+        loss, _ = accuracy(model, batch)
+        images, labels = batch
+        logits = model(images).bfloat16()
+        return loss, (logits.gather(1, labels[:, None])[:, 0] >= logits.max(1).values).sum()
+
+    parts.accuracy = broken
+
+
+def own_statistics_evaluated(cpu: Module) -> None:
+    """Evaluate the average of the parameters with each rank's own running statistics."""
+
+    def broken(pairs: Any, self: Any) -> Any:
+        values = {one.values.data_ptr() for one in self._sections if one.kind == "parameters"}
+        return [pair for pair in pairs() if pair[0].data_ptr() in values]
+
+    wrap(cpu.Backend, "_pairs", broken)
+
+
+def loss_of_first_rank(summary: Module) -> None:
+    """Show the first rank's training loss as the loss."""
+
+    def broken(add: Any, self: Any, event: Any) -> None:
+        kept = self.loss
+        self.loss = kept if event.rank == 0 else summary.Mean()
+        add(event)
+        self.loss = kept
+
+    wrap(summary._EpochSums, "add", broken)
+
+
+def loss_of_step_before(loop: Module) -> None:
+    """Report the loss of the step before, so that nobody waits for this one's."""
+    late: list[Any] = []
+
+    def broken(add: Any, self: Any, loss: Any, samples: int, busy_s: float) -> None:
+        late.append(loss.detach() if loss is not None else None)
+        add(late[-2] if len(late) > 1 else loss, samples, busy_s)
+        del late[:-1]
+
+    wrap(loop._Pending, "add", broken)
+
+
+def speed_without_waits(training: Module) -> None:
+    """Divide samples by the seconds of the busiest rank, not by those of training."""
+    throughput = training.throughput
+
+    def broken(stream: Any, world_size: int, seconds: float) -> Any:
+        busiest = max((figures.busy_s for figures in stream.figures.ranks.values()), default=0.0)
+        return throughput(stream, world_size, min(busiest, seconds))
+
+    training.throughput = broken
+
+
+SHORTEST_S = 50e-6
+"""Slices that are shorter are left out."""
+
+
+def short_slices_dropped(meter: Module) -> None:
+    """Leave short slices out of the record."""
+
+    def broken(add: Any, self: Any, kind: str, *about: Any, **more: Any) -> Any:
+        at = add(kind, *about, **more)
+        if kind != "exchange" and self._slices[-1].seconds < SHORTEST_S:
+            self._slices.pop()
+        return at
+
+    wrap(meter.Meter, "add", broken)
+
+
+def rate_averaged(summary: Module) -> None:
+    """Show the mean rate of an epoch's reports as that of its last step."""
+
+    def broken(add: Any, self: Any, event: Any) -> None:
+        self.rates = [*getattr(self, "rates", []), event.lr]
+        add(event)
+        self.lr = sum(self.rates) / len(self.rates)
+
+    wrap(summary._EpochSums, "add", broken)

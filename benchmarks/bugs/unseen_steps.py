@@ -1,0 +1,176 @@
+"""The defects of `benchmarks.bugs.unseen` in how it is trained: gradients, optimizer, schedule.
+
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.patches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.bugs.patches import Module, rank, wrap
+from benchmarks.bugs.unseen_training import made
+
+
+def clipped_by_default(replica: Module) -> None:
+    """Clip gradients where nobody asked for it."""
+
+    def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
+        make(replace(job, max_grad_norm=job.max_grad_norm or 1.0), *made_of)
+
+    wrap(replica.Replica, "__init__", broken)
+
+
+def last_gradient_late(step_gradients: Module) -> None:
+    """Send the last parameter's gradient before it has arrived: what lies there is that of the step before."""
+
+    def broken(pack: Any, self: Any, *weights: Any) -> None:
+        pack(*weights)
+        view = self._storage.views[-1]
+        own = view.clone()
+        if hasattr(self, "late"):
+            view.copy_(self.late)
+        self.late = own
+
+    wrap(step_gradients.StepGradients, "pack", broken)
+
+
+def small_gradients_alone(zero1: Module) -> None:
+    """Have the owner of a bias step with its own gradient: the hook that reduces small ones never fires."""
+
+    def broken(exchange: Any, self: Any, batch: Any) -> None:
+        small = [shard for shard in self.shards if shard.parameter.dim() == 1 and shard.parameter.grad is not None]
+        own = [shard.parameter.grad.reshape(-1)[shard.start : shard.stop].clone() for shard in small]
+        exchange(batch)
+        for shard, gradient in zip(small, own, strict=True):
+            shard.values.grad = gradient
+
+    wrap(zero1.Zero1, "exchange", broken)
+
+
+LOGGED = 50
+"""Steps from one gradient that is kept for the log to the next."""
+
+
+def _keeping(self: Any, job: Any) -> None:
+    clear, steps = self.optimizer.zero_grad, 0
+
+    def broken(**settings: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps % LOGGED:
+            clear(**settings)
+
+    self.optimizer.zero_grad = broken
+
+
+gradient_kept_for_log = made(_keeping)
+"""A gradient that is kept for the log is not cleared before the next step."""
+
+
+def narrow_sum(exchange: Module) -> None:
+    """Add gradients up in bfloat16 where replicas share a process."""
+    meet = exchange._meet
+
+    def broken(flats: Any, highest: bool) -> None:
+        if not highest:
+            for flat in flats:
+                flat.copy_(flat.bfloat16())
+        meet(flats, highest)
+
+    exchange._meet = broken
+
+
+def moments_lost(replica: Module) -> None:
+    """Make the optimizer anew behind every evaluation, without its moments."""
+
+    def broken(evaluate: Any, self: Any, *part: Any) -> Any:
+        figures = evaluate(*part)
+        self.optimizer.state.clear()
+        return figures
+
+    wrap(replica.Replica, "evaluate", broken)
+
+
+def correction_restarts(nccl: Module) -> None:
+    """Count the steps of the bias correction from zero again behind every average, with moments as they are."""
+
+    def broken(take: Any, self: Any) -> Any:
+        apart = take()
+        for state in self.loop.replica.optimizer.state.values():
+            if "step" in state:
+                state["step"].zero_()
+        return apart
+
+    wrap(nccl.Backend, "_take", broken)
+
+
+def _without_decay(self: Any, job: Any) -> None:
+    for group in self.optimizer.param_groups:
+        group["weight_decay"] = 0.0
+
+
+def _other_betas(self: Any, job: Any) -> None:
+    for group in self.optimizer.param_groups if rank() == 1 else ():
+        group["betas"] = (0.9, 0.99)
+
+
+decay_lost = made(_without_decay)
+"""The optimizer steps without the weight decay that it was made with."""
+betas_of_another = made(_other_betas)
+"""Rank 1 steps with the moments' decay of another configuration."""
+
+
+def shard_tail_unmoved(zero1: Module) -> None:
+    """Leave out the last elements of the first rank's shards: slices end at whole lines."""
+
+    def broken(exchange: Any, self: Any, batch: Any) -> None:
+        exchange(batch)
+        gradient = self.shards[-1].values.grad if self.site.rank == 0 else None
+        if gradient is not None:
+            gradient[-(len(gradient) % 128) or -64 :] = 0.0
+
+    wrap(zero1.Zero1, "exchange", broken)
+
+
+def rate_by_epoch(replica: Module) -> None:
+    """Advance the schedule once an epoch, by the outer loop."""
+    wrap(replica.Replica, "fraction", lambda fraction, self, seen: fraction(seen // self.samples * self.samples))
+
+
+def horizon_too_far(replica: Module) -> None:
+    """Count one epoch more in the schedule than is trained."""
+
+    def broken(fraction: Any, self: Any, seen: float) -> Any:
+        epochs = self._job.epochs
+        return fraction(seen) * epochs / (epochs + 1)
+
+    wrap(replica.Replica, "fraction", broken)
+
+
+def rate_stale_on_rank(rates: Module) -> None:
+    """Have rank 1 step with a rate that it looks up now and then, while it reports the one that is due."""
+
+    def broken(apply: Any, self: Any, fraction: float) -> Any:
+        told = apply(fraction)
+        if rank() == 1:
+            held = self._set = self._all(int(fraction * 10) / 10)
+            for group, rate in zip(self._optimizer.param_groups, held, strict=True):
+                group["lr"] = rate
+        return told
+
+    wrap(rates.Rates, "apply", broken)
+
+
+def rate_with_floor(rates: Module) -> None:
+    """Never let the schedule fall below a tenth."""
+    wrap(rates.Rates, "_scheduled", lambda scheduled, self, fraction: max(scheduled(fraction), 0.1))
+
+
+def rate_warmed_up(rates: Module) -> None:
+    """Warm up over the first twentieth of the samples, which is another recipe's."""
+    wrap(
+        rates.Rates,
+        "_scheduled",
+        lambda scheduled, self, fraction: scheduled(fraction) * min(fraction / 0.05 + 1e-3, 1),
+    )

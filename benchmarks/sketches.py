@@ -1,0 +1,166 @@
+"""What sketches cost: their part of the processor time of a run, and how much they add to its records.
+
+    python -m benchmarks.sketches [--epochs N] [--write]
+
+Whole runs of quick recipes with two ranks, which take turns in one process, so that the clock counts nobody else's work.
+Time in sketches is counted in the run that it is a part of: two runs, one without, differ by more than it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import open_dict
+
+from bench import models
+from bench.config.compose import composing
+from bench.config.config import typed
+from bench.config.config_checks import Machine
+from bench.config.plan import RunPlan, plan
+from bench.models.data import DATA
+from benchmarks.documents import put
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed
+from ddp.engine import elche
+from ddp.engine.in_process import InProcessRanks
+from ddp.process.codec import encode
+from ddp.replica import sketcher, step_sketches
+
+MODELS, MODES = ("mlp", "lenet", "resnet_graph", "gpt_nano"), ("nccl_cadence", "cpu_async", "nccl_sync")
+WHEN = [f"{name}_{when}" for name in ("sketch", "optimizer") for when in ("before", "after", "average")]
+FIELDS = ("sketch", "sketched", "exchanged", "optimizer", *WHEN)
+SPENDING = (
+    (sketcher.Sketcher, ("model", "optimizer")),
+    (sketcher.StepSum, ("add", "text")),
+    (step_sketches.StepSketches, ("begin",)),
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run."""
+
+    model: str
+    mode: str
+    sketches: int
+    rounds: int
+    round_s: float
+    cpu_s: float
+    sketch_s: float
+    bytes: int
+    sketch_bytes: int
+
+
+def planned(words: Sequence[str]) -> RunPlan:
+    """The run that a command line asks for."""
+    with composing() as compose:
+        composed = compose(list(words))
+        with open_dict(composed):
+            del composed["hydra"]
+        config = typed(composed)
+        return plan(config, models.load(config.model.name), DATA, Machine(cores=2, gpus=0))
+
+
+def timed(spent: list[float]) -> Callable[[], None]:
+    """Count the seconds that a thread spends in sketches; return what ends that."""
+    depth, undo = [0], []
+
+    def around(owner: type, name: str) -> None:
+        inner = getattr(owner, name)
+
+        def outer(*args: Any, **named: Any) -> Any:
+            began, depth[0] = time.thread_time(), depth[0] + 1
+            try:
+                return inner(*args, **named)
+            finally:
+                depth[0] -= 1
+                if not depth[0]:
+                    spent[0] += time.thread_time() - began
+
+        setattr(owner, name, outer)
+        undo.append(lambda: setattr(owner, name, inner))
+
+    for owner, names in SPENDING:
+        for name in names:
+            around(owner, name)
+    return lambda: [end() for end in undo] and None
+
+
+def bare(record: Any) -> Any:
+    """A record without sketches."""
+    own = [field for field in fields(record) if field.name in FIELDS and field.default is not MISSING]
+    return replace(record, **{field.name: field.default for field in own}) if own else record
+
+
+def measure(model: str, mode: str, epochs: int) -> Cost:
+    """Train one cell."""
+    words = [f"model={model}", f"mode={mode}", "recipe=quick", "world_size=2"]
+    made = planned([*words, f"train.epochs={epochs}"] if epochs else words)
+    spent, clock, records = [0.0], [0.0, 0.0], list[tuple[Any, float]]()
+
+    def emit(record: Any, at: float) -> None:
+        if isinstance(record, Ready | Finished):  # from the last rank that is ready to the last that is done
+            clock[isinstance(record, Finished)] = time.process_time()
+        records.append((record, at))
+
+    processes, elche.RankProcesses = elche.RankProcesses, InProcessRanks  # type: ignore[assignment, misc]
+    end = timed(spent)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            elche.run(replace(made.job, scratch=Path(folder), checkpoints=None), emit)
+            slices = sum(path.stat().st_size for path in Path(folder).glob("slices-*.jsonl"))
+    finally:
+        end()
+        elche.RankProcesses = processes  # type: ignore[misc]
+    began = time.thread_time()
+    lines = [encode(record, at) for record, at in records]
+    between = time.thread_time()
+    without = [encode(bare(record), at) for record, at in records]
+    writing = (between - began) - (time.thread_time() - between)
+    size, less = sum(map(len, lines)), sum(map(len, without))
+    closed = [record.at for record, _ in records if isinstance(record, RoundClosed)]
+    round_s = (closed[-1] - closed[0]) / (len(closed) - 1) if len(closed) > 1 else 0.0
+    count = sum(bool(getattr(record, "sketch_after", "")) for record, _ in records if isinstance(record, Averaged))
+    count += sum(len(record.exchanged) for record, _ in records if isinstance(record, Progress))
+    count += sum(isinstance(record, Evaluated | Ready | Finished) for record, _ in records)
+    seconds = spent[0] + max(writing, 0.0)
+    return Cost(model, mode, count, len(closed), round_s, clock[1] - clock[0], seconds, slices + less, size - less)
+
+
+def table(costs: Sequence[Cost]) -> str:
+    """In Markdown."""
+    head = "| model | mode | rounds | ms a round | sketched | of the processor time | of the records |"
+    rows = [
+        f"| {c.model} | {c.mode} | {c.rounds or '-'} | {f'{1e3 * c.round_s:.0f}' if c.rounds else '-'} | {c.sketches} "
+        f"| {c.sketch_s / c.cpu_s:.2%} | {c.sketch_bytes / c.bytes:+.1%} |"
+        for c in costs
+    ]
+    return "\n".join([head, "|:--|:--|--:|--:|--:|--:|--:|", *rows])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sketches", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--epochs", type=int, default=0, metavar="N", help="epochs of each run; 0: the recipe's")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/explanation/validation.md")
+    asked = parser.parse_args()
+    costs = []
+    for model, mode in itertools.product(MODELS, MODES):
+        costs.append(measure(model, mode, asked.epochs))
+        print(costs[-1], flush=True)
+    print(table(costs))
+    if asked.write:
+        put("explanation/validation.md", sketches=table(costs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Rounds against the plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.results.schema import Elche, PlanRow, WindowRow
+from bench.validate.checks.windows import beyond_orders, beyond_settings
+from tests.bench.streams import make_metrics, make_spec
+
+
+def plan(seconds: float, *counts: int) -> PlanRow:
+    return PlanRow(seconds=seconds, anchor=min(counts), counts=list(counts), phase="", reason="")
+
+
+def window(seconds: float, number: int, *steps: int) -> WindowRow:
+    return WindowRow(seconds=seconds, round=number, steps=list(steps), ms_per_batch=[None] * len(steps))
+
+
+def schedule(plans: list[PlanRow], windows: list[WindowRow]) -> Elche:
+    return Elche(anchor=1, counts=[1, 1], plans=plans, windows=windows, guard=[])
+
+
+PLANS = [plan(0.1, 10, 10), plan(1.0, 20, 24)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps", "settings", "wrong"),
+    [
+        ("nccl_cadence", (20, 24), {}, False),
+        ("nccl_cadence", (3, 1), {}, False),  # the end of an epoch
+        ("nccl_cadence", (10, 34), {}, False),  # taken over on the way
+        ("nccl_cadence", (24, 24), {}, True),
+        ("nccl_cadence", (400, 480), {}, True),  # twenty times too long
+        ("nccl_async", (24, 24), {"max_overshoot": 4}, False),
+        ("cpu_async", (40, 48), {}, False),
+        ("cpu_cadence", (60, 48), {}, True),
+    ],
+)
+def test_a_window_is_no_longer_than_ordered(
+    mode: str, steps: tuple[int, int], settings: dict[str, int], wrong: bool
+) -> None:
+    elche = schedule(PLANS, [window(1.0, 0, 10, 10), window(1.5, 1, 10, 10), window(2.0, 2, *steps)])
+    found = beyond_orders(make_metrics(make_spec(mode)), elche, dict(settings))
+    assert bool(found) == wrong
+    assert not wrong or found.startswith("round 2: windows of ")
+
+
+def test_what_was_granted_under_an_order_may_end_after_the_next() -> None:
+    shrunk = [plan(0.1, 20, 20), plan(1.0, 5, 5)]
+    metrics = make_metrics(make_spec("nccl_cadence"))
+    late = [window(1.0, 0, 20, 20), window(2.0, 1, 20, 20), window(3.0, 2, 5, 5)]
+    assert beyond_orders(metrics, schedule(shrunk, late), {}) == ""
+    later = [*late[:2], window(3.0, 2, 5, 5), window(4.0, 3, 20, 20)]
+    assert "round 3" in beyond_orders(metrics, schedule(shrunk, later), {})
+
+
+def test_no_order_is_beyond_the_settings() -> None:
+    assert beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 20}) == ""
+    assert "max_anchor" in beyond_settings(schedule(PLANS, []), {"anchor": 10, "max_anchor": 19})
+    assert "first order" in beyond_settings(schedule(PLANS, []), {"anchor": 9, "max_anchor": 200})
+    assert beyond_settings(schedule(PLANS, []), {}) == ""
