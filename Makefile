@@ -65,8 +65,8 @@ calibration: $(STAMP)
 discrimination: $(STAMP)
 	$(BIN)/python -m benchmarks.discrimination --write $(ARGS)
 
-# Defects put into the engine, each with the check that must catch it: the table of docs/explanation/validation.md. Under half an hour on
-# two idle cores with `clean-runs`: the same cells without them, which must raise no alarm. ARGS: --jobs N.
+# Defects put into the engine, each with the check that must catch it: the table of docs/explanation/validation.md. One cell for each;
+# ARGS=--all-cells: every cell that it touches, hours, which can be interrupted. `clean-runs`: the cells of `ci` without bugs.
 bugs: $(STAMP)
 	$(BIN)/python -m benchmarks.bugs --write $(ARGS)
 

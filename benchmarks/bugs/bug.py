@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,14 +72,18 @@ class Family:
 
 
 def rank() -> int:
-    """Return the rank of this process; 0 for one that is none."""
-    name, _, number = multiprocessing.current_process().name.partition("-")
-    return int(number) if name == "rank" else 0
+    """Return the rank of this process, or thread; 0 for one that is none."""
+    return next((int(number) for name, _, number in _names() if name == "rank"), 0)
+
+
+def _names() -> list[tuple[str, str, str]]:
+    names = multiprocessing.current_process().name, threading.current_thread().name
+    return [name.partition("-") for name in names]
 
 
 def last() -> bool:
     """Whether this process is the last rank of two, or the one process of a run on one."""
-    return rank() == 1 or not multiprocessing.current_process().name.startswith("rank")
+    return rank() == 1 or all(name != "rank" for name, _, _ in _names())
 
 
 def wrap(owner: Any, name: str, broken: Callable[..., Any]) -> None:

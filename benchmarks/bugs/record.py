@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.bug import EVERY, RANKS, Family, Module, last, rank, wrap
+from benchmarks.bugs.bug import EVERY, RANKS, SYNC, Family, Module, last, rank, wrap
 
 RECORD = Family("record")
 ANALYZE, TRAINING, SUMMARY = "bench.results.analyze", "bench.results.analysis.training", "ddp.core.summary"
@@ -72,15 +72,15 @@ def waiting_in_result(breakdown: Module) -> None:
     breakdown.breakdown = broken
 
 
-@RECORD.bug(METER, "breakdown", RANKS, "waiting is booked as computing by the ranks", "issue")
+@RECORD.bug(METER, "breakdown", SYNC, "waiting is booked as computing by the ranks", "issue")
 def waiting_as_compute(meter: Module) -> None:
     def broken(add: Any, self: Any, kind: str, *about: Any) -> Any:
-        return add("forward" if kind == "wait" else kind, *about)
+        return add("backward" if kind in ("wait", "exchange") else kind, *about)
 
     wrap(meter.Meter, "add", broken)
 
 
-@RECORD.bug(LOOP, "readable", EVERY, "losses are reported twice as small", "B8.11")
+@RECORD.bug(LOOP, "quality", EVERY, "losses are reported twice as small", "B8.11", seeds=(0, 1, 2))
 def loss_halved(loop: Module) -> None:
     wrap(loop._Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
 

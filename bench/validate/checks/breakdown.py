@@ -1,16 +1,27 @@
-"""The time of every rank is accounted for: its fractions sum to 1."""
+"""The time of every rank is accounted for: its fractions sum to 1, and it computes no longer than its steps took.
+
+Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
+waiting that is booked as computing shows.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+
+from bench.results.runfolder import Run
 from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
 
 FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
+SLACK, SHARE = 1.1, 0.02
+"""Times what steps took, and of the rank's time, that it may compute: parts and whole are read off the clock apart."""
 
 
 def check(case: Case) -> Verdict | None:
-    """Return FAIL if the fractions of a rank do not sum to 1, or a rank of a finished run is missing."""
+    """Return FAIL if the fractions of a rank do not sum to 1, a rank of a finished run is missing, or one is booked as
+    computing for longer than its steps took."""
     cell = case.cell
     if not cell.ok:
         return None
@@ -18,8 +29,21 @@ def check(case: Case) -> Verdict | None:
     totals = [sum(getattr(rank, name) for name in FRACTIONS) for m in cell.ok for rank in m.breakdown]
     off = max((abs(total - 1) for total in totals), default=0.0)
     line = f"the fractions of every rank sum to 1 within {off:.1g} (allowed: {TOLERANCE:g})"
-    if off <= TOLERANCE and not missing:
-        return verdict("PASS", "breakdown", cell, line)
     if missing:
-        line += f"; {len(missing)} runs lack ranks"
-    return verdict("FAIL", "breakdown", cell, line)
+        return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
+    for run, known in recorded(cell):
+        if wrong := _longer(run, known):
+            return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
+    return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
+
+
+def _longer(run: Run, known: Records) -> str:
+    """Say which rank computes for longer than its steps took."""
+    busy: dict[int, float] = defaultdict(float)
+    for event in known.progress:
+        busy[event.rank] += event.busy_s
+    for rank, (row, wall) in enumerate(zip(run.metrics.breakdown, run.metrics.time_s.rank_wall, strict=False)):
+        computing = (row.compute + row.data) * wall
+        if computing > SLACK * busy[rank] + SHARE * wall:
+            return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
+    return ""
