@@ -27,7 +27,7 @@ from tabulate import tabulate
 
 from bench.results.runfolder import find_runs
 from bench.validate import Verdict, judge
-from benchmarks.bugs.bug import EVERY, MODELS, Bug
+from benchmarks.bugs.bug import ANY, EVERY, MODELS, Bug
 from benchmarks.bugs.registry import BUGS
 from benchmarks.documents import put
 
@@ -40,8 +40,8 @@ ALARMS = ("FAIL", "SUSPICIOUS", "VARIANCE_SHIFT", "REFUSED", "EXPIRED", "NO_BASE
 """Verdicts of failure. INCONCLUSIVE is none: it asks for seeds."""
 LIMIT_S = 600.0
 """Of one run: a bug that makes it hang is not waited for."""
-ANY, REFUSING = "any", ("readable", "determinism")
-"""A check that stands for all; checks that refuse what is wrong."""
+REFUSING = ("readable", "determinism")
+"""Checks that refuse what is wrong."""
 OLD = ("EXPIRED", "NO_BASELINE")
 """Verdicts that say nothing of the run."""
 

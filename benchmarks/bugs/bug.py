@@ -19,6 +19,7 @@ MODELS = ("mlp", "lenet", "resnet_graph")
 EVERY = ("solo", "nccl_sync", "nccl_cadence", "cpu_async")
 """The models and modes of `conf/experiment/ci.yaml`."""
 RANKS, AVERAGED, SYNC, CADENCE, ASYNC = EVERY[1:], EVERY[2:], EVERY[1:2], EVERY[2:3], EVERY[3:]
+ANY = "any"
 FAMILIES = ("data", "order", "forward", "gradient", "optimizer", "schedule", "average", "evaluation", "record")
 
 
@@ -34,7 +35,7 @@ class Bug:
     """Where the kind comes from: an id of the list of historical defects, `issue` for one that an earlier trial let pass, or
     `own`."""
     check: str
-    """The check that must fail; `readable`: runs whose record does not prove their result are refused."""
+    """The check that must fail, `ANY` for whichever does; `readable`: the record does not prove the result."""
     modes: tuple[str, ...]
     """Of the `ci` experiment that it touches; the first is trained where one cell is to do."""
     patches: Mapping[str, Patch]
