@@ -65,7 +65,7 @@ def unweighted(averaging: Module) -> None:
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "the first replica of an average is counted twice", "B6.26")
-def first_twice(snapshot: Module) -> None:
+def first_replica_twice(snapshot: Module) -> None:
     average = snapshot.average
 
     def broken(mean: Any, laid: Any, weights: Any, **settings: Any) -> Any:

@@ -11,7 +11,6 @@ from types import ModuleType
 
 from benchmarks.bugs.bug import Patch
 from benchmarks.bugs.registry import BUGS
-from benchmarks.bugs.unseen import UNSEEN
 
 
 class Finder(MetaPathFinder):
@@ -43,4 +42,4 @@ class Finder(MetaPathFinder):
 
 def install(name: str, sign: str) -> None:
     """Break this process. `sign`: a file that gets a line for every module that was broken."""
-    sys.meta_path.insert(0, Finder((BUGS | UNSEEN)[name].patches, sign))
+    sys.meta_path.insert(0, Finder(BUGS[name].patches, sign))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.bugs.average import AVERAGE
-from benchmarks.bugs.blind import BLIND
 from benchmarks.bugs.bug import Bug
 from benchmarks.bugs.data import DATA
 from benchmarks.bugs.evaluation import EVALUATION
@@ -13,7 +12,8 @@ from benchmarks.bugs.optimizer import OPTIMIZER
 from benchmarks.bugs.order import ORDER
 from benchmarks.bugs.record import RECORD
 from benchmarks.bugs.schedule import SCHEDULE
+from benchmarks.bugs.unseen import UNSEEN
 
-LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD, BLIND)
-BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()}
+LISTED = (DATA, ORDER, FORWARD, GRADIENT, OPTIMIZER, SCHEDULE, AVERAGE, EVALUATION, RECORD)
+BUGS: dict[str, Bug] = {name: bug for family in LISTED for name, bug in family.bugs.items()} | UNSEEN
 """Name -> bug."""

@@ -1,6 +1,6 @@
 """The defects of `benchmarks.bugs.unseen` in how it is trained: gradients, optimizer, schedule.
 
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.patches`.
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.patches import Module, rank, wrap
+from benchmarks.bugs.bug import Module, rank, wrap
 from benchmarks.bugs.unseen_training import made
 
 

@@ -1,6 +1,6 @@
 """The defects of `benchmarks.bugs.unseen` in what is trained: data, order, initial parameters, forward pass.
 
-Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.patches`.
+Each is a function of the module that it breaks, called once it is imported, as in `benchmarks.bugs.bug`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bugs.patches import Module, rank, wrap
+from benchmarks.bugs.bug import Module, rank, wrap
 
 
 def block_reused(resident: Module) -> None:
