@@ -201,7 +201,7 @@ def half_way(collective: Module) -> None:
 )
 def damaged_wire(collective: Module) -> None:
     def change(self: Any) -> None:
-        if counted(self, "take") % 10 == 9:
+        if counted(self, "take") % 3 == 2:
             self._wire[0][17] *= 1.5
 
     _taken(change)(collective)
