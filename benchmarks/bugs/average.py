@@ -65,7 +65,7 @@ def unweighted(averaging: Module) -> None:
 
 
 @AVERAGE.bug(SNAPSHOT, "average", ASYNC, "the first replica of an average is counted twice", "B6.26")
-def first_twice(snapshot: Module) -> None:
+def first_replica_twice(snapshot: Module) -> None:
     average = snapshot.average
 
     def broken(mean: Any, laid: Any, weights: Any, **settings: Any) -> Any:
@@ -201,7 +201,7 @@ def half_way(collective: Module) -> None:
 )
 def damaged_wire(collective: Module) -> None:
     def change(self: Any) -> None:
-        if counted(self, "take") % 10 == 9:
+        if counted(self, "take") % 3 == 2:
             self._wire[0][17] *= 1.5
 
     _taken(change)(collective)

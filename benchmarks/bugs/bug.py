@@ -30,7 +30,7 @@ class Bug:
     breaks: str
     """In words."""
     family: str
-    """One of `FAMILIES`, or `blind`."""
+    """One of `FAMILIES`; `unseen` if it was written by somebody who had not read the checks."""
     source: str
     """Where the kind comes from: an id of the list of historical defects, `issue` for one that an earlier trial let pass, or
     `own`."""

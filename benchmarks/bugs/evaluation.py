@@ -45,12 +45,12 @@ def _answers(change: Callable[[Any, Any, Any], Any]) -> Callable[[Module], None]
     return patch
 
 
-@EVALUATION.bug(REPLICA, "evaluation", EVERY, "evaluation is on the training data", "A23")
+@EVALUATION.bug(REPLICA, "audit", EVERY, "evaluation is on the training data", "A23")
 def evaluated_on_training_data(replica: Module) -> None:
     _on(lambda task: task.train_data())(replica)
 
 
-@EVALUATION.bug(REPLICA, "evaluation", EVERY, "evaluation is on as many training samples", "A23")
+@EVALUATION.bug(REPLICA, "audit", EVERY, "evaluation is on as many training samples", "A23")
 def evaluated_on_leaked_data(replica: Module) -> None:
     def leaked(task: Any) -> Any:
         test, training = task.eval_data(), task.train_data()
@@ -59,7 +59,7 @@ def evaluated_on_leaked_data(replica: Module) -> None:
     _on(leaked)(replica)
 
 
-@EVALUATION.bug(REPLICA, "data", EVERY, "labels of the test set are the model's neighbours': a tenth is wrong", "B01")
+@EVALUATION.bug(REPLICA, "audit", EVERY, "labels of the test set are the model's neighbours': a tenth is wrong", "B01")
 def test_labels_wrong(replica: Module) -> None:
     def other(task: Any) -> Any:
         test = task.eval_data()
@@ -71,7 +71,7 @@ def test_labels_wrong(replica: Module) -> None:
     _on(other)(replica)
 
 
-@EVALUATION.bug(REPLICA, "evaluation", EVERY, "a twentieth of the test set is left out", "B03")
+@EVALUATION.bug(REPLICA, "audit", EVERY, "a twentieth of the test set is left out", "B03")
 def test_set_cut(replica: Module) -> None:
     def cut(task: Any) -> Any:
         test = task.eval_data()
@@ -80,7 +80,7 @@ def test_set_cut(replica: Module) -> None:
     _on(cut)(replica)
 
 
-@EVALUATION.bug(REPLICA, "evaluation", RANKS, "every rank evaluates the first part of the test set", "B23")
+@EVALUATION.bug(REPLICA, "data", RANKS, "every rank evaluates the first part of the test set", "B23")
 def part_evaluated(replica: Module) -> None:
     wrap(
         replica.Replica,

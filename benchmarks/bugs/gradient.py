@@ -120,7 +120,7 @@ def layer_without_gradient(replica: Module) -> None:
 
 
 @GRADIENT.bug(REPLICA, "audit", EVERY, "the tail of every gradient is not written", "B9.09")
-def tail_unwritten(replica: Module) -> None:
+def gradient_tail_unwritten(replica: Module) -> None:
     def change(self: Any, parameters: Any) -> None:
         for parameter in parameters:
             parameter.grad.view(-1)[-2:] = 0.0

@@ -86,7 +86,7 @@ def batch_twice(replica: Module) -> None:
     wrap(replica.Replica, "__init__", broken)
 
 
-@ORDER.bug(GATHER, "data", EVERY, "batches begin a sample late", "B5.09")
+@ORDER.bug(GATHER, "audit", EVERY, "batches begin a sample late", "B5.09")
 def one_late(gather: Module) -> None:
     def broken(indices: Any, self: Any, batch: Any) -> Any:
         found = indices(batch)

@@ -83,7 +83,7 @@ def reported_otherwise(rates: Module) -> None:
     wrap(rates.Rates, "apply", broken)
 
 
-@SCHEDULE.bug("ddp.core.worker", "audit", AVERAGED, "a rank's place in the schedule jumps back at every grant", "B5.13")
+@SCHEDULE.bug("ddp.core.worker", "rate", AVERAGED, "a rank's place in the schedule jumps back at every grant", "B5.13")
 def place_jumps(worker: Module) -> None:
     def broken(receive: Any, self: Any, order: Any) -> Any:
         if isinstance(order, worker.Train):
