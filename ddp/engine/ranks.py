@@ -11,7 +11,7 @@ from types import TracebackType
 
 from ddp.core.commands import RankCommand
 from ddp.core.errors import ProtocolError, ReduceFailed
-from ddp.core.events import Event, Lost, RankEvent, Reduced, Tick
+from ddp.core.events import Event, Finished, Lost, RankEvent, Reduced, Tick
 from ddp.engine.rank import main
 from ddp.process import forkserver
 from ddp.process.channel import Channel, PeerGone
@@ -83,6 +83,7 @@ class RankProcesses:
                 descriptors(job.world_size)
             self._wake, self._bell = Pipe(duplex=False)
         self._reduced: list[Reduced | Exception] = []
+        self._finished: set[int] = set()
 
     def __enter__(self) -> RankProcesses:
         self._channels: dict[int, Channel] = {}
@@ -177,7 +178,11 @@ class RankProcesses:
             for event in events:
                 if not isinstance(event, RankEvent) or event.rank != rank:
                     raise ProtocolError(f"rank {rank} sent what is not for it to say: {event}")
+                if isinstance(event, Finished):
+                    self._finished.add(rank)
             return events
         except PeerGone:
             self._channels.pop(rank).close()
+            if rank in self._finished:  # others may take longer to lay down what they kept
+                return []
             return [Lost(now(), rank, self._runners[rank].exit_reason())]
