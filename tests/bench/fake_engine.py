@@ -42,10 +42,11 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
         for rank in ranks:
             began = now()
             time.sleep(0.001)
-            line = encode(Slice(began, rank, "forward", now() - began))
+            seconds = now() - began
+            line = encode(Slice(began, rank, "forward", seconds))
             with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
                 file.write(line + b"\n")
-            say(Progress(now(), rank, epoch, 2, share, 0.001, share / (epoch + 1), 0.1))
+            say(Progress(now(), rank, epoch, 2, share, seconds, share / (epoch + 1), 0.1))
             say(Merged(now(), rank, epoch, ((rank * share, (rank + 1) * share),)))
         say(Evaluated(now(), 0, epoch, 10, 5.0, 8.0 + epoch / job.epochs, 0.0001))
     bits = "d2" if os.environ.get("BENCH_FAKE") == "other bits" else "d1"

@@ -19,6 +19,8 @@ OTHERS = {"json", "models", "regular", "expected", "webbrowser"}
 """`load` and `copy` of what is no file."""
 OWN = {
     ("dashboard/page.py", "read_text"): "assets of the package",
+    ("audit/contents.py", "read_text"): "a table of the package",
+    ("audit/reading.py", "read_text"): "a table of the package",
     ("base/environment.py", "read_text"): "of /proc",
     ("results/journal.py", "open"): "its own file, to append to",
     ("command/validate_command.py", "open"): "GitHub's step summary, to append to",
