@@ -7,6 +7,7 @@ model, because every rank has to call the same collectives. Over gloo on CPUs, o
 
 from __future__ import annotations
 
+import inspect
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -199,7 +200,11 @@ def ddp_settings(model: nn.Module, task: Task) -> dict[str, Any]:
     depend on its own batches alone, and `TorchStep.assemble` hands these out before they are read."""
     buffers = [m for m in model.modules() if m._buffers and any(b is not None for b in m._buffers.values())]
     read = any(not isinstance(module, _NormBase) for module in buffers)
-    return {"gradient_as_bucket_view": True, "static_graph": task.static_graph, "broadcast_buffers": read}
+    known = inspect.signature(nn.parallel.DistributedDataParallel).parameters
+    name = (
+        "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    )  # its name in older versions
+    return {"gradient_as_bucket_view": True, "static_graph": task.static_graph, name: read}
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
