@@ -42,7 +42,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     The modules of the first call count: the server lives as long as the process, for all its runs. Raises Exhausted.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ddp.process.preloaded", *PRELOAD])
+    context.set_forkserver_preload(["ddp.process.preloaded"])
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # Ctrl-C reaches the whole group of processes; only the parent may act on it. The server inherits that it is held back,

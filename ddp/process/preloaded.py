@@ -1,5 +1,5 @@
-"""Imported by the fork server, first: it ends with its parent, and imports the modules that `forkserver.warm` was given. One
-that cannot be imported is left out.
+"""Imported by the fork server, alone: it ends with its parent, and imports what ranks need and the modules that
+`forkserver.warm` was given. One that cannot be imported is left out.
 
 An exception of a module, a user's own perhaps, would end the server; whoever needs the module says what is wrong with it.
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from contextlib import suppress
 
-from ddp.process.forkserver import NAMES
-from ddp.process.orphans import bind_server
+from ddp.process.forkserver import NAMES, PRELOAD
+from ddp.process.orphans import at_parents_end, bind_server
 
-bind_server()
+at_parents_end(signal.SIGKILL)  # there are no ranks yet, and imports take seconds in which nothing else is noticed
 
-for name in os.environ.get(NAMES, "").split():
+for name in (*PRELOAD, *os.environ.get(NAMES, "").split()):
     with suppress(Exception, SystemExit):
         importlib.import_module(name)
+
+bind_server()
