@@ -31,7 +31,7 @@ from tests.bench.conftest import Bench
 from tests.warm import PICTURES, ROOT, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")
-SMALL = ("model=mlp", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
+SMALL = ("model=mlp", "data.name=digits", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
 
 
 def command(warm: Warm, folder: Path, *words: str) -> tuple[int, str, str]:
