@@ -7,6 +7,8 @@ space. Everything is drawn from the raw output of PCG64 (NEP 19): the content is
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.random import PCG64
 from numpy.typing import NDArray
@@ -56,6 +58,7 @@ def text(purpose: str, characters: int) -> str:
     return " ".join(parts)[:characters]
 
 
+@cache
 def _tokens(purpose: str, characters: int) -> NDArray[np.integer]:
     return encode(text(purpose, characters), VOCABULARY, NAME)
 
