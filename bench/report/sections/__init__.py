@@ -11,6 +11,8 @@ from bench.report.page import Page
 SECTIONS: dict[str, Callable[[Page], list[Block]]] = {
     name: import_module(f"{__name__}.{name}").section
     for name in (
+        "answer",
+        "every_cell",
         "banner",
         "overview",
         "missing",
