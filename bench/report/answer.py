@@ -72,8 +72,13 @@ class Option:
 
     @property
     def sooner(self) -> bool:
-        """Whether it is shown to be at the target before one device."""
-        return self.time is not None and self.time.high is not None and self.time.high < 1
+        """Whether it is shown to be at the target before one device. One seed shows nothing."""
+        return self.reach.n > 1 and self.time is not None and self.time.high is not None and self.time.high < 1
+
+    @property
+    def later(self) -> bool:
+        """Whether it is shown to be there after one device."""
+        return self.reach.n > 1 and self.time is not None and self.time.low is not None and self.time.low > 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
     if sooner := [option for option in sound if option.sooner]:
         best, *others = sooner
         return Answer("use", options, best, tuple(each for each in others if not _apart(best, each)))
-    if sound and all(_later(option) for option in sound):
+    if sound and all(option.later for option in sound):
         return Answer("one", options, sound[0])
     return _undecided(options, sound)
 
@@ -115,15 +120,15 @@ def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
     seeds = len(nearest.cell.one_each)
     more = (next_look(seeds) or seeds) - seeds
     if sound:
-        few = nearest.time is None or nearest.time.high is None
+        few = nearest.reach.n < 2 or nearest.time is None or nearest.time.high is None
         reason = "one seed shows no spread" if few else "its interval holds both sooner and later"
         return Answer("open", options, nearest, reason=reason, seeds=max(more, 1))
     if not any(option.quality is not None and option.quality.verdict is not None for option in options):
         return Answer("open", options, nearest, reason="no verdict on quality: there is no baseline")
-    if all(option.limits for option in options if option.failing is None and option.time is not None) and any(
-        option.failing is None and option.time is not None for option in options
-    ):
-        return Answer("open", options, nearest, reason=f"times are of {nearest.limits[0]}" if nearest.limits else "")
+    limited = [option for option in options if option.failing is None and option.time is not None and option.limits]
+    if limited:
+        nearest = min(limited, key=lambda option: option.time.value if option.time else math.inf)
+        return Answer("open", options, nearest, reason=f"times are of {nearest.limits[0]}")
     if nearest.failing is not None and nearest.failing.name == "INCONCLUSIVE":
         return Answer("open", options, nearest, reason="its quality is not decided", seeds=more)
     return Answer("open", options, nearest, reason="nothing that passed reached the target with every seed")
@@ -167,10 +172,6 @@ def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
     for verdict in sorted((each for each in verdicts if each.name in GRAVEST), key=lambda v: GRAVEST.index(v.name)):
         found.setdefault(verdict.cell, verdict)
     return found
-
-
-def _later(option: Option) -> bool:
-    return option.time is not None and option.time.low is not None and option.time.low > 1
 
 
 def _apart(best: Option, other: Option) -> bool:
