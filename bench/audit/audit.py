@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.audit import evaluation
+from bench.audit import evaluation, reports
 from bench.audit.again import Bench, Rules
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
@@ -64,6 +64,8 @@ class _Auditor:
         groups = list(_groups(self._kept.steps))
         for group in groups:
             yield self._step(group)
+        if self._order.planned:
+            yield from reports.judged(self._kept.steps, self._order.reports)
         yield from self._positions(groups)
         yield from self._chains()
         yield from self._averages()

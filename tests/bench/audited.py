@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench.audit.audit import audit
-from bench.audit.order import AuditOrder
+from bench.audit.order import AuditOrder, reports_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
@@ -41,6 +41,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         planned=True,
         recorded=tuple(file for record in ends for file in record.kept),
         initial=ready.digest,
+        reports=tuple(reports_of(records)),
         device=ready.device,
         eval=sum(event.metric_sum for event in last) / size,
         eval_loss=sum(event.loss_sum for event in last) / size,

@@ -26,7 +26,7 @@ from ddp.data.augment import crop_and_flip
 from ddp.data.gather import Gather
 from ddp.data.source import TensorSource
 from ddp.engine import elche
-from ddp.engine.loop import TrainingLoop
+from ddp.engine.loop import TrainingLoop, _Pending
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
 from ddp.replica import keeper, pieces
@@ -72,6 +72,7 @@ def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Call
     report = audited(*train_alone(tmp_path, task))
     assert different(report) == []
     assert report.count("equal", "step") >= 8
+    assert report.count("equal", "report") == report.count("equal", "step")
     assert report.count("equal", "chain") >= 4
     assert report.count("equal", "evaluation") == report.count("equal", "initial") == 1
     assert report.count("skipped") == 0
@@ -167,6 +168,21 @@ def best(evaluate: Any, self: Any, *part: Any) -> Any:
     return samples, loss, metric + 1, content
 
 
+def of_the_start(report: Any, self: Any) -> None:
+    self.replica.lr = self.replica.rates.at(0.0)
+    report()
+
+
+def late(patch: pytest.MonkeyPatch) -> None:
+    losses: list[Tensor] = []
+
+    def broken(add: Any, self: Any, loss: Tensor, *about: Any) -> None:
+        losses.append(loss.detach())
+        add(losses[-2:][0], *about)
+
+    wrapped(_Pending, "add", broken)(patch)
+
+
 def weighted_on_test(make: Any, self: Any, epoch: int) -> Tensor:
     return torch.as_tensor(make(0))
 
@@ -184,6 +200,12 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a schedule that never arrives": (wrapped(replicas.Rates, "apply", stuck), "learning rate after"),
     "a result that is better": (wrapped(Replica, "evaluate", best), "final metric"),
     "the same order in every epoch": (wrapped(epoch_order.EpochOrder, "_make", weighted_on_test), "loss"),
+    "losses reported half as large": (
+        wrapped(_Pending, "loss_sum", lambda total, self: total() / 2),
+        "a sum of losses of",
+    ),
+    "losses reported a step late": (late, "a sum of losses of"),
+    "the rate of the start reported": (wrapped(TrainingLoop, "report", of_the_start), "a learning rate of"),
     "another seed": (
         lambda patch: patch.setattr(replicas, "derive", lambda seed, *keys: epoch_order.derive(7, *keys)),
         "initial",
@@ -223,7 +245,7 @@ def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: 
 def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
     report = audited(*train_together(tmp_path, mode, ADAM, max_grad_norm=1.0))
     assert different(report) == []
-    assert report.count("equal", "step") >= 4
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
     assert report.count("equal", "evaluation") == 1
     assert report.count("skipped") == 0
     assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
