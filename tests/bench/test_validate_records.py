@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.results.runfolder import EVENTS, METRICS
+from bench.results.cells import cells
+from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
+from bench.validate.checks import breakdown
+from bench.validate.findings import Case
 from bench.validate.library import load
+from bench.validate.records import recorded
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Slice, Snapshot, Trained
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.sketched import mixed, put, sketch
 from tests.bench.streams import make_spec
-from tests.bench.told import DATA, Change, baseline, mean, model, write
+from tests.bench.told import DATA, Change, baseline, mean, model, told, write
 
 RECORDED = ("visits", "data", "average", "idle", "rate", "evaluation", "agreement")
 
@@ -283,3 +288,20 @@ def test_a_rank_that_no_batch_is_left_for_is_no_defect(tmp_path: Path, base: Pat
     (found,) = [v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts if v.check == "idle"]
     assert found.name == name
     assert ("1 batch for 2 ranks" in found.line) == ("train.batch_size=1919 " in found.line) == (name == "REFUSED")
+
+
+@pytest.mark.parametrize(("kind", "count", "line"), [("data", 1, "89 times of data"), ("backward", 30, "60 times of")])
+def test_every_step_has_its_parts_on_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, count: int, line: str
+) -> None:
+    spec = make_spec("nccl_cadence")
+    write(tmp_path, spec)
+    (cell,) = cells(find_runs(tmp_path)[0])
+    ((run, known),) = recorded(cell)
+    slices = Counter((e.rank, e.kind) for e in told(spec) if isinstance(e, Slice))
+    for fewer, name in ((0, "PASS"), (count, "FAIL")):
+        there = replace(known, slices=slices - Counter({(1, kind): fewer}))
+        monkeypatch.setattr(breakdown, "recorded", lambda cell, there=there: [(run, there)])
+        verdict = breakdown.check(Case(cell, None))
+        assert verdict is not None
+        assert (verdict.name, f"rank 1 has {line}" in verdict.line) == (name, name == "FAIL")

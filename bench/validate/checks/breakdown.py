@@ -1,12 +1,12 @@
 """The time of every rank is accounted for: its fractions sum to 1, and it computes no longer than its steps took.
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
-waiting that is booked as computing shows.
+waiting that is booked as computing shows. Every step has each of its parts on record, however short.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
@@ -17,11 +17,13 @@ FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Times what steps took, and of the rank's time, that it may compute: parts and whole are read off the clock apart."""
+NEARLY = 0.9
+"""Of the batches that samples make: some are larger, so that none is too small to be trained on."""
 
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if the fractions of a rank do not sum to 1, a rank of a finished run is missing, or one is booked as
-    computing for longer than its steps took."""
+    computing for longer than its steps took, or for fewer steps."""
     cell = case.cell
     if not cell.ok:
         return None
@@ -32,7 +34,7 @@ def check(case: Case) -> Verdict | None:
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
-        if wrong := _longer(run, known):
+        if wrong := _longer(run, known) or _lacking(run, known):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
@@ -46,4 +48,22 @@ def _longer(run: Run, known: Records) -> str:
         computing = (row.compute + row.data) * wall
         if computing > SLACK * busy[rank] + SHARE * wall:
             return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
+    return ""
+
+
+def _lacking(run: Run, known: Records) -> str:
+    """Say of which part of its steps a rank has too few slices: one for each batch read, and passed if it had samples."""
+    m = run.metrics
+    if not known.slices or known.resumed:  # the slices of a run that was killed are gone with it
+        return ""
+    steps: Counter[int] = Counter()
+    samples: Counter[int] = Counter()
+    for event in known.progress:
+        steps[event.rank] += event.steps
+        samples[event.rank] += event.samples
+    for rank, count in steps.items():
+        passed = int(NEARLY * samples[rank] / m.batch_size)
+        for kind, least in (("data", count), ("forward", passed), ("backward", passed)):
+            if known.slices[rank, kind] < least:
+                return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} steps"
     return ""
