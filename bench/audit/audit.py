@@ -48,7 +48,8 @@ class _Auditor:
         self._data = TrainingData(task.train_data(), order.seed, order.augment)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, order.max_grad_norm, order.own_buffers)
+        limits = order.max_grad_norm, order.own_buffers, order.model
+        rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data, self._device)
 
     def items(self) -> Iterator[AuditItem]:
@@ -127,6 +128,8 @@ class _Auditor:
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         work = [each.work for each in group]
         own, apart = self._bench.step(before, first.epoch, work, first.seen), list(self._places(group))
+        for loss, mean in own.undefined:
+            apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.work, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
             return apart, None if apart else 0.0

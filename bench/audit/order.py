@@ -36,6 +36,7 @@ class AuditOrder:
     kept: Path
     """Folder of the files that ranks kept."""
     run_id: str
+    model: str
     task: Callable[[], Task]
     data: str
     augment: bool
@@ -84,6 +85,7 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
     return AuditOrder(
         kept=kept,
         run_id=spec.run_id,
+        model=spec.model,
         task=job.task,
         data=spec.data,
         augment=plan.recipe.augment,

@@ -29,6 +29,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
     order = AuditOrder(
         kept=job.scratch,
         run_id="w1-s0-test",
+        model="toy",
         task=job.task,
         data="toy",
         augment=False,

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bench.audit import contents, reading
+from bench.audit.definitions import defined
 from bench.audit.reading import CONTENTS, committed, content
+from bench.models import parts as set_ups
 from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
 from bench.results.runfolder import find_runs
 from ddp.backends import snapshot
@@ -221,6 +223,44 @@ def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         job, records = train_alone(tmp_path, ADAM)
     found = different(audited(job, records))
     assert any(sign in line for line in found), found
+
+
+def smoothed(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)
+
+
+def ties(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    scores = model(batch[0])
+    best, own = scores.max(1).values - 0.1, scores.gather(1, batch[1][:, None])[:, 0]
+    return nn.functional.cross_entropy(scores, batch[1], reduction="sum"), (own >= best).sum()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign"),
+    [
+        ({}, ""),
+        ({"loss": smoothed}, "loss by its definition"),
+        ({"evaluate": ties}, "metric of the test set"),
+    ],
+)
+def test_functions_of_a_set_up_are_held_against_definitions(tmp_path: Path, changes: dict[str, Any], sign: str) -> None:
+    """The task is as wrong where it is audited."""
+    found = different(audited(*train_alone(tmp_path, lambda: replace(toy.task(), **changes)), model="mlp"))
+    assert any(sign in line for line in found) if sign else not found, found
+
+
+@given(samples=st.integers(1, 5), tokens=st.integers(1, 4), seed=st.integers(0, 9))
+def test_definitions_agree_with_the_set_ups(samples: int, tokens: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(samples, tokens, 6, generator=generator) * 4
+    answers = torch.randint(0, 6, (samples, tokens), generator=generator)
+    for model, evaluate, batch in (
+        ("gpt_nano", set_ups.token_entropy, (scores, answers)),
+        ("lenet", set_ups.accuracy, (scores[:, 0], answers[:, 0])),
+    ):
+        known = defined(model, batch[0], batch)
+        assert known == pytest.approx(tuple(map(float, evaluate(nn.Identity(), batch))), rel=1e-5, abs=1e-5)
+    assert defined("conv_ae", scores, (scores, answers)) is None
 
 
 POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}

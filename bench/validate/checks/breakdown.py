@@ -18,7 +18,7 @@ TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Times what steps took, and of the rank's time, that it may compute: parts and whole are read off the clock apart."""
 NEARLY = 0.9
-"""Of the batches that samples make: some are larger, so that none is too small to be trained on."""
+"""Of the batches that samples make: some may be larger than the others."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -62,7 +62,7 @@ def _lacking(run: Run, known: Records) -> str:
         steps[event.rank] += event.steps
         samples[event.rank] += event.samples
     for rank, count in steps.items():
-        passed = int(NEARLY * samples[rank] / m.batch_size)
+        passed = min(int(NEARLY * samples[rank] / m.batch_size), count)
         for kind, least in (("data", count), ("forward", passed), ("backward", passed)):
             if known.slices[rank, kind] < least:
                 return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} steps"
