@@ -8,7 +8,7 @@ holds then is the business of the ledger. Of a run that was gone on with, the re
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -66,6 +66,8 @@ class Records:
     orders: list[Order] = field(default_factory=list)
     slices: Counter[tuple[int, str]] = field(default_factory=Counter)
     """How many slices of each kind every rank recorded; empty: an earlier version, of which they are not read."""
+    seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+    """How long they took."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
@@ -194,6 +196,7 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 every.append(record)
             if isinstance(record, Slice):
                 known.slices[record.rank, record.kind] += 1
+                known.seconds[record.rank, record.kind] += record.seconds
             if type(record) in places:
                 places[type(record)].append(record)
         return Reading(known, *_recomputed(path, every)) if whole else Reading(known)
