@@ -14,7 +14,20 @@ from torch import Tensor
 from bench.audit import evaluation, reports
 from bench.audit.again import Bench, Rules
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
+from bench.audit.kept import (
+    BUFFERS,
+    OPTIMIZER,
+    PARAMETERS,
+    Incomplete,
+    Kept,
+    KeptStep,
+    Name,
+    Parts,
+    every,
+    raw,
+    read,
+    whole,
+)
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
 from bench.results.audit_file import AuditItem, AuditReport, Outcome
@@ -70,7 +83,7 @@ class _Auditor:
         yield from self._positions(groups)
         yield from self._chains()
         yield from self._averages()
-        yield self._evaluation()
+        yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
         """Hold the data set against the digests that are committed."""
@@ -195,18 +208,31 @@ class _Auditor:
             outcome: Outcome = "different" if lost and self._order.planned else "skipped" if lost else "equal"
             yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])
 
-    def _evaluation(self) -> AuditItem:
-        """Evaluate the model of the end again."""
+    def _evaluations(self) -> Iterator[AuditItem]:
+        """Evaluate the model of the end again, and that of an epoch before."""
+        order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
+        for epoch, (name, parts) in self._kept.evaluated.items() if order.planned else ():
+            yield self._evaluation(parts, tuple(figures.get(epoch, (None, None))), epoch=epoch, files=[name])
+        yield self._evaluation(self._kept.final, (order.eval_loss, order.eval), final=True)
+
+    def _evaluation(
+        self, parts: Parts, recorded: tuple[float | None, ...], final: bool = False, **about: Any
+    ) -> AuditItem:
         try:
-            final = whole((name, part) for name, parts in self._kept.final.items() for part in parts)
+            state = whole((name, part) for name, each in parts.items() for part in each)
+            if not state:
+                raise Incomplete("the model at the end was not kept")
+            self._bench.load(state)
         except Incomplete as error:
-            return AuditItem(what="evaluation", outcome="skipped", line=str(error))
-        if not final:
-            return AuditItem(what="evaluation", outcome="skipped", line="the model at the end was not kept")
-        self.final_sha256 = digest(final)
-        self._bench.load(final)
-        line = evaluation.different(self._bench, self._order, self.final_sha256)
-        return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line)
+            return AuditItem(what="evaluation", outcome="skipped", line=str(error), **about)
+        if final:
+            self.final_sha256 = own = digest(state)
+            wanted = self._order.params_sha256
+            if wanted not in (None, own):
+                line = f"the model kept at the end is {own[:16]}, {str(wanted)[:16]} was recorded"
+                return AuditItem(what="evaluation", outcome="different", line=line)
+        line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
+        return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
 
 
 def _groups(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

@@ -22,13 +22,11 @@ EXACT = 1e-5
 """Of figures by definition: nearer than one sample of many, farther than roundings of a sum."""
 
 
-def different(bench: Bench, order: AuditOrder, sha256: str) -> str:
-    """Return what is not as recorded of the model of the end, which `bench` has, and of its evaluation; empty: nothing."""
-    if order.params_sha256 is not None and sha256 != order.params_sha256:
-        return f"the model kept at the end is {sha256[:16]}, {order.params_sha256[:16]} was recorded"
+def different(bench: Bench, order: AuditOrder, recorded: tuple[float | None, float | None]) -> str:
+    """Return what is not as `recorded` (loss, metric) of the evaluation of the model that `bench` has; empty: nothing."""
     (loss, metric), known = evaluate(bench, order.world_size)
     same = known is None or all(isclose(*pair, rel_tol=EXACT) for pair in zip(known, (loss, metric), strict=True))
-    if (loss, metric) == (order.eval_loss, order.eval) and same:
+    if (loss, metric) == recorded and same:
         return ""
     size = SIZE * (DEVICE_ROUNDING / 8 if order.coarse else shake_of(list(bench.parameters.values())))
     shaken = [_shaken(bench, order.world_size, size, number) for number in range(SHAKES)]
@@ -36,8 +34,8 @@ def different(bench: Bench, order: AuditOrder, sha256: str) -> str:
     noise = [SLACK * each + ROUNDING * abs(value) for each, value in zip(spread, (loss, metric), strict=True)]
     lines = []
     for what, ours, again, slack in (
-        ("final metric", order.eval, metric, noise[1]),
-        ("test loss", order.eval_loss, loss, noise[0]),
+        ("metric", recorded[1], metric, noise[1]),
+        ("test loss", recorded[0], loss, noise[0]),
     ):
         if ours is not None and not abs(ours - again) <= slack:
             lines.append(f"{what}: {ours:.6g} in the run, {again:.6g} done again")

@@ -59,6 +59,8 @@ class AuditOrder:
     eval: float | None
     eval_loss: float | None
     params_sha256: str | None
+    evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
+    """(epoch, loss, metric) on the test set."""
 
     @property
     def coarse(self) -> bool:
@@ -103,4 +105,5 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
         eval=metrics.final.eval,
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
+        evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
     )

@@ -1,6 +1,4 @@
-"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no
-decision.
-
+"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no decision.
 Where reports go is the caller's business (a channel, or straight to the record)."""
 
 from __future__ import annotations
@@ -217,6 +215,8 @@ class TrainingLoop:
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = self.replica.sketcher.model()
+            if self.keeper is not None:
+                self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
         figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
         self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,15 @@ from ddp.core.policies import POLICIES
 from ddp.replica.task import Job, Task
 
 Order = Callable[..., AuditOrder]
+
+
+def evaluations(records: list[Any]) -> Iterator[tuple[int, float, float]]:
+    """(epoch, loss, metric) of what was evaluated."""
+    events = [record for record in records if isinstance(record, Evaluated)]
+    for epoch in sorted({event.epoch for event in events}):
+        parts = [event for event in events if event.epoch == epoch]
+        size = sum(event.samples for event in parts)
+        yield epoch, sum(event.loss_sum for event in parts) / size, sum(event.metric_sum for event in parts) / size
 
 
 def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
@@ -47,6 +56,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         eval=sum(event.metric_sum for event in last) / size,
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
+        evaluations=tuple(evaluations(records)),
     )
     return replace(order, **changes)
 
