@@ -178,7 +178,8 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
     for name in MODELS:
-        store.store(group="model", name=name, node=ModelConfig(name))
+        own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
+        store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
     # Backends with one policy as engines too: earlier versions had them there.
     for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
         for name in names:
