@@ -220,7 +220,8 @@ def typed(composed: DictConfig) -> Config:
 def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
     """Make what was composed after the schema, whose types have been checked; None: it was not, or has further keys."""
     hints: dict[str, Any] = _hints(cls)
-    if OmegaConf.get_type(node) is not cls or values.keys() != hints.keys():
+    made: Any = OmegaConf.get_type(node)
+    if made is not cls or values.keys() != hints.keys():
         return None
     parts = {
         key: _made(hint, node[key], values[key])
