@@ -177,7 +177,7 @@ def reason(option: Option) -> str:
         kind = "proved worse than" if option.failing.name == "FAIL" else "may be worse by"
         text = f"quality: {kind} the margin of {gap(-found.margin, metric).lstrip('+')}"
     elif option.failing is not None:
-        text = f"{option.failing.check}: {option.failing.line}"
+        text = f"{option.failing.check}: {option.failing.why}"
     elif option.time is None:
         text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
     else:
