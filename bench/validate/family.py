@@ -177,8 +177,8 @@ def _rate(claim: Rate, p: float) -> Verdict:
         return verdict("PASS", claim.check, claim.case.cell, text)
     more = next_look(len(claim.case.cell.one_each))
     need = next_runs.seeds(claim.case.cell, more) if more else "not to be explained by chance alone, nor proved"
-    found = verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
-    return replace(found, more=_more(claim.case.cell, len(claim.case.cell.one_each)))
+    shortfall = verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
+    return replace(shortfall, more=_more(claim.case.cell, len(claim.case.cell.one_each)))
 
 
 def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:
