@@ -75,13 +75,13 @@ class Bench:
         self._undefined: list[tuple[float, float]] = []
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
-    def _note(self, model: nn.Module, given: Any, outputs: Any) -> None:
-        self.outputs = outputs
-
     @cached_property
     def test_data(self) -> Any:
         """The test set, read once."""
         return self.task.eval_data()
+
+    def _note(self, model: nn.Module, given: Any, outputs: Any) -> None:
+        self.outputs = outputs
 
     def rates(self, seen: float) -> list[float]:
         """Return the rates of the parameter groups once all ranks have seen so many samples."""
