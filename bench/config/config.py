@@ -130,6 +130,9 @@ class Config:
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     force: bool = False
     """Run the cells of a sweep that are finished already, too."""
+    objective: str = "metric"
+    """What a searching sweeper makes better, of each run: `metric` (of evaluation, at the end), `samples_per_s` or
+    `time_to_target` (seconds)."""
     report: bool = True
     """Write a report after the run or sweep."""
     logger: Any = "none"
@@ -219,7 +222,7 @@ def typed(composed: DictConfig) -> Config:
 def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
     """Make what was composed after the schema, whose types have been checked; None: it was not, or has further keys."""
     hints: dict[str, Any] = _hints(cls)
-    if OmegaConf.get_type(node) is not cls or values.keys() != hints.keys():
+    if OmegaConf.get_type(node) != cls or values.keys() != hints.keys():
         return None
     parts = {
         key: _made(hint, node[key], values[key])

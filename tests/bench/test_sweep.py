@@ -92,7 +92,7 @@ def test_an_experiment_plans_what_it_runs_and_what_its_report_expects(bench: Ben
 def test_a_bad_point_is_refused_before_the_first_run(bad: str, planning: bool) -> None:
     jobs: list[object] = []
     with pytest.raises(UsageError, match="nonsense"):
-        compose(["-m", "model=mlp", bad], (), jobs.append, lambda line: None, planning)
+        compose(["-m", "model=mlp", bad], (), jobs.append, lambda line: None, planning=planning)
     assert len(jobs) == planning  # which trains nothing
 
 
