@@ -7,6 +7,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
+from bench.config.own import changed
 from bench.results.audit_file import FOLDER, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, read_object, read_records
 
@@ -25,7 +26,8 @@ def audit(folder: Path) -> Exit:
             raise UsageError(f"{folder}: it ended {run.metrics.status}, and only finished runs are audited")
         plan = make_plan(config_of(read_object(folder / CONFIG), folder))
         if plan.spec.run_id != run.metrics.run_id:
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id})")
+            why = changed(run.config, plan.spec.config)
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
         order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
     if not order.recorded:
         print(f"REFUSED    {folder}: its ranks kept nothing (audit=off, or an earlier version)")

@@ -20,12 +20,14 @@ from bench.base.usage import UsageError
 from bench.config.compose import compose
 from bench.config.config import typed
 from bench.config.config_checks import Machine
+from bench.config.own import code_of, settled
 from bench.config.plan import plan
 from bench.config.spec import RunSpec
 from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 from ddp.process.cores import cores
+from ddp.settings import known
 
 RUNS = Path("runs")
 USUAL_S = {"quick": 20.0}
@@ -70,15 +72,15 @@ class PlannedRuns:
         from bench.models.data import DATA
 
         try:
-            config = typed(composed)
-            if config.model.name not in MODELS:
-                raise ValueError(f"no model {config.model.name}")
+            config = settled(typed(composed))
+            known("model", config.model.name, MODELS)
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
             machine = Machine(cores(), torch.cuda.device_count())
-            spec = plan(config, models.load(config.model.name), DATA, machine, keys).spec
+            setup = models.load(config.model.name)
+            spec = plan(config, setup, DATA, machine, keys, code_of(config, setup)).spec
             done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bench.base.exitcodes import STATUS, Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, usage
+from bench.config.own import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.consistency import legible
@@ -37,7 +38,8 @@ def rerun(folder: Path) -> Exit:
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
         plan = make_plan(replace(config, output=elsewhere))
         if plan.spec.run_id != run.metrics.run_id:
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id})")
+            why = changed(run.config, plan.spec.config)
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
         outcome = launch(plan, Console(highlight=False))
     if outcome.metrics.status != run.metrics.status:
         print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {outcome.metrics.status} now")

@@ -33,6 +33,7 @@ from bench.config.hydra_errors import complain
 from bench.config.modes import engine_of
 from bench.config.objective import check as check_objective
 from bench.config.objective import objective
+from bench.config.own import code_of, settled
 from bench.config.plan import RunPlan, plan
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
@@ -41,8 +42,7 @@ from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from ddp.core.errors import EngineError
 from ddp.process.cores import cores
-from ddp.registry import blamed
-from ddp.suggest import unknown
+from ddp.settings import known
 
 if TYPE_CHECKING:
     from bench.dashboard.process import DashboardProcess
@@ -263,9 +263,9 @@ def make_plan(
     """Check everything and get the data. Imports torch, while the fork server does the same in its process.
 
     `settings`: the keys that the user set. Raise UsageError, Unusable."""
-    name = config.model.name
-    if name not in MODELS:
-        raise UsageError(unknown("model", name, MODELS))
+    with usage():
+        config = settled(config)
+        name = known("model", config.model.name, MODELS)
     if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
         from ddp.process import forkserver
 
@@ -275,19 +275,19 @@ def make_plan(
 
     from bench import models
     from bench.models.data import DATA, prepare
+    from bench.runner.trial import tried
 
     machine = Machine(cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
-        ready = plan(config, models.load(name), DATA, machine, settings)
+        setup = models.load(name)
+        ready = plan(config, setup, DATA, machine, settings, code_of(config, setup))
         if source is not None:
             from bench.runner.resume import check
 
             check(ready, source)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        with blamed("model", name, MODELS[name], ValueError):
-            task = ready.job.task()
-            task.model()  # which may refuse the data, or its depth
+        task = tried(ready)
         if ready.job.faults:
             check_faults(ready.job, config.mode, len(task.train_data()))
     return ready

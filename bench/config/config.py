@@ -183,7 +183,8 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
     for name in MODELS:
-        store.store(group="model", name=name, node=ModelConfig(name))
+        own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
+        store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
     # Backends with one policy as engines too: earlier versions had them there.
     for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
         for name in names:
@@ -222,7 +223,8 @@ def typed(composed: DictConfig) -> Config:
 def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
     """Make what was composed after the schema, whose types have been checked; None: it was not, or has further keys."""
     hints: dict[str, Any] = _hints(cls)
-    if OmegaConf.get_type(node) != cls or values.keys() != hints.keys():
+    made: Any = OmegaConf.get_type(node)
+    if made is not cls or values.keys() != hints.keys():
         return None
     parts = {
         key: _made(hint, node[key], values[key])

@@ -28,6 +28,7 @@ from bench.config.config_checks import (
     world_size_of,
 )
 from bench.config.modes import backend_of
+from bench.config.own import TASK, saved
 from bench.config.spec import RunSpec
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
@@ -39,6 +40,7 @@ from ddp.core.world import World
 from ddp.engine import ENGINES
 from ddp.replica.task import Job
 from ddp.settings import check_parts, known, make_policy, script
+from ddp.user_code import CodeDigest
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,15 @@ class RunPlan:
 
 
 def plan(
-    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, settings: Collection[str] = ()
+    config: Config,
+    setup: Setup,
+    data_names: Collection[str],
+    machine: Machine,
+    settings: Collection[str] = (),
+    code: tuple[CodeDigest, ...] = (),
 ) -> RunPlan:
-    """Resolve and check everything. `settings`: the keys that the user set. Raise ValueError for what cannot be run."""
+    """Resolve and check everything. `settings`: the keys that the user set; `code`: what of the run is not the project's own
+    (`bench.config.own`). Raise ValueError for what cannot be run."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)
@@ -74,7 +82,7 @@ def plan(
     if world_size > 1:
         # Settings that have an entry for each rank are refused here, not in the run.
         policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
-    resolved = _resolve(config, recipe, policy, world_size)
+    resolved = _resolve(config, recipe, policy, world_size) | saved(code)
     lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
     cell = cell_hash(resolved, recipe)
     spec = RunSpec(
@@ -103,7 +111,7 @@ def plan(
         config=resolved,
         warnings=warnings_of(config, world_size, machine),
     )
-    return RunPlan(spec, _job(spec, policy, config, recipe), recipe)
+    return RunPlan(spec, _job(spec, policy, config, recipe, code), recipe)
 
 
 def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
@@ -148,6 +156,8 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         del cell["averaging"]
     if cell["loader"] == vars(Loading()):
         del cell["loader"]
+    if "code" in resolved:  # wherever it lies
+        cell["code"] = {kind: part["sha256"] for kind, part in resolved["code"].items()}
     apart = ("target", "data_options", "depth", "augment")
     cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in apart}
     if recipe.augment:
@@ -167,10 +177,12 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
     return canonical.digest(cell)
 
 
-def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
+def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tuple[CodeDigest, ...]) -> Job:
+    own = tuple(each for each in code if each.kind in TASK)
+    task = partial(models.make_own_task if own else models.make_task, spec.model, recipe, config.data.dir)
     cluster, train = (spec.config[group] for group in ("cluster", "train"))
     return Job(
-        task=partial(models.make_task, spec.model, recipe, config.data.dir),
+        task=partial(task, own) if own else task,
         epochs=spec.epochs,
         batch_size=spec.batch_size,
         seed=spec.seed,

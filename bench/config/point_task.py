@@ -24,6 +24,7 @@ from omegaconf import DictConfig
 
 from bench.base.interrupts import listening
 from bench.config.sweep_points import left_out_reason
+from bench.models import MODELS
 
 WATCH_S = 0.2
 
@@ -58,8 +59,15 @@ class PointTask:
         self.jobs = self.others = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Keep what is of this process."""
-        return {key: getattr(self, key) for key in ("job", "overrides", "folder", "home")}
+        """Keep what is of this process; name the models of the user's own, for others to know."""
+        own = {name: MODELS[name] for name in MODELS if not MODELS.is_ours(name)}
+        return {key: getattr(self, key) for key in ("job", "overrides", "folder", "home")} | {"own": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, source in state.pop("own").items():
+            if name not in MODELS:
+                MODELS.enrol(name, source, source)
+        vars(self).update(state)
 
     def __call__(self, composed: DictConfig) -> float | None:
         """Do what there is to do with a point; return what a sweeper may search by."""
