@@ -26,7 +26,7 @@ from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config import register
 from bench.config.flags import read
-from bench.config.hydra_errors import beyond, complain, nameless, names_several
+from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
 from bench.config.objective import CHOOSING, direction
 from bench.config.overrides import in_our_words, readable
 from bench.config.point_task import PointJob, PointTask
@@ -61,7 +61,8 @@ def compose(
     with scratch() as folder, _variables(folder):
         task = PointTask(job, take, leave_out, overrides, folder)
         try:
-            for problem in filter(None, (beyond(override) or nameless(override) for override in overrides)):
+            problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
+            for problem in filter(None, problems):
                 raise UsageError(problem)
             _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides))])
             task.collect()
