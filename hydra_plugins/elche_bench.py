@@ -45,6 +45,7 @@ class BenchSweeper(Sweeper):
         from bench.config.group_loader import GroupLoader
 
         self.config: DictConfig = config
+        self.hydra_context: HydraContext = hydra_context
         self.loader = GroupLoader(hydra_context.config_loader)
         context = HydraContext(config_loader=self.loader, callbacks=hydra_context.callbacks)
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
@@ -56,6 +57,13 @@ class BenchSweeper(Sweeper):
         from bench.config.sweep_points import batches, points
 
         every = points([*(f"{key}={value}" for key, value in self.params.items()), *arguments], self.loader)
+        nowhere = (
+            set[str].intersection(*({*self.loader.left_out(self.config, list(point))} for point in every))
+            if every
+            else ()
+        )
+        for setting in nowhere:  # then it is a mistake, as in a single run
+            self.hydra_context.config_loader.load_sweep_config(self.config, [*every[0], setting])
         if not isinstance(self.launcher, PlanLauncher):  # which has no job that a bad point could come after
             self.validate_batch_is_legal(every)
         returns: list[Sequence[JobReturn]] = []

@@ -46,8 +46,9 @@ def _of_policies() -> Iterator[KeyDoc]:
         yield KeyDoc(doc.key, doc.kind, doc.default, f"{doc.text} Of {whose}.")
 
 
-def _of(cls: type[Any], prefix: str) -> Iterator[KeyDoc]:
-    hints, texts = get_type_hints(cls), _texts(cls)
+def _of(cls: Any, prefix: str) -> Iterator[KeyDoc]:
+    hints: dict[str, Any] = get_type_hints(cls)
+    texts: dict[str, str] = _texts(cls)
     for each in fields(cls):
         hint, name = hints[each.name], f"{prefix}{each.name}"
         nested = isinstance(hint, type) and is_dataclass(hint)
@@ -75,8 +76,9 @@ def _default(each: Field[Any]) -> str:
 def _texts(cls: Any) -> dict[str, str]:
     """Return field -> the text under it, of a class and those that it is derived from."""
     texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        file = inspect.getsourcefile(base) if is_dataclass(base) else None
+    bases: list[Any] = [base for base in reversed(cls.__mro__) if is_dataclass(base)]
+    for base in bases:
+        file = inspect.getsourcefile(base)
         if file is None:
             continue
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
