@@ -3,7 +3,8 @@
 Hydra takes a tenth of a second for a point, most of it for its own settings. A point of ours takes a millisecond: it is the
 composition of its choices, with its values set as Hydra sets them. Where choices are of groups whose members are in code and
 change different parts of the configuration, that composition is put together from those of the single choices. A setting of
-one policy is left out where the point has another. Whatever is not plain (additions, deletions, packages, mappings) and whatever fails is left to Hydra, whose words are the error's.
+one policy is left out where the point has another. Whatever is not plain (additions, deletions, packages, mappings) and
+whatever fails is left to Hydra, whose words are the error's.
 """
 
 from __future__ import annotations
