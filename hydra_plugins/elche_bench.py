@@ -102,7 +102,7 @@ class PlanLauncher(Launcher):
             composed = loader.point(self.config, list(overrides))
             if composed is not before:
                 HydraConfig.instance().set_config(composed)
-            name_point(HydraConfig.get(), overrides)
+            name_point(HydraConfig.get(), overrides, folder=False)
             before = composed
             self.task(composed)
         return []

@@ -207,11 +207,14 @@ def _take(whole: DictConfig, base: Composition, single: Composition, parts: set[
                 whole.hydra.runtime.choices[group] = member
 
 
-def name_point(hydra: Any, overrides: Sequence[str]) -> None:
-    """Name a point by its overrides, as Hydra does. `hydra`: Hydra's part of its configuration."""
+def name_point(hydra: Any, overrides: Sequence[str], folder: bool = True) -> None:
+    """Name a point by its overrides, as Hydra does; `folder`: and the folder of its job. `hydra`: Hydra's part of its
+    configuration."""
     task = [word for word in overrides if not _of_hydra(word)]
     with read_write(hydra), open_dict(hydra):
         hydra.overrides.task = task
+        if not folder:
+            return
         style = hydra.job.config.override_dirname
         words = sorted(word for word in task if word.partition("=")[0] not in style.exclude_keys)
         hydra.job.override_dirname = style.item_sep.join(words).replace("=", style.kv_sep)
