@@ -45,6 +45,7 @@ class BenchSweeper(Sweeper):
         from bench.config.group_loader import GroupLoader
 
         self.config: DictConfig = config
+        self.hydra_context: HydraContext = hydra_context
         self.loader = GroupLoader(hydra_context.config_loader)
         context = HydraContext(config_loader=self.loader, callbacks=hydra_context.callbacks)
         self.launcher: Launcher = Plugins.instance().instantiate_launcher(
@@ -56,6 +57,8 @@ class BenchSweeper(Sweeper):
         from bench.config.sweep_points import batches, points
 
         every = points([*(f"{key}={value}" for key, value in self.params.items()), *arguments], self.loader)
+        if every and any(word.startswith("policy.") for word in every[0]):
+            self._check_settings(every)
         if not isinstance(self.launcher, PlanLauncher):  # which has no job that a bad point could come after
             self.validate_batch_is_legal(every)
         returns: list[Sequence[JobReturn]] = []
@@ -64,6 +67,11 @@ class BenchSweeper(Sweeper):
             for job in returns[-1]:
                 _ = job.return_value  # raises what was raised in the job
         return returns
+
+    def _check_settings(self, every: Sequence[Sequence[str]]) -> None:
+        """Raise HydraException for a setting that no point has: it is a mistake then, as in a single run."""
+        for setting in set.intersection(*(self.loader.left_out(self.config, list(point)) for point in every)):
+            self.hydra_context.config_loader.load_sweep_config(self.config, [*every[0], setting])
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
         """Raise HydraException for a point that does not compose."""
@@ -94,7 +102,7 @@ class PlanLauncher(Launcher):
             composed = loader.point(self.config, list(overrides))
             if composed is not before:
                 HydraConfig.instance().set_config(composed)
-            name_point(HydraConfig.get(), overrides)
+            name_point(HydraConfig.get(), overrides, folder=False)
             before = composed
             self.task(composed)
         return []

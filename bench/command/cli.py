@@ -53,6 +53,11 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if {"--help", "-h"}.intersection(arguments):
+        from bench.command.help_page import show
+
+        show()
+        return Exit.OK
     from bench.command.run import run
 
     if "TORCHELASTIC_RUN_ID" in os.environ:

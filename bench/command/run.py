@@ -6,12 +6,11 @@ one runs. Knows neither engines nor records.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -21,8 +20,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from bench.base import interrupts
+from bench.base.console import PipeSafeConsole
 from bench.base.exitcodes import STATUS, Exit, gravest
-from bench.base.usage import UsageError, reason, usage
+from bench.base.usage import UsageError, usage
 from bench.command import summary
 from bench.command.summary import CellOutcome
 from bench.config.compose import compose
@@ -31,6 +31,8 @@ from bench.config.config_checks import Machine, check_faults, check_paths
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
 from bench.config.modes import engine_of
+from bench.config.objective import check as check_objective
+from bench.config.objective import objective
 from bench.config.own import code_of, settled
 from bench.config.plan import RunPlan, plan
 from bench.config.unused_settings import moot
@@ -60,30 +62,11 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
             from bench.command.planning import announce
 
             announce(session.console, arguments, verbs)
-        compose(arguments, verbs, session.job, session.print)
-        return session.conclude(baseline)
+        search = compose(arguments, verbs, session.job, session.print, session.take)
+        return session.conclude(baseline, search)
     finally:
         if session.dashboard is not None:
             session.dashboard.close()
-
-
-class PipeSafeConsole(Console):
-    """A console whose reader may leave (`| head`), or whose disk may be full: the run goes on unseen, and its results are
-    written."""
-
-    def print(self, *objects: Any, **how: Any) -> None:
-        """Print as a console does; what cannot be written is the last of it."""
-        try:
-            super().print(*objects, **how)
-        except OSError as error:
-            with suppress(OSError):
-                print(f"bench: nothing more can be shown ({reason(error)}); the run goes on", file=sys.stderr)
-            self.on_broken_pipe()
-
-    def on_broken_pipe(self) -> None:
-        """Print nothing more."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @dataclass
@@ -94,32 +77,45 @@ class Session:
     machines: Machines | None = None
     cells: list[CellOutcome] = field(default_factory=list)
     config: Config | None = None
-    """Of the last cell; what concerns the command as a whole is the same in all."""
-    defect: Exception | None = None
-    """Ours, not the user's nor the world's: the first one that came out of a cell."""
     sweep: bool = False
-    experiment: str | None = None
     dashboard: DashboardProcess | None = None
     """The live page, if one was asked for: the same for all cells."""
+    launched: bool = False
+    """In a process of a launcher, with one cell of the command."""
 
-    def job(self, composed: DictConfig) -> None:
-        """Run one cell; Hydra calls this. Raise KeyboardInterrupt when the cell was killed."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Begin anew in another process: what came of other cells stays here."""
+        return Session._launched, ()
+
+    @staticmethod
+    def _launched() -> Session:
+        return Session(PipeSafeConsole(highlight=False), launched=True)
+
+    def job(self, composed: DictConfig) -> CellOutcome:
+        """Run one cell; Hydra calls this, in this process or another."""
         hydra = HydraConfig.get()
-        self.sweep = hydra.mode is RunMode.MULTIRUN
-        self.experiment = hydra.runtime.choices.get("experiment")
+        self.sweep, self.config = hydra.mode is RunMode.MULTIRUN, None
         name = " ".join(hydra.overrides.task)
         try:
             cell = self._cell(composed)
         except (UsageError, EngineError, OSError) as error:  # before the run began, or where its results are written
             interrupts.check()  # an import that was interrupted may fail in its own way
             note = f"cannot write the results: {error}" if isinstance(error, OSError) else str(error)
-            print(f"bench: {f'{name}: ' if self.sweep else ''}{note}", file=sys.stderr)
-            cell = CellOutcome(name, Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED, note=note)
+            code = Exit.USAGE if isinstance(error, UsageError) else Exit.FAILED
+            cell = CellOutcome(name, code, note=note, refused=True)
         except Exception as error:  # Hydra would add words of its own
             interrupts.check()
-            self.defect = self.defect or error
-            cell = CellOutcome(name, Exit.INTERNAL)
+            defect = RuntimeError("".join(format_exception(error))) if self.launched else error
+            cell = CellOutcome(name, Exit.INTERNAL, defect=defect)
+        value = objective(self.config.objective, cell.metrics) if self.config and cell.metrics else None
+        experiment = hydra.runtime.choices.get("experiment")
+        return replace(cell, swept=self.sweep, config=self.config, experiment=experiment, objective=value)
+
+    def take(self, cell: CellOutcome) -> None:
+        """Note what came of a cell. Raise KeyboardInterrupt when it was killed."""
         self.cells.append(cell)
+        if cell.refused:
+            print(f"bench: {f'{cell.title}: ' if cell.swept else ''}{cell.note}", file=sys.stderr)
         if cell.code is Exit.KILLED:
             command = going_on(cell.folder) if cell.folder is not None else ""
             self.print(f"what there is lies in {cell.folder}{command and f'; go on with it: {command}'}")
@@ -137,6 +133,7 @@ class Session:
         try:
             config = self.config = typed(composed)
             check_paths(config)
+            check_objective(config.objective)
         except (OmegaConfBaseException, ValueError) as error:  # settings check themselves
             raise UsageError(complain(error)) from error
         for group in {"model", "engine", "policy", "backend"} - HydraConfig.get().runtime.choices.keys():
@@ -150,7 +147,11 @@ class Session:
 
             with usage():
                 config = self.config = configured(config, settings, source)
-        if config.dashboard and self.dashboard is None:
+        if config.dashboard and self.launched:
+            self._note(
+                [f"dashboard=true means nothing to a launcher's process: python -m bench dashboard {config.output}"]
+            )
+        elif config.dashboard and self.dashboard is None:
             self._open_dashboard(Path(config.output))
         with usage():
             loggers = chosen(config.logger)
@@ -202,29 +203,33 @@ class Session:
         else:
             self.print(f"dashboard {self.dashboard.address}")
 
-    def conclude(self, baseline: Path) -> Exit:
+    def conclude(self, baseline: Path, search: dict[str, Any] | None) -> Exit:
         """Print what came out, write the report, compare with the baseline; return the exit code of the command.
 
         Raise what came out of a cell as a defect, once the others are done."""
-        if self.defect is not None:
-            raise self.defect
+        for cell in self.cells:
+            if cell.defect is not None:
+                raise cell.defect
         codes = [cell.code for cell in self.cells]
         shown = [cell for cell in self.cells if cell.metrics is not None]
-        if self.config is None or not shown:
+        config = shown[-1].config if shown else None
+        if config is None:
             return gravest(codes)
-        if self.sweep:
-            root, name = Path(self.config.output), self.experiment or Path(self.config.output).resolve().name
+        if shown[-1].swept:
+            root, name = Path(config.output), shown[-1].experiment or Path(config.output).resolve().name
             out = Path("reports") / name
             summary.show_sweep(self.console, self.cells)
+            if search is not None:
+                summary.show_search(self.console, search)
         else:
             assert shown[0].folder is not None
             root = out = shown[0].folder
             summary.show_run(self.console, shown[0])
-        if self.config.validate:
+        if config.validate:
             own = [cell.folder for cell in self.cells if cell.folder is not None]
             codes.append(summary.judge(self.console, root, baseline, own))
-        if self.config.report:
-            summary.report(self.console, root, out, baseline if self.config.validate else None)
+        if config.report:
+            summary.report(self.console, root, out, baseline if config.validate else None)
         return gravest(codes)
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from tabulate import tabulate
@@ -22,6 +22,7 @@ from bench.results.runfolder import going_on
 from bench.results.schema import Metrics, RankTime, Steady
 
 if TYPE_CHECKING:
+    from bench.config.config import Config
     from bench.results.cells import Cell as Runs
     from bench.validate import Verdict
 
@@ -42,6 +43,17 @@ class CellOutcome:
     metrics: Metrics | None = None
     note: str = ""
     """Why there is nothing new to see."""
+    refused: bool = False
+    """It could not begin, or its results could not be written: `note` is to be shown."""
+    defect: Exception | None = None
+    """Ours, not the user's nor the world's."""
+    objective: float | None = None
+    """What a searching sweeper makes better."""
+    config: Config | None = None
+    """Of the cell; what concerns the command as a whole is the same in all."""
+    experiment: str | None = None
+    swept: bool = False
+    """It is one of a sweep."""
 
 
 def show_run(console: Console, cell: CellOutcome) -> None:
@@ -70,6 +82,18 @@ def show_run(console: Console, cell: CellOutcome) -> None:
     _line(console, "results", str(cell.folder))
     if m.status == "failed" and cell.folder is not None and (more := going_on(cell.folder)):
         _line(console, "go on", more)
+
+
+def show_search(console: Console, search: Mapping[str, Any]) -> None:
+    """Print what a sweeper found by searching."""
+    console.print()
+    for name in ("best_params", "best_evaluated_params"):
+        if isinstance(best := search.get(name), Mapping):
+            value = search.get("best_value", search.get("best_evaluated_result"))
+            settings = " ".join(f"{key}={value}" for key, value in best.items())
+            _line(console, "best", f"{settings}  ({value})")
+    for solution in search.get("solutions", ()):
+        _line(console, "best", f"{solution}")
 
 
 def show_sweep(console: Console, cells: list[CellOutcome]) -> None:

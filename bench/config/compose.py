@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import hydra
+import yaml  # type: ignore[import-untyped]
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -25,75 +26,83 @@ from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config import register
 from bench.config.flags import read
-from bench.config.hydra_errors import beyond, complain, nameless, names_several
+from bench.config.hydra_errors import beyond, complain, nameless, names_several, nowhere
+from bench.config.objective import CHOOSING, direction
 from bench.config.overrides import in_our_words, readable
-from bench.config.sweep_points import empty, left_out_reason
+from bench.config.point_task import PointJob, PointTask
+from bench.config.sweep_points import empty
 from ddp.process.scratch import scratch
 
 SCRATCH = "BENCH_SCRATCH"
 """Variable that names the folder of what Hydra and its plug-ins write; conf/config.yaml reads it."""
 
 
+SEARCH = "optimization_results.yaml"
+"""File in which Hydra's searching sweepers write what they came to."""
+
+
 def compose(
     arguments: list[str],
     verbs: tuple[str, ...],
-    job: Callable[[DictConfig], None],
+    job: PointJob,
     leave_out: Callable[[str], None],
+    take: Callable[[Any], None] = lambda result: None,
     planning: bool = False,
-) -> None:
-    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each; `leave_out` with a line on each
-    point of a sweep that is no run. Raise UsageError, also for a sweep without a run. All points are composed before the
-    first job, so that a bad one is refused before anything is trained.
+) -> dict[str, Any] | None:
+    """Have Hydra compose every cell that `arguments` ask for, and call `job` with each, here or in processes of a launcher;
+    `take` with its result; `leave_out` with a line on each point of a sweep that is no run. Return what a searching sweeper
+    wrote about its search; None: there was none. Raise UsageError, also for a sweep without a run. Our sweeper composes all
+    points before the first job, so that a bad one is refused before anything is trained.
 
     `planning`: the job only reads the configuration, so that no launcher is needed and nothing is copied."""
     register()
     options, flags = read([in_our_words(word) for word in arguments])
     overrides = tuple(readable(override) for override in options.overrides)
-    task = Points(job, leave_out, overrides)
     with scratch() as folder, _variables(folder):
+        task = PointTask(job, take, leave_out, overrides, folder)
         try:
-            for problem in filter(None, (beyond(override) or nameless(override) for override in overrides)):
+            problems = (beyond(override) or nameless(override) or nowhere(override) for override in overrides)
+            for problem in filter(None, problems):
                 raise UsageError(problem)
-            _start(task, [*flags, *(_to_plan(overrides) if planning else overrides)])
+            _start(task, [*flags, *(_to_plan(overrides) if planning else _searching(overrides))])
+            task.collect()
             if not task.jobs and not (options.cfg or options.info or options.shell_completion):
                 none = "nothing to run: all of the sweep is left out"
                 raise UsageError(none if task.others else _emptiness(overrides))
         except (HydraException, OmegaConfBaseException) as error:
             raise UsageError(complain(_beneath(error, overrides), verbs)) from error
-
-
-@dataclass
-class Points:
-    """What Hydra calls with each point: the job, where the point is a run."""
-
-    job: Callable[[DictConfig], None]
-    leave_out: Callable[[str], None]
-    overrides: tuple[str, ...]
-    jobs: int = 0
-    others: int = 0
-
-    def __call__(self, composed: DictConfig) -> None:
-        settings = HydraConfig.get()
-        swept = settings.mode is RunMode.MULTIRUN
-        why = left_out_reason(composed, self.overrides, settings.sweeper.params or {}) if swept else None
-        if why is None:
-            self.jobs += 1
-            self.job(composed)
-        else:
-            self.others += 1
-            self.leave_out(f"{' '.join(settings.overrides.task)}: left out: {why}")
+        results = folder / SEARCH
+        return dict(yaml.safe_load(results.read_text(encoding="utf-8"))) if results.is_file() else None
 
 
 def _to_plan(overrides: tuple[str, ...]) -> list[str]:
     """Return the overrides with the launcher that only shows points in place of any other."""
     for override in overrides:
-        if override.startswith("hydra/sweeper=") and override.partition("=")[2] not in ("bench", "basic"):
+        if override.startswith("hydra/sweeper=") and override.partition("=")[2] not in CHOOSING:
             raise UsageError(f"{override} chooses its points by the results of others: there is no plan of it")
     others = [word for word in overrides if not word.startswith(("hydra/launcher=", "hydra.launcher."))]
     return [*others, "hydra/launcher=bench_plan"]
 
 
-def _start(task: Points, words: list[str]) -> None:
+def _searching(overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the overrides; where another sweeper is chosen, with the direction in which it is to search."""
+    if not any(word.startswith("hydra/sweeper=") and word.partition("=")[2] not in CHOOSING for word in overrides):
+        return overrides
+    with suppress(HydraException, OmegaConfBaseException), _loading() as loader:  # for Hydra to refuse
+        composed = loader.load_configuration(
+            "config", list(overrides), RunMode.MULTIRUN, validate_sweep_overrides=False
+        )
+        return (*overrides, *direction(composed, overrides))
+    return overrides
+
+
+@contextmanager
+def _loading() -> Iterator[ConfigLoader]:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
+
+
+def _start(task: PointTask, words: list[str]) -> None:
     """Start Hydra by its entry point, which reads its words where every program finds them."""
     before, sys.argv = sys.argv, ["bench", *words]
     try:
@@ -143,8 +152,7 @@ def _beneath(error: Exception, overrides: tuple[str, ...]) -> Exception:
     compose for a single run, an experiment with a mistake too."""
     if not names_several(error):
         return error
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+    with _loading() as loader:
         try:
             loader.load_configuration("config", list(overrides), RunMode.MULTIRUN, validate_sweep_overrides=False)
         except (HydraException, OmegaConfBaseException) as deeper:

@@ -44,6 +44,7 @@ class TrainConfig:
     """Overrides of the recipe; null: the recipe's value."""
 
     epochs: int | None = None
+    """Times that all samples are trained."""
     batch_size: int | None = None
     """Samples of one step of one rank."""
     global_batch_size: int | None = None
@@ -61,16 +62,21 @@ class DataConfig:
     """What is trained on, and where it lies."""
 
     name: str | None = None
-    """A key of `bench.models.data.DATA`; null: the recipe's."""
+    """Data set, as `list data` shows them; null: the recipe's."""
     dir: str = "data"
     """Folder that downloads are kept in, as torchvision lays them out."""
     path: str | None = None
-    """A user's own file or folder. This and what follows: `DataOptions`; null: the data set's own."""
+    """A user's own file or folder. Of this and what follows null is the data set's own (`DataOptions`)."""
     seq_len: int | None = None
+    """Tokens or characters of a sample."""
     samples: int | None = None
+    """Samples to train on."""
     classes: int | None = None
+    """Number of classes."""
     shape: list[int] | None = None
+    """Channels, height and width of an image."""
     seed: int | None = None
+    """What made-up data are drawn from."""
 
 
 @dataclass
@@ -82,16 +88,16 @@ class ClusterConfig:
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: CUDA where every rank has a GPU of its own."""
     transport: str = "auto"
-    """What the collectives of backend `nccl` go through: a key of `ddp.comm.transports.TRANSPORTS`, or `auto`."""
+    """What the collectives of backend `nccl` go through: `nccl`, `memory`, `gloo` or `auto`."""
     deadline_s: float = 60.0
-    """How long a rank may be silent before it counts as lost."""
+    """How long a rank may be silent before it counts as lost, seconds."""
     tolerate_loss: bool = True
     """Go on without a rank that is lost; otherwise the run fails."""
     bind: str = "127.0.0.1"
     """Where rank 0 awaits the processes that torchrun has started: an address of its host, an interface, or the network that
     the hosts share (10.0.0.0/24)."""
     faults: list[str] = field(default_factory=list)
-    """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash`; kinds are those of `ddp.core.faults`."""
+    """What goes wrong on purpose: RANK@STEP:KIND, such as `1@40:crash` (docs/reference/faults.md)."""
 
 
 @dataclass
@@ -108,14 +114,18 @@ class Config:
     """One run, as the user asked for it."""
 
     model: ModelConfig = MISSING
+    """What is trained: a member of the group, a file or a module."""
     engine: Choice = MISSING
+    """What runs the loop; `mode` chooses it with policy and backend."""
     policy: Any = MISSING
-    """`name` and the settings of a policy; a node made by `policy_node`."""
+    """When replicas are brought together; its settings follow."""
     backend: Choice = MISSING
+    """How replicas are brought together."""
     averaging: Averaging = field(default_factory=Averaging)
     world_size: int | None = None
     """Number of ranks; null: the mode's own (solo 1, others 2)."""
     seed: int = 0
+    """Where every random number comes from, 0 or more."""
     recipe: str = "quick"
     """A key of the model's recipes: `quick` or `published`."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -130,10 +140,13 @@ class Config:
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     force: bool = False
     """Run the cells of a sweep that are finished already, too."""
+    objective: str = "metric"
+    """What a searching sweeper makes better, of each run: `metric` (of evaluation, at the end), `samples_per_s` or
+    `time_to_target` (seconds)."""
     report: bool = True
     """Write a report after the run or sweep."""
     logger: Any = "none"
-    """Tools that get the run as well, a name or a list: `none`, or keys of `bench.loggers.LOGGERS`."""
+    """Tools that get the run as well, a name or a list: `none`, or of `list loggers`."""
     dashboard: bool = False
     """Serve a live page over `output` while the command lasts."""
     audit: bool = True

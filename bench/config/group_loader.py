@@ -2,12 +2,14 @@
 
 Hydra takes a tenth of a second for a point, most of it for its own settings. A point of ours takes a millisecond: it is the
 composition of its choices, with its values set as Hydra sets them. Where choices are of groups whose members are in code and
-change different parts of the configuration, that composition is put together from those of the single choices. Whatever is
-not plain (additions, deletions, packages, mappings) and whatever fails is left to Hydra, whose words are the error's.
+change different parts of the configuration, that composition is put together from those of the single choices. A setting of
+one policy is left out where the point has another. Whatever is not plain (additions, deletions, packages, mappings) and
+whatever fails is left to Hydra, whose words are the error's.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from hydra.plugins.config_source import ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
+
+from ddp.core.policies import POLICIES
 
 IN_CODE = ("model", "engine", "policy", "backend", "mode")
 """Groups whose members are in code: they have no defaults that depend on choices of other groups."""
@@ -81,11 +85,17 @@ class GroupLoader(ConfigLoader):
                 self._points[key] = self._from_parts(master, chosen) or deepcopy(self._composed(master, chosen).config)
             point = self._points[key]
             for each in settings:
-                OmegaConf.update(point, each.key_or_group, each.value(), merge=True)
+                if not _missing(point, each.key_or_group):
+                    OmegaConf.update(point, each.key_or_group, each.value(), merge=True)
         except (HydraException, OmegaConfBaseException):
             self._points.pop(key, None)
             return self._loader.load_sweep_config(master, overrides)
         return point
+
+    def left_out(self, master: DictConfig, overrides: list[str]) -> set[str]:
+        """Return the settings of a point that are of other policies than its own. Raise HydraException."""
+        point = self.point(master, overrides)
+        return {word for word in overrides if _missing(point, self._parse(word).key_or_group)}
 
     def _parse(self, word: str) -> Override:
         if word not in self._parsed:
@@ -160,6 +170,14 @@ class GroupLoader(ConfigLoader):
         return self._loader.compute_defaults_list(config_name, overrides, run_mode)
 
 
+def _missing(point: DictConfig, key: str) -> bool:
+    """Tell whether this is a setting of a policy, but not of the point's own."""
+    group, _, name = key.partition(".")
+    if group != "policy" or name in point.policy:
+        return False
+    return any(name in inspect.signature(policy).parameters for policy in POLICIES.values())
+
+
 def _plain(override: Override) -> bool:
     """Tell whether this sets a key that is there to a value that replaces the one before."""
     changes = override.type is OverrideType.CHANGE and override.package is None
@@ -189,11 +207,14 @@ def _take(whole: DictConfig, base: Composition, single: Composition, parts: set[
                 whole.hydra.runtime.choices[group] = member
 
 
-def name_point(hydra: Any, overrides: Sequence[str]) -> None:
-    """Name a point by its overrides, as Hydra does. `hydra`: Hydra's part of its configuration."""
+def name_point(hydra: Any, overrides: Sequence[str], folder: bool = True) -> None:
+    """Name a point by its overrides, as Hydra does; `folder`: and the folder of its job. `hydra`: Hydra's part of its
+    configuration."""
     task = [word for word in overrides if not _of_hydra(word)]
     with read_write(hydra), open_dict(hydra):
         hydra.overrides.task = task
+        if not folder:
+            return
         style = hydra.job.config.override_dirname
         words = sorted(word for word in task if word.partition("=")[0] not in style.exclude_keys)
         hydra.job.override_dirname = style.item_sep.join(words).replace("=", style.kv_sep)

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -96,6 +97,22 @@ def nameless(override: str) -> str | None:
     if not any(name is None or isinstance(name, int | float) for name in names):
         return None
     return f"{override}: what to choose has a name; leave {key} out, or see python -m bench list"
+
+
+def nowhere(override: str) -> str | None:
+    """Return what is wrong with a search path of which a folder is not there; None: nothing that is known."""
+    key, _, _ = override.partition("=")
+    if key.lstrip("+") != "hydra.searchpath":
+        return None
+    value = OverridesParser.create().parse_override(override).value()
+    for place in value if isinstance(value, list) else [value]:
+        scheme, separator, rest = str(place).rpartition("://")
+        if separator and scheme == "pkg":
+            continue
+        if scheme != "file" or not Path(rest).is_dir():
+            missing = f"no folder {rest}" if scheme == "file" else f"{place} has no scheme"
+            return f"{override}: {missing}; write file:///the/folder or pkg://the.package"
+    return None
 
 
 GROUPS = ("model", "engine", "policy", "backend", *PRESETS)

@@ -18,11 +18,18 @@ def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:
     reasons: dict[str, str] = {}
     if settings.get("backend") == config.mode.backend:
         settings = {key: value for key, value in settings.items() if key != "backend"}
-    for group, why in _meaningless(config):
+    for group, why in (*_meaningless(config), *_of_others(settings, config)):
         for key in settings:
             if key == group or key.startswith(f"{group}."):
                 reasons.setdefault(key, why)
     return [f"{key} means nothing to mode={mode}: {why}" for key, why in sorted(reasons.items())]
+
+
+def _of_others(settings: Mapping[str, Any], config: Config) -> Iterator[tuple[str, str]]:
+    """Yield each setting that a sweep has for its other policies."""
+    for key in settings:
+        if key.startswith("policy.") and key.partition(".")[2] not in config.policy:
+            yield key, f"it is left out, as policy={config.policy['name']} has no such setting"
 
 
 def _meaningless(config: Config) -> Iterator[tuple[str, str]]:

@@ -52,6 +52,7 @@ class ElCheSettings:
     min_anchor: int = 0
     """Least anchor, of the first window too; 0: the initial anchor. A nudge of the guard alone goes below."""
     max_anchor: int = 200
+    """Largest anchor, steps."""
     overhead_target: float = 0.02
     """What the cohort may lose by an average, as a fraction of the window; above it the anchor grows."""
     max_batch_diff: int | None = None

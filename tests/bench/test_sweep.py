@@ -11,7 +11,7 @@ from bench.base.usage import UsageError
 from bench.command import planning
 from bench.config.compose import compose
 from bench.report.planned import planned
-from bench.results.runfolder import find_runs
+from bench.results.runfolder import find_runs, read_object
 from ddp.engine import ENGINES
 from ddp.process.scratch import OWNER
 from tests.bench.conftest import Bench
@@ -92,7 +92,7 @@ def test_an_experiment_plans_what_it_runs_and_what_its_report_expects(bench: Ben
 def test_a_bad_point_is_refused_before_the_first_run(bad: str, planning: bool) -> None:
     jobs: list[object] = []
     with pytest.raises(UsageError, match="nonsense"):
-        compose(["-m", "model=mlp", bad], (), jobs.append, lambda line: None, planning)
+        compose(["-m", "model=mlp", bad], (), jobs.append, lambda line: None, planning=planning)
     assert len(jobs) == planning  # which trains nothing
 
 
@@ -112,3 +112,28 @@ def test_the_folder_of_a_sweep_that_is_killed_is_found_by_the_next_one() -> None
 def test_which_sizes_fit_which_engine() -> None:
     assert {name for name, spec in ENGINES.items() if not spec.fits(2)} == {"solo"}
     assert all(spec.fits(1) for spec in ENGINES.values())
+
+
+def test_a_setting_of_one_policy_is_left_out_where_the_cell_has_another(
+    quiet: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("model=mlp", "policy.anchor=20", "train.epochs=1")
+    assert quiet("-m", "mode=nccl_sync,nccl_cadence", *words) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    left_out = "policy.anchor means nothing to mode=nccl_sync: it is left out, as policy=sync has no such setting"
+    assert out.count(left_out) == out.count("left out") == 1
+    runs = {run.metrics.mode: run for run in find_runs(Path("runs"))[0]}
+    policies = {mode: read_object(run.path / "config.json")["policy"] for mode, run in runs.items()}
+    assert policies["nccl_cadence"]["anchor"] == 20
+    assert policies["nccl_sync"] == {"name": "sync"}
+
+
+@pytest.mark.parametrize(
+    "words", [("mode=nccl_sync",), ("-m", "mode=nccl_sync,cpu_sync"), ("plan", "-m", "mode=nccl_sync", "seed=0,1")]
+)
+def test_a_setting_that_no_cell_has_is_a_mistake(
+    quiet: Bench, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quiet(*words, "model=mlp", "policy.anchor=20") == 2
+    assert "policy.anchor is no setting of the chosen policy" in capsys.readouterr().err

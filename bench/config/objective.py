@@ -1,0 +1,65 @@
+"""The number of a run that a searching sweeper (`hydra/sweeper=optuna`) makes better, by the name of `objective=`. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from bench.base.usage import UsageError
+from bench.config.sweep_points import values
+from bench.models import MODELS, load
+from ddp.suggest import unknown
+
+if TYPE_CHECKING:
+    from bench.results.schema import Metrics
+
+OBJECTIVES: dict[str, tuple[bool | None, Callable[[Metrics], float | None]]] = {
+    "metric": (None, lambda m: m.final.eval),
+    "samples_per_s": (True, lambda m: m.throughput.samples_per_s),
+    "time_to_target": (False, lambda m: m.target.seconds if m.target.reached else None),
+}
+"""Name -> whether higher is better (None: the model says), and the number; None: the run does not have it."""
+CHOOSING = ("bench", "basic")
+"""Sweepers that try all there is, without looking at results."""
+
+
+def check(name: str) -> None:
+    """Raise ValueError for an objective that is none."""
+    if name not in OBJECTIVES:
+        raise ValueError(unknown("objective", name, OBJECTIVES))
+
+
+def objective(name: str, metrics: Metrics) -> float:
+    """Return the number of a run; infinitely bad for a run that did not end well or never got to its target."""
+    higher, number = OBJECTIVES[name]
+    value = number(metrics) if metrics.status == "ok" else None
+    if value is not None:
+        return value
+    return -math.inf if (metrics.final.higher_is_better if higher is None else higher) else math.inf
+
+
+def direction(composed: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return the override that has a searching sweeper go the way in which the objective gets better; none where the sweeper
+    has no such setting or the user chose. Raise UsageError for models that differ in it."""
+    settings: Any = OmegaConf.select(composed, "hydra.sweeper")
+    if "direction" not in settings or any(word.startswith("hydra.sweeper.direction=") for word in overrides):
+        return []
+    name = composed.objective
+    try:
+        check(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    higher = OBJECTIVES[name][0]
+    if higher is None:
+        swept = [*(f"{key}={value}" for key, value in (settings.params or {}).items()), *overrides]
+        models = [word for override in swept if override.startswith("model=") for word in values(override)]
+        names = {word.partition("=")[2] for word in models} or {composed.model.name}
+        senses = {load(model).higher_is_better for model in names if model in MODELS}
+        if len(senses) > 1:
+            why = "higher is better for some of the models and lower for others: search for each model alone"
+            raise UsageError(f"objective={name}: {why}")
+        higher = True in senses
+    return [f"hydra.sweeper.direction={'maximize' if higher else 'minimize'}"]

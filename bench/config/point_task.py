@@ -1,0 +1,128 @@
+"""What Hydra calls with each point of a command, in this process or in one that a launcher started. Knows no run.
+
+A point of another process leaves its result as a file in the folder of the command, as sweepers keep what jobs return to
+themselves. Such a process ends its run when the command has ended, however it ended.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Protocol
+
+import psutil
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from bench.base.interrupts import listening
+from bench.config.sweep_points import left_out_reason
+from bench.models import MODELS
+
+WATCH_S = 0.2
+
+
+class PointJob(Protocol):
+    """What is done with a point that is a run; it is sent to other processes."""
+
+    def __call__(self, composed: DictConfig) -> Any:
+        """Return the result, which may be sent; its attribute `objective`, if it has one, is what a sweeper searches by."""
+
+
+def _worst() -> float | None:
+    """Return what a searching sweeper gets of a point without a result, which would end its search; None: there is none."""
+    direction = getattr(HydraConfig.get().sweeper, "direction", None)
+    return None if direction is None else -math.inf if "max" in str(direction) else math.inf
+
+
+class PointTask:
+    """The task of Hydra. `take` gets the results, here; `leave_out` a line on each point of a sweep that is no run."""
+
+    def __init__(
+        self,
+        job: PointJob,
+        take: Callable[[Any], None],
+        leave_out: Callable[[str], None],
+        overrides: tuple[str, ...],
+        folder: Path,
+    ) -> None:
+        self.job, self.overrides, self.folder = job, overrides, folder
+        self._take, self._leave_out = take, leave_out
+        self.home = socket.gethostname(), os.getpid()
+        self.jobs = self.others = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep what is of this process; name the models of the user's own, for others to know."""
+        own = {name: MODELS[name] for name in MODELS if not MODELS.is_ours(name)}
+        return {key: getattr(self, key) for key in ("job", "overrides", "folder", "home")} | {"own": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, source in state.pop("own").items():
+            if name not in MODELS:
+                MODELS.enrol(name, source, source)
+        vars(self).update(state)
+
+    def __call__(self, composed: DictConfig) -> float | None:
+        """Do what there is to do with a point; return what a sweeper may search by."""
+        if os.getpid() == self.home[1]:
+            result = self._result(composed)
+            self._note(result)
+        else:
+            number = HydraConfig.get().job.num
+            with listening(), self._bound():
+                result = self._result(composed)
+            with suppress(OSError):  # the command has ended, and its folder is gone
+                file = self.folder / f"{number}.part"
+                file.write_bytes(pickle.dumps(result))
+                file.rename(file.with_suffix(".result"))
+        value: float | None = getattr(result, "objective", None)
+        return _worst() if value is None else value
+
+    def collect(self) -> None:
+        """Take the results of other processes, in the order of the points."""
+        for file in sorted(self.folder.glob("*.result"), key=lambda file: int(file.stem)):
+            self._note(pickle.loads(file.read_bytes()))
+
+    def _result(self, composed: DictConfig) -> Any:
+        """Return what came of a point; of one that is no run, a line."""
+        settings = HydraConfig.get()
+        if settings.mode is RunMode.MULTIRUN:
+            params = getattr(settings.sweeper, "params", None)
+            why = left_out_reason(composed, self.overrides, params or {})
+            if why is not None:
+                return f"{' '.join(settings.overrides.task)}: left out: {why}"
+        return self.job(composed)
+
+    def _note(self, result: Any) -> None:
+        if isinstance(result, str):
+            self.others += 1
+            self._leave_out(result)
+        else:
+            self.jobs += 1
+            self._take(result)
+
+    @contextmanager
+    def _bound(self) -> Iterator[None]:
+        """End what is done here, as SIGTERM does, when the command's process is gone; on another host nobody can tell."""
+        done = Event()
+        host, home = self.home
+
+        def watch() -> None:
+            while not done.wait(WATCH_S):
+                if not psutil.pid_exists(home):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+        if host == socket.gethostname():
+            Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()

@@ -1,0 +1,82 @@
+"""What users of Hydra expect of a command: search paths, completion, a help that says what each key means."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.config.hydra_errors import PRESETS, known_keys
+from bench.config.key_docs import key_docs
+from tests.bench.conftest import Bench
+
+MINE = "# @package _global_\ndefaults: [override /model: mlp, override /mode: solo]\ntrain: {epochs: 1}\n"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder with an experiment of the user's."""
+    (tmp_path / "own/experiment").mkdir(parents=True)
+    (tmp_path / "own/experiment/mine.yaml").write_text(MINE)
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("way", ["--config-dir={}", "-cd {}", "hydra.searchpath=[file://{}]"])
+def test_presets_of_the_users_own_folder(bench: Bench, own: Path, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("plan", *way.format(own).split(), "experiment=mine", "-m", "seed=0,1") == 0
+    assert "planned: 2 runs of 1 cell" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-cd", "nowhere"], "nowhere' not found"),
+        (["hydra.searchpath=[file:///nowhere]"], "no folder /nowhere; write file:///the/folder"),
+        (["hydra.searchpath=[nowhere]"], "nowhere has no scheme"),
+    ],
+)
+def test_a_search_path_that_is_not_there(
+    bench: Bench, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench("model=mlp", *words) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "completion"),
+    [("bench model=ml", "model=mlp"), ("bench train.ep", "train.epochs="), ("bench mod", "mode=")],
+)
+def test_bash_completes_keys_and_members(
+    bench: Bench, line: str, completion: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COMP_LINE", line)
+    assert bench("-sc", "query=bash") == 0
+    assert completion in capsys.readouterr().out.split()
+
+
+def test_what_bash_gets_is_a_script_for_the_command(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("-sc", "install=bash") == 0
+    script = capsys.readouterr().out
+    assert script.rstrip().endswith("hydra_bash_completion bench")
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_the_help_says_what_each_key_means(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    docs = {doc.key: doc for doc in key_docs()}
+    assert known_keys() - set(PRESETS) == docs.keys()
+    assert [key for key, doc in docs.items() if len(doc.text.split()) < 3 or not doc.text.endswith(".")] == []
+    assert docs["cluster.deadline_s"].text.endswith("seconds.")
+    assert bench("--help") == 0
+    page = capsys.readouterr().out
+    assert all(f"\n{key}=" in page for key in docs)
+    assert "engine=elche  (name)" in page
+    assert "policy.guard=level  (text)\n" in page
+
+
+def test_help_imports_neither_torch_nor_plug_ins(tmp_path: Path) -> None:
+    code = "import sys; from bench.command.cli import dispatch; dispatch(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1]
+    assert not any(f"'{name}'" in modules for name in ("torch", "pandas", "matplotlib", "optuna", "hydra_plugins"))

@@ -1,0 +1,94 @@
+"""Sweeps in processes that a launcher of Hydra starts, and a sweeper that searches: the plug-ins as they are published."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.results.runfolder import find_runs
+from tests.bench.dashboards import until
+from tests.warm import Warm, wait_for
+
+CELL = ("model=mlp", "mode=solo", "data.name=digits", "train.epochs=1", "validate=false", "report=false", "audit=false")
+SWEEP = ("-m", "bench", "-m", *CELL, "seed=0,1,-1", "world_size=1,2")
+
+
+def results(folder: Path) -> dict[str, str | None]:
+    """Return run -> digest of its parameters."""
+    return {run.metrics.run_id: run.metrics.params_sha256 for run in find_runs(folder / "runs")[0]}
+
+
+@pytest.fixture(scope="module")
+def reference(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str | None], str]:
+    """What the sweep makes in the command's own process: runs, and what is said of points that are none."""
+    folder = tmp_path_factory.mktemp("alone")
+    code, out, err = warm.start(folder, *SWEEP, env={"WARM_PICTURES": "none"}).result()
+    assert code == 2
+    assert err.count("must be 0 or more") == 1
+    assert out.count("left out") == 3
+    return results(folder), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["joblib hydra.launcher.n_jobs=2", "submitit_local"])
+def test_processes_of_a_launcher_train_the_same(
+    warm: Warm, tmp_path: Path, launcher: str, reference: tuple[dict[str, str | None], str]
+) -> None:
+    environment = {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    process = warm.start(tmp_path, *SWEEP, *f"hydra/launcher={launcher}".split(), env=environment)
+    code, out, err = process.result(100)
+    runs, said = reference
+    assert code == 2, err
+    assert [line for line in err.splitlines() if line.startswith("bench:")] == said.splitlines()
+    assert out.count("left out") == 3
+    assert out.count("mlp solo  ") == 2  # the table of the sweep
+    assert results(tmp_path) == runs != {}
+
+
+@pytest.mark.slow
+def test_an_end_of_the_command_ends_a_launchers_processes(warm: Warm, tmp_path: Path) -> None:
+    words = (*CELL, "train.epochs=900", "seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    process = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"PYTHONUNBUFFERED": "1"})
+    try:
+        assert wait_for(lambda: process.printed().count(" 1/900") == 2, process)
+        others = psutil.Process(process.pid).children(recursive=True)
+        psutil.Process(process.pid).send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+        assert until(lambda: not [each for each in others if each.is_running() and each.status() != "zombie"], 20)
+    finally:
+        process.kill_all()
+
+
+@pytest.mark.slow
+def test_a_search_finds_a_good_learning_rate(warm: Warm, tmp_path: Path) -> None:
+    """A thousandth of it learns nothing in an epoch, a hundred times as much does not either."""
+    search = (
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=8",
+        "hydra.sweeper.n_jobs=1",
+        "hydra.sweeper.sampler.seed=0",
+    )
+    words = (*CELL, *search, "train.lr=tag(log,interval(0.00001,10))")
+    code, out, err = warm.start(tmp_path, "-m", "bench", "-m", *words, env={"WARM_PICTURES": "none"}).result(100)
+    assert code == 0, err
+    runs = find_runs(tmp_path / "runs")[0]
+    rates = {json.loads((run.path / "config.json").read_text())["train"]["lr"]: run.metrics.final.eval for run in runs}
+    assert len(rates) == 8
+    best = max(rates, key=lambda lr: rates[lr] or 0.0)
+    assert 1e-3 < best < 1
+    assert (rates[best] or 0.0) > 0.95 > 0.5 > min(value or 0.0 for value in rates.values())
+    assert f"best      train.lr={best}" in out
+
+
+def test_a_search_has_no_plan(warm: Warm, tmp_path: Path) -> None:
+    words = ("plan", "-m", *CELL, "hydra/sweeper=optuna", "train.lr=interval(0.1,1)")
+    code, _, err = warm.start(tmp_path, "-m", "bench", *words).result()
+    assert code == 2
+    assert "there is no plan of it" in err
+    code, _, err = warm.start(tmp_path, "-m", "bench", "-m", *CELL, "train.lr=interval(0.1,1)").result()
+    assert code == 2
+    assert "for sweepers that search, as in hydra/sweeper=optuna" in err
