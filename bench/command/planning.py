@@ -62,6 +62,7 @@ class PlannedRuns:
     """What cannot be, a line each."""
     left_out: list[str] = field(default_factory=list)
     """Points of a sweep that are no runs, or none of their own, a line each."""
+    _keys: set[tuple[Path, str, str, str]] = field(default_factory=set)
 
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this."""
@@ -84,9 +85,10 @@ class PlannedRuns:
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return
-        if spec in self.specs:
+        if spec.key in self._keys:
             self.left_out.append(f"{spec.title}: asked for more than once, trained once")
             return
+        self._keys.add(spec.key)
         self.specs.append(spec)
         self.done.append(done)
 
@@ -94,22 +96,21 @@ class PlannedRuns:
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
     """Print the plan of a command line. Raise UsageError."""
     planned = PlannedRuns()
-    compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+    compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     for line in table(planned, _history(planned)):
         print(line)
     return Exit.USAGE if planned.impossible else Exit.OK
 
 
-def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
-    """Print one line on a sweep that is about to start, nothing on one that cannot; tell whether all of it composes."""
+def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> None:
+    """Print one line on a sweep that is about to start, nothing on one that cannot."""
     planned = PlannedRuns()
     try:
-        compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+        compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     except UsageError:
-        return False
+        return
     if len(planned.specs) > 1:
         console.print(total(planned, _history(planned)), markup=False, soft_wrap=True)
-    return True
 
 
 def _history(planned: PlannedRuns) -> list[Metrics]:

@@ -28,6 +28,7 @@ from bench.command.summary import CellOutcome
 from bench.config.compose import compose
 from bench.config.config import Config, typed
 from bench.config.config_checks import Machine, check_faults, check_paths
+from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
 from bench.config.modes import engine_of
 from bench.config.own import code_of, settled
@@ -46,24 +47,20 @@ if TYPE_CHECKING:
     from bench.runner.machines import Machines
     from bench.runner.resume import ResumeSource
 
-SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
-"""Flags with which Hydra only shows something."""
-
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
     """Train what `arguments` (overrides and Hydra's flags) ask for. `verbs`: words that a misspelt one may have meant.
 
     `machines`: who has processes for ranks; None: ranks are forked."""
     session = Session(PipeSafeConsole(highlight=False), machines)
-    composable = False
     try:
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
         experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
         if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
             from bench.command.planning import announce
 
-            composable = announce(session.console, arguments, verbs)
-        compose(arguments, verbs, session.job, session.print, ahead=not composable)
+            announce(session.console, arguments, verbs)
+        compose(arguments, verbs, session.job, session.print)
         return session.conclude(baseline)
     finally:
         if session.dashboard is not None:

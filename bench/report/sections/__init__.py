@@ -12,6 +12,8 @@ from ddp.members import Registry, loaded
 _OURS: dict[str, Callable[[Page], list[Block]]] = {
     name: import_module(f"{__name__}.{name}").section
     for name in (
+        "answer",
+        "every_cell",
         "banner",
         "overview",
         "missing",
