@@ -70,7 +70,7 @@ def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[st
     if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
         words = [*words, f"mode={','.join(modes())}"]
     sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
-    compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, ahead=False)
+    compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
     proofs: list[tuple[str, Proof]] = []
     wholes: list[tuple[str, WholeBatch]] = []
     for (model, _), plans in order.plans.items():
