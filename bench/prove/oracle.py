@@ -83,6 +83,7 @@ class PlainTrainer:
     """A model with its optimizers, rates and random numbers, as every engine begins with them."""
 
     def __init__(self, course: OracleCourse, flat: bool = True) -> None:
+        torch.set_num_threads(1)  # as a rank has: sums of several threads are in another order
         torch.manual_seed(derive(course.seed, "init"))
         seed_others(derive(course.seed, "init"))
         self.course, self.task = course, course.task()

@@ -267,7 +267,8 @@ def _of_engine(way: Way, course: OracleCourse) -> Proof:
         ended = run_engine(way.engine, way.policy, course)
     except Exception as error:
         return Proof(way.mode, way.ranks, "not proved", f"the engine ended with {type(error).__name__}: {error}")
-    oracle = list(replay(ended.course, entrant("").rule))
+    rule = entrant("").rule if way.ranks > 1 else replace(entrant("").rule, buffers="own")  # nothing meets
+    oracle = list(replay(ended.course, rule))
     gaps = [entrants.distance(own, oracle[-1].state) for own in ended.states]
     loss = abs(ended.loss - sum(step.loss for step in oracle) / steps)
     equal = len({fingerprint(own) for own in ended.states}) == 1
