@@ -50,7 +50,7 @@ def test_events_are_in_the_order_of_time(quiet):
     (run,), _ = find_runs(Path("runs"))
     lines = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
     assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
-    assert sum(line["type"] == "Slice" for line in lines) == 2
+    assert sum(line["type"] == "Slice" and line["kind"] == "evaluate" for line in lines) == 2
 
 
 def test_nothing_but_results_is_left(bench, tmp_path):
