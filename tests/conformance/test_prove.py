@@ -123,6 +123,15 @@ def dropping() -> Task:
     return replace(normed(), model=partial(net, 0.3))
 
 
+def random_only() -> Task:
+    return replace(normed(), model=lambda: nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.5), nn.Linear(12, 2)))
+
+
+def summed() -> Task:
+    task = toy.task()
+    return replace(task, loss=lambda model, batch: task.loss(model, batch) * len(batch[0]))
+
+
 def net(share: float) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(share), nn.Linear(12, 2))
 
@@ -177,6 +186,8 @@ def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
     rounding = whole(bare, 2, 2, 4)
     assert rounding.why.startswith("rounding")
     assert max(rounding.gradients, rounding.loss) < 1e-6
+    assert whole(random_only, 2, 1, 4).why.startswith("random numbers")
+    assert whole(summed, 2, 1, 4).why.startswith("more than rounding")
     assert whole(normed, 2, 2, 4).why.startswith("batch norm")
     assert whole(normed, 2, 2, 4).gradients > 1e-6
     assert isinstance(normed().loss(net(0.0), (torch.randn(4, 6), torch.tensor([0, 1, 0, 1]))), Tensor)
