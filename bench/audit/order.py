@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.plan import RunPlan
+from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.events import Finished, Ready
@@ -48,7 +48,7 @@ class AuditOrder:
         return not self.device.startswith("cpu")
 
 
-def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> AuditOrder:
+def order_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> AuditOrder:
     """Return the order for a finished run."""
     spec, job = plan.spec, plan.job
     ready = [record for record in records if isinstance(record, Ready)]
@@ -59,7 +59,7 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
         run_id=spec.run_id,
         task=job.task,
         data=spec.data,
-        augment=plan.recipe.augment,
+        augment=spec.config["training"]["augment"],
         seed=spec.seed,
         epochs=spec.epochs,
         world_size=spec.world_size,

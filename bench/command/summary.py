@@ -178,6 +178,8 @@ def _best(m: Metrics) -> str:
 
 
 def _target(m: Metrics) -> str:
+    if m.target.value is None:
+        return "no target"
     if m.target.reached and m.target.seconds is not None:
         return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
     return f"target {m.target.value:g} not reached"

@@ -64,7 +64,7 @@ class Final(Strict):
 class TargetReached(Strict):
     """The value of the metric that a sound engine reaches, and when this run reached it."""
 
-    value: float = Field(description="target, unit of the metric")
+    value: float | None = Field(description="target, unit of the metric; null: none is set")
     reached: bool = Field(description="whether any evaluation reached it")
     samples: int | None = Field(description="samples trained by all ranks at the first evaluation that reached it")
     seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")

@@ -124,6 +124,8 @@ def configured(command: Config, settings: Mapping[str, Any], source: ResumeSourc
     """Return the configuration of the run that is gone on with. `settings`: what the command line sets of `command`, by key.
 
     Raise ValueError for what contradicts the run."""
+    if source.config.get("script"):
+        raise ValueError(f"resume={source.folder}: a run of a script: go on with Trainer(..., resume=...) in it")
     agree(settings, source.config)
     own = config_of(source.config, source.folder)
     output = command.output if "output" in settings else source.output or own.output

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.base.figures import plural
 from bench.results.cells import Cell
-from bench.results.rerun_command import command, setting
+from bench.results.rerun_command import command, script_of, setting
 from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
@@ -24,18 +24,28 @@ def seeds(cell: Cell, wanted: int) -> str:
     """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
     have = {m.seed for m in cell.ok}
     fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
+    if (script := script_of(cell.runs[0])) is not None:
+        return f"{plural(len(fresh), 'more seed')} needed: with seed={_listed(fresh)} in Trainer, {script}"
     return f"{plural(len(fresh), 'more seed')} needed: {_line(cell.runs[0], fresh, _tree(cell))}"
 
 
 def baseline(cell: Cell) -> str:
     """Return the commands for the solo baseline of what a cell trains."""
-    line = _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
-    return f"{line} && python -m bench baseline propose {BASELINES} --mode solo && python -m bench baseline accept"
+    accepted = f"python -m bench baseline propose {BASELINES} --mode solo && python -m bench baseline accept"
+    if (script := script_of(cell.runs[0])) is not None:
+        changes = f"mode='solo', output='{BASELINES}' and seed={_listed(range(GATING_SEEDS))} in Trainer"
+        return f"with {changes}, {script}; then {accepted}"
+    return f"{_line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)} && {accepted}"
 
 
 def rerun(cell: Cell) -> str:
     """Return the command that trains a cell once more, all its seeds, where it lies."""
-    return f"{_line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))} force=true"
+    line = _line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))
+    return script_of(cell.runs[0]) or f"{line} force=true"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ",".join(map(str, seeds))
 
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:

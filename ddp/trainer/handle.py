@@ -27,9 +27,11 @@ from ddp.core.events import Finished, Ready, Saved
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.data.seeded import others, set_others
 from ddp.engine import elche
+from ddp.engine.solo import Emit
 from ddp.process.scratch import scratch
 from ddp.replica.task import Job, Task
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
+from ddp.trainer.recording import Recorder
 from ddp.trainer.state import TrainedState, read_state
 
 PATIENCE_S = 30.0
@@ -44,8 +46,8 @@ _live: weakref.WeakSet[RunHandle] = weakref.WeakSet()
 _starting = threading.Lock()
 
 
-class _Stop(BaseException):
-    """Leaves the engine; no `except Exception` on the way takes it for an error of the run."""
+class _Stop(KeyboardInterrupt):
+    """Leaves the engine as an interrupt does; no `except Exception` on the way takes it for an error of the run."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,9 @@ class RunHandle:
         room: int,
         devices: list[str],
         saved: Callable[[CheckpointInfo], None] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
-        self._job, self._deliver, self._room = job, deliver, room
+        self._job, self._deliver, self._room, self._recorder = job, deliver, room, recorder
         self._devices, self._saved = tuple(devices), saved
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
@@ -102,6 +105,11 @@ class RunHandle:
     def devices(self) -> tuple[str, ...]:
         """Device of each rank."""
         return self._devices
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the run, once it has ended; None before, and of a run without `output`."""
+        return self._recorder.folder if self._recorder is not None else None
 
     def next_metrics(self) -> EpochMetrics | None:
         """Wait for the next epoch to be complete; None once there will be no more, for whatever reason (`join` says)."""
@@ -174,7 +182,8 @@ class RunHandle:
         try:
             with scratch(self._room) as folder, _put_back(in_place=self._job.world_size == 1):
                 job = replace(self._job, scratch=folder, task=self._deliver(folder))
-                elche.run(job, self._emit)
+                engine: Callable[[Job, Emit], None] = elche.run if self._recorder is None else self._recorder.run
+                engine(job, self._emit)
                 self._state = read_state(folder, self._finished)
                 for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
                     warnings.warn(note, RuntimeWarning, stacklevel=1)

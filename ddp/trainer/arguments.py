@@ -1,0 +1,108 @@
+"""The arguments of `Trainer`, each checked and completed by a function: a mistake is a ValueError that names the remedy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp import settings as checks
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.parts import load as load_part
+from ddp.checkpoint.same_data import SameData
+from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
+from ddp.core.loader_settings import Loading
+from ddp.core.policies import POLICIES
+from ddp.data.dataset import collated
+from ddp.data.epoch_order import EpochOrder
+from ddp.replica.task import Job, whole_batches
+from ddp.trainer.handle import CheckpointInfo
+from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
+from ddp.trainer.task import Parts, make_task
+
+MAX_WORLD = 64
+DAY_S = 86_400.0
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def gpus_for(device: str) -> int:
+    """Return how many CUDA devices there are for ranks on `device`."""
+    return torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+
+
+def world_size_of(size: int | None, gpus: int, device: str) -> int:
+    """Return the number of ranks; None: one for each CUDA device."""
+    if device == "cuda" and not gpus:
+        raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
+    return min(max(gpus, 1), MAX_WORLD) if size is None else checks.whole("world_size", size, 1, MAX_WORLD)
+
+
+def check_functions(parts: Parts) -> None:
+    """Raise ValueError for a function that cannot be called as it will be."""
+    for name in CALLS:
+        given = getattr(parts, name)
+        if given is not None or name in ("model_factory", "optimizer_factory", "train_step"):
+            check_function(name, given)
+    for source in (parts.dataset, parts.eval_dataset):
+        collated(source, parts.collate_fn)
+
+
+def check_settings(policy: str, settings: dict[str, Any], own: Collection[str]) -> None:
+    """Raise ValueError for keywords that are neither settings of the policy nor `own`, the arguments of `Trainer`."""
+    names = inspect.signature(POLICIES[checks.known("policy", policy, POLICIES)]).parameters
+    refuse_keywords(settings, own, names, policy)
+
+
+def checkpointing(
+    folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
+) -> Checkpointing | None:
+    """Return how often checkpoints are made; None: never."""
+    arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
+    for name, value in arguments.items():
+        if folder is None and value is not None:
+            raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
+    often = 1 if every is None else checks.whole("checkpoint_every", every, 1, MOST)
+    settings = Checkpointing(often, checks.known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
+    if callback is not None:
+        checks.function("checkpoint_callback", callback)
+    return None if folder is None else settings
+
+
+def check_data(job: Job, parts: Parts) -> None:
+    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
+    look at: to read of it here might open what cannot be sent to them."""
+    last = checkpoint.resume(job)
+    task = make_task(parts)
+    source, evaluated = task.train_data(), task.eval_data()
+    visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
+    data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
+    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
+        data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
+
+
+def check_loading(loading: Loading) -> Loading:
+    """Return the settings of the loader. Raise ValueError for those that contradict each other."""
+    if loading.kind == "resident" and loading.prefetch is not None:
+        raise ValueError(
+            f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+        )
+    return loading
+
+
+def folder_of(name: str, value: str | Path | None) -> Path | None:
+    """Return the folder that the argument `name` gives, absolute; None: none was given."""
+    # Path("") would be the present folder.
+    return None if value is None else Path(checks.path(name, value)).absolute()
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
+    if (folder / checkpoint.BOOKS).exists():
+        return folder
+    latest, problems = checkpoint.find(folder)
+    if latest is None:
+        raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
+    return latest.path

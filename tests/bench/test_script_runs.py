@@ -1,0 +1,124 @@
+"""The run of a user's `Trainer` is a run like any other: the same folder, read and judged by the same commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import load
+from bench.command import cli
+from bench.results.runfolder import Run, find_runs
+from bench.timeline import FILES
+from ddp import Aborted, RunHandle
+from tests.bench.scripts import in_threads, trainer
+
+
+@pytest.fixture(scope="module")
+def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunHandle]:
+    """A run that has ended."""
+    with in_threads():
+        run = trainer(tmp_path_factory.mktemp("out") / "runs").run()
+        run.join()
+        yield run
+
+
+def recorded(handle: RunHandle) -> Run:
+    assert handle.folder is not None
+    (run,), problems = find_runs(handle.folder)
+    assert not problems
+    return run
+
+
+def test_the_folder_holds_what_the_benchs_own_runs_hold(handle: RunHandle) -> None:
+    run = recorded(handle)
+    assert run.path.parts[-3:-1] == ("touch", "nccl_cadence")
+    assert run.path.name.startswith("w2-s3-")
+    names = {path.name for path in run.path.iterdir()}
+    files = {"config.json", "events.jsonl", "metrics.json", "training.log", "graph.json", "report.md", "report.html"}
+    assert names >= files | set(FILES) - {"timeline.png"}
+    m = run.metrics
+    assert (m.status, m.model, m.recipe, m.final.eval_metric, m.target.value) == (
+        "ok",
+        "touch",
+        "script",
+        "accuracy",
+        None,
+    )
+    assert m.ledger is not None
+    assert m.ledger.exactly_once
+    assert (m.epochs_planned, m.batch_size, m.lr, len(m.epochs)) == (2, 8, 0.1, 2)
+    assert m.epochs[-1].scalars.keys() == {"right"}
+    assert json.loads((run.path / "graph.json").read_text())["parameters"] == m.parameters
+    assert load(run.path)["final.eval"][0] == m.final.eval
+
+
+def test_the_handle_and_the_folder_tell_the_same(handle: RunHandle) -> None:
+    epochs = [(e.epoch, e.loss, e.eval, e.scalars) for e in iter(handle.next_metrics, None)]
+    assert epochs == [(e.epoch, e.train_loss, e.eval, e.scalars) for e in recorded(handle).metrics.epochs]
+
+
+def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(handle).path
+    assert cli.dispatch(["validate", str(folder)]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    verdicts = {line.split()[0] for line in lines[:-1]}
+    assert verdicts == {"PASS", "NO_BASELINE"}
+    assert all("model=touch" not in line for line in lines), "no command of the bench trains it"
+    assert cli.dispatch(["report", str(folder), "--out", str(tmp_path)]) == 0
+    assert "touch" in (tmp_path / "report.md").read_text()
+    assert cli.dispatch(["replay", str(folder)]) == 0
+
+
+def test_what_is_not_to_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with in_threads():
+        run = trainer(None, name=None).run()
+        run.join()
+    assert run.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_is_recorded_and_raises_as_ever(tmp_path: Path) -> None:
+    def broken(model: object, batch: object) -> None:
+        raise RuntimeError("a bug of mine")
+
+    with in_threads():
+        run = trainer(tmp_path, train_step=broken, tolerate_loss=False).run()
+        with pytest.raises(Exception, match="a bug of mine"):
+            run.join()
+        assert recorded(run).metrics.status == "failed"
+        going = trainer(tmp_path, epochs=10**6).run()
+        going.next_metrics()
+        going.abort()
+        with pytest.raises(Aborted):
+            going.join()
+        assert recorded(going).metrics.status == "killed"
+
+
+def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Path) -> None:
+    def full(checkpoint: object) -> None:
+        raise OSError("my shelf is full")
+
+    with in_threads():
+        run = trainer(tmp_path / "out", checkpoint_folder=tmp_path / "laid", checkpoint_callback=full).run()
+        with pytest.raises(OSError, match="my shelf is full"):
+            run.join()
+    assert recorded(run).metrics.error == "OSError: my shelf is full"
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"name": None}, "name=None must be a word"),
+        ({"name": "a/b"}, "name='a/b' must be a word"),
+        ({"output": None}, "name='touch' without output"),
+        ({"output": ""}, "output='' is no path"),
+        ({"target": "high"}, "target='high' must be a finite number"),
+    ],
+)
+def test_mistakes(given: dict[str, object], remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        trainer(**{"output": tmp_path, **given})  # type: ignore[arg-type]
