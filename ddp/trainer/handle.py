@@ -132,14 +132,18 @@ class RunHandle:
                 return ready
             ready.append(metrics)
 
+    def wait(self) -> None:
+        """Wait for the end, whatever it is."""
+        with self._ending_if_interrupted():
+            self._ended.wait()
+            self._thread.join()
+
     def join(self) -> TrainedState:
         """Wait for the end. Raises what ended the run if it did not come to its own end.
 
         RankFailed (a rank raised: carries its rank and traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
         """
-        with self._ending_if_interrupted():
-            self._ended.wait()
-            self._thread.join()
+        self.wait()
         if self._state is None:
             self._raised = True
             assert self._error is not None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench import load
+from bench import judge, load
 from bench.command import cli
 from bench.results.runfolder import Run, find_runs
 from bench.timeline import FILES
@@ -70,6 +71,26 @@ def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.Capt
     assert cli.dispatch(["report", str(folder), "--out", str(tmp_path)]) == 0
     assert "touch" in (tmp_path / "report.md").read_text()
     assert cli.dispatch(["replay", str(folder)]) == 0
+
+
+def test_the_verdict_in_python(handle: RunHandle, tmp_path: Path) -> None:
+    judgement = judge(handle)
+    assert {verdict.name for verdict in judgement.verdicts} == {"PASS", "NO_BASELINE"}
+    assert judgement.code == 4
+    assert str(judgement).count("PASS ") == sum(verdict.name == "PASS" for verdict in judgement.verdicts)
+    assert handle.folder is not None
+    assert judge(handle.folder).verdicts == judgement.verdicts
+    moved = shutil.copytree(handle.folder, tmp_path / "touch" / "nccl_cadence" / handle.folder.name)
+    (moved / "metrics.json").write_text("{}")
+    assert judge(moved).code == 4
+    assert "REFUSED" in str(judge(moved))
+    with pytest.raises(ValueError, match="not a folder"):
+        judge(tmp_path / "nothing")
+
+
+def test_a_run_that_was_not_recorded_has_no_verdict() -> None:
+    with in_threads(), pytest.raises(ValueError, match="not recorded: give Trainer"):
+        judge(trainer(None, name=None, epochs=1).run())
 
 
 def test_what_is_not_to_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
