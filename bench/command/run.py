@@ -29,7 +29,6 @@ from bench.config.compose import compose
 from bench.config.config import Config, typed
 from bench.config.config_checks import Machine, check_faults, check_paths
 from bench.config.hydra_errors import complain
-from bench.config.modes import engine_of
 from bench.config.plan import RunPlan, plan
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
@@ -37,6 +36,7 @@ from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from ddp.core.errors import EngineError
+from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
 from ddp.registry import blamed
 from ddp.suggest import unknown

@@ -32,8 +32,8 @@ from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config import register
 from bench.config.hydra_errors import beyond, complain, nameless, names_several
-from bench.config.modes import engine_of
 from bench.config.overrides import in_our_words, readable
+from ddp.engine.modes import engine_of
 from ddp.process.scratch import scratch
 from ddp.suggest import unknown
 

@@ -27,7 +27,6 @@ from bench.config.config_checks import (
     warnings_of,
     world_size_of,
 )
-from bench.config.modes import backend_of
 from bench.config.spec import Measure, RunSpec
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
@@ -37,6 +36,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.engine import ENGINES
+from ddp.engine.modes import backend_of
 from ddp.replica.task import Job
 from ddp.settings import check_parts, known, make_policy, script
 

@@ -15,6 +15,8 @@ from bench.config.plan import resolve, spec_of
 from bench.config.spec import Measure, RunSpec
 from bench.models.setup import Recipe
 from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.policies import DEFAULT
+from ddp.engine.modes import Mode
 from ddp.replica.task import Job
 
 RECIPE = "script"
@@ -53,16 +55,13 @@ class ScriptTask:
     measure: Measure
 
 
-def script_spec(
-    script: Script, task: ScriptTask, job: Job, ways: tuple[str, str, str], output: str, machine: Machine
-) -> RunSpec:
-    """Return the run of a checked job. `ways`: names of its engine, policy and backend."""
-    engine, policy, backend = ways
+def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: str, machine: Machine) -> RunSpec:
+    """Return the run of a checked job."""
     config = Config(
         model=ModelConfig(task.name),
-        engine=Choice(engine),
-        policy={"name": policy},
-        backend=Choice(backend),
+        engine=Choice(mode.engine),
+        policy={"name": mode.policy or DEFAULT},
+        backend=Choice(job.backend),
         averaging=job.averaging,
         world_size=job.world_size,
         seed=job.seed,

@@ -14,12 +14,12 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.config.config import DataConfig
-from bench.config.modes import engine_of, modes
 from bench.config.overrides import quoted
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
+from ddp.engine.modes import engine_of, modes
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults: Hydra has meanings for most other signs."""

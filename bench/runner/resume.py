@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.config.modes import Mode, mode_of
 from bench.config.plan import RunPlan
 from bench.results import chain
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
@@ -31,6 +30,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.core.spans import Span, Spans, union
+from ddp.engine.modes import Mode, mode_of
 from ddp.process.codec import decode, encode
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")

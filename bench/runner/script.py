@@ -52,8 +52,7 @@ def recorder(order: RecordOrder) -> ScriptRecorder:
         measure=Measure(recording.metric, recording.higher_is_better, recording.target),
     )
     machine = Machine(cores(), torch.cuda.device_count())
-    ways = (order.engine, order.policy, order.backend)
-    spec = script_spec(origin, task, job, ways, str(recording.output), machine)
+    spec = script_spec(origin, task, job, order.mode, str(recording.output), machine)
     return ScriptRecorder(ScriptPlan(spec, job, graph))
 
 

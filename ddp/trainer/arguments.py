@@ -10,14 +10,16 @@ from typing import Any
 import torch
 
 from ddp import settings as checks
+from ddp.backends import paired_backends
 from ddp.checkpoint import checkpoint
 from ddp.checkpoint.parts import load as load_part
 from ddp.checkpoint.same_data import SameData
 from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
 from ddp.core.loader_settings import Loading
-from ddp.core.policies import POLICIES
+from ddp.core.policies import DEFAULT, POLICIES
 from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
+from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
 from ddp.replica.task import Job, whole_batches
 from ddp.trainer.handle import CheckpointInfo
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
@@ -25,6 +27,7 @@ from ddp.trainer.task import Parts, make_task
 
 MAX_WORLD = 64
 DAY_S = 86_400.0
+BACKEND = "nccl"
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -33,11 +36,43 @@ def gpus_for(device: str) -> int:
     return torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
 
 
-def world_size_of(size: int | None, gpus: int, device: str) -> int:
-    """Return the number of ranks; None: one for each CUDA device."""
+def mode_for(mode: str | None, policy: str | None, backend: str | None) -> Mode:
+    """Return the way of training, by its name or by the names of its parts. Raise ValueError."""
+    if mode is None:
+        chosen = checks.known("backend", BACKEND if backend is None else backend, paired_backends())
+        return mode_of(PAIRING, checks.known("policy", DEFAULT if policy is None else policy, POLICIES), chosen)
+    ways = modes()
+    for name, value in (("policy", policy), ("backend", backend)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} with mode={mode!r}, which names it already: leave one of them out")
+    return ways[checks.known("mode", mode, ways)]
+
+
+def check_mode(way: Mode, job: Job) -> None:
+    """Raise ValueError for what the mode cannot do."""
+    able, backend = engine_of(way.engine), backend_of(way)
+    if job.faults and able.one_process:
+        raise ValueError(f"faults with mode={way.name!r}, whose ranks are in this very process: use mode='nccl_sync'")
+    if backend is None:
+        return
+    if not backend.checkpoints and (job.checkpoints is not None or job.resume is not None):
+        raise ValueError(
+            f"mode={way.name!r} makes no checkpoints and cannot go on from one: leave out checkpoint_folder and resume, or "
+            "choose another mode"
+        )
+    if backend.torch_native and job.transport == "memory":
+        raise ValueError(f"transport='memory' with mode={way.name!r}, which has PyTorch's own; leave it out")
+
+
+def world_size_of(size: int | None, gpus: int, device: str, way: Mode) -> int:
+    """Return the number of ranks; None: one for each CUDA device, where the mode can have several."""
     if device == "cuda" and not gpus:
         raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
-    return min(max(gpus, 1), MAX_WORLD) if size is None else checks.whole("world_size", size, 1, MAX_WORLD)
+    if size is None:
+        return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), MAX_WORLD)
+    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, MAX_WORLD)):
+        raise ValueError(f"world_size={size} with mode={way.name!r}, which has one rank: leave it out")
+    return size
 
 
 def check_functions(parts: Parts) -> None:
@@ -50,10 +85,13 @@ def check_functions(parts: Parts) -> None:
         collated(source, parts.collate_fn)
 
 
-def check_settings(policy: str, settings: dict[str, Any], own: Collection[str]) -> None:
-    """Raise ValueError for keywords that are neither settings of the policy nor `own`, the arguments of `Trainer`."""
-    names = inspect.signature(POLICIES[checks.known("policy", policy, POLICIES)]).parameters
+def check_settings(way: Mode, settings: dict[str, Any], own: Collection[str]) -> None:
+    """Raise ValueError for keywords that are neither settings of the mode's policy nor `own`, the arguments of `Trainer`."""
+    policy = way.policy or DEFAULT
+    names = inspect.signature(POLICIES[policy]).parameters
     refuse_keywords(settings, own, names, policy)
+    if way.policy is None and settings:
+        raise ValueError(f"{next(iter(settings))} with mode={way.name!r}, which has no policy: leave it out")
 
 
 def checkpointing(

@@ -26,13 +26,13 @@ from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.data.seeded import others, set_others
-from ddp.engine import elche
 from ddp.engine.solo import Emit
 from ddp.process.scratch import scratch
-from ddp.replica.task import Job, Task
+from ddp.replica.task import Job
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from ddp.trainer.recording import Recorder
 from ddp.trainer.state import TrainedState, read_state
+from ddp.trainer.task import Parcel
 
 PATIENCE_S = 30.0
 """How long `abort` waits for the end. A step in this very process is not cut short."""
@@ -68,13 +68,15 @@ class RunHandle:
     def __init__(
         self,
         job: Job,
-        deliver: Callable[[Path], Callable[[], Task]],
-        room: int,
+        engine: Callable[[Job, Emit], None],
+        parcel: Parcel | None,
         devices: list[str],
         saved: Callable[[CheckpointInfo], None] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._job, self._deliver, self._room, self._recorder = job, deliver, room, recorder
+        """`engine` runs the job; `parcel`: what ranks get, None: they are in this process."""
+        self._job, self._parcel, self._recorder = job, parcel, recorder
+        self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved = tuple(devices), saved
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
@@ -91,7 +93,7 @@ class RunHandle:
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
         with _starting:
-            if job.world_size == 1:
+            if parcel is None:
                 _refuse_beside_another()
             _live.add(self)
             self._thread.start()
@@ -184,10 +186,10 @@ class RunHandle:
 
     def _run(self) -> None:
         try:
-            with scratch(self._room) as folder, _put_back(in_place=self._job.world_size == 1):
-                job = replace(self._job, scratch=folder, task=self._deliver(folder))
-                engine: Callable[[Job, Emit], None] = elche.run if self._recorder is None else self._recorder.run
-                engine(job, self._emit)
+            room = self._parcel.bytes if self._parcel is not None else 0
+            with scratch(room) as folder, _put_back(in_place=self._parcel is None):
+                task = self._parcel.deliver(folder) if self._parcel is not None else self._job.task
+                self._engine(replace(self._job, scratch=folder, task=task), self._emit)
                 self._state = read_state(folder, self._finished)
                 for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
                     warnings.warn(note, RuntimeWarning, stacklevel=1)
@@ -247,9 +249,9 @@ class RunHandle:
 def _refuse_beside_another() -> None:
     """Raise RuntimeError: two runs in place would draw from the same random generators, and neither be what its seed
     says."""
-    if any(run.world_size == 1 and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
+    if any(run._parcel is None and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
         raise RuntimeError(
-            "a run on one rank is going on in this process, whose random generators it needs for itself: join or abort it "
+            "a run without processes of its own is going on in this one, whose random generators it needs: join or abort it "
             "before the next one, or train that in a process of its own"
         )
 

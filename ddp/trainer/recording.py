@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ddp import settings as checks
+from ddp.engine.modes import Mode
 from ddp.engine.solo import Emit
 from ddp.replica.task import Job
 from ddp.trainer.task import Parts
@@ -44,10 +45,7 @@ class RecordOrder:
     recording: Recording
     parts: Parts
     job: Job
-    engine: str
-    """A key of `ddp.engine.ENGINES`."""
-    policy: str
-    backend: str
+    mode: Mode
     lr_scale_ratio: float
 
 

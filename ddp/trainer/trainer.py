@@ -13,15 +13,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddp import settings as checks
-from ddp.backends import paired_backends
 from ddp.core.loader_settings import Loading
-from ddp.core.policies import DEFAULT, meets_every_step
+from ddp.core.policies import DEFAULT
 from ddp.core.world import World
 from ddp.data.augment import Augment
 from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
+from ddp.engine import ENGINES
 from ddp.engine.loop import place
 from ddp.process import forkserver
+from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
@@ -44,8 +45,8 @@ class Trainer:
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank.
         epochs: passes over the data, all ranks together.
-        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`.
-        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots).
+        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
+        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
         world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
         seed: of every random number.
         eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). Without gradient, in
@@ -87,6 +88,7 @@ class Trainer:
         metric: what `eval_step` measures, `accuracy` for instance; in run folders alone, as what follows.
         higher_is_better: whether a larger metric is a better one.
         target: value of the metric that counts as reached; None: none does.
+        mode: any mode (`docs/reference/modes.md`), in place of policy and backend: `solo`, `graph_sync`, `zero3`, ...
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
     Raises ValueError that names the remedy.
@@ -101,8 +103,8 @@ class Trainer:
         *,
         batch_size: int,
         epochs: int,
-        policy: str = DEFAULT,
-        backend: str = "nccl",
+        policy: str | None = None,
+        backend: str | None = None,
         world_size: int | None = None,
         seed: int = 0,
         eval_step: Callable[[nn.Module, Any], Any] | None = None,
@@ -136,12 +138,14 @@ class Trainer:
         metric: str = "metric",
         higher_is_better: bool = True,
         target: float | None = None,
+        mode: str | None = None,
         **settings: Any,
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
         gpus = arguments.gpus_for(checks.known("device", device, arguments.DEVICES))
-        size = arguments.world_size_of(world_size, gpus, device)
+        way = self._mode = arguments.mode_for(mode, policy, backend)
+        size = arguments.world_size_of(world_size, gpus, device, way)
         remedy = "0 leaves the learning rate as it is"
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
@@ -160,15 +164,15 @@ class Trainer:
             collate_fn=collate_fn,
         )
         arguments.check_functions(self._parts)
-        arguments.check_settings(policy, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
+        arguments.check_settings(way, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
         self._job = Job(
             task=partial(make_task, self._parts),
             epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
             batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES),
             seed=checks.whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
-            policy=checks.make_policy(policy, settings),
-            backend=checks.known("backend", backend, paired_backends()),
+            policy=checks.make_policy(way.policy or DEFAULT, {**way.settings, **settings}),
+            backend=way.backend or arguments.BACKEND,
             loading=arguments.check_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
@@ -192,11 +196,12 @@ class Trainer:
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target)
-        self._ratio, self._policy = ratio, policy
+        self._ratio = ratio
+        arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=meets_every_step(policy))
+        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=way.alike)
         if (earlier := arguments.folder_of("resume", resume)) is not None:
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
             arguments.check_data(self._job, self._parts)
@@ -207,20 +212,18 @@ class Trainer:
         ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
         start others, such as a rank; and on one rank, while another such run goes on in this process.
         """
-        _refuse_in_a_rank(self._job.world_size)
-        devices = [str(place(self._job, rank)) for rank in range(self._job.world_size)]
+        job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].one_process
+        _refuse_in_a_rank(job.world_size if not in_place else 1)
+        devices = [str(place(job, rank)) for rank in range(job.world_size)]
         recorder = None
         if self._recording is not None:
-            recorder = make_recorder(
-                RecordOrder(
-                    self._recording, self._parts, self._job, "elche", self._policy, self._job.backend, self._ratio
-                )
-            )
-        if self._job.world_size == 1:
-            return RunHandle(self._job, lambda folder: self._job.task, 0, devices, self._callback, recorder)
+            recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
+        engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
+        if in_place:
+            return RunHandle(job, engine, None, devices, self._callback, recorder)
         parcel = pack(self._parts)
-        forkserver.warm(self._job.preload)  # here, where it can be kept from Ctrl-C
-        return RunHandle(self._job, parcel.deliver, parcel.bytes, devices, self._callback, recorder)
+        forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
+        return RunHandle(job, engine, parcel, devices, self._callback, recorder)
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

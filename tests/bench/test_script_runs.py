@@ -93,6 +93,17 @@ def test_a_run_that_was_not_recorded_has_no_verdict() -> None:
         judge(trainer(None, name=None, epochs=1).run())
 
 
+@pytest.mark.parametrize("mode", ["solo", "graph_sync", "zero1"])
+def test_every_mode_is_recorded(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    with in_threads():
+        run = trainer(tmp_path, mode=mode, world_size=None if mode == "solo" else 2)
+        (handle := run.run()).join()
+    m = recorded(handle).metrics
+    assert (m.mode, m.status) == (mode, "ok")
+    assert {verdict.name for verdict in judge(handle).verdicts} <= {"PASS", "NO_BASELINE", "INCONCLUSIVE"}
+
+
 def test_what_is_not_to_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with in_threads():
