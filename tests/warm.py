@@ -11,6 +11,7 @@ command as that was then, its modules among it: a test of what is imported where
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -152,6 +154,7 @@ def serve(descriptor: int) -> None:
     """Fork a command for every request, until the other end is closed."""
     for name in PRELOAD:
         importlib.import_module(name)
+    gc.freeze()  # collections in what is forked leave these alone
     line = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # minders are nobody's business
     while True:
@@ -198,13 +201,28 @@ def _be_python(words: Sequence[str]) -> None:
     util.spawnv_passfds = _forked_fork_server
     if os.environ.get(PICTURES) == "none":
         importlib.import_module("bench.timeline").draw = lambda *picture: None  # type: ignore[attr-defined]
-    if words[0] == "-m":
-        sys.argv = list(words[1:])
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = list(words)
-        sys.path[0] = str(Path(words[0]).absolute().parent)
-        runpy.run_path(words[0], run_name="__main__")
+    try:
+        if words[0] == "-m":
+            sys.argv = list(words[1:])
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(words)
+            sys.path[0] = str(Path(words[0]).absolute().parent)
+            runpy.run_path(words[0], run_name="__main__")
+        _leave(0)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            _leave(end.code or 0)
+        raise
+
+
+def _leave(code: int) -> None:
+    """End as the interpreter does, but leave its modules as they lie: to tidy them up copies the memory that is shared."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 _spawn = util.spawnv_passfds

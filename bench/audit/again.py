@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,11 @@ class Bench:
         self._training = [module.training for module in self.model.modules()]
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
+    @cached_property
+    def test_data(self) -> Any:
+        """The test set, read once."""
+        return self.task.eval_data()
+
     def rates(self, seen: float) -> list[float]:
         """Return the rates of the parameter groups once all ranks have seen so many samples."""
         factor = max(self.task.schedule(min(seen / (self.rules.epochs * self.rules.samples), 1.0)), 0.0)
@@ -107,7 +113,8 @@ class Bench:
         side or the other."""
         self._set_modes()
         self.load(before)
-        self._shake(shake)
+        if shake:
+            self.shake(shake)
         begun = {Name(PARAMETERS, name): p.detach().clone() for name, p in self.parameters.items()}
         optimizers = _several(self.task.optimizer(list(self.model.parameters())))
         self._take_state(optimizers, before)
@@ -173,12 +180,12 @@ class Bench:
             module.training = training
 
     @torch.no_grad()
-    def _shake(self, size: float) -> None:
-        if size:
-            generator = torch.Generator().manual_seed(1)
-            for parameter in self.parameters.values():
-                signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
-                parameter.mul_(1.0 + size * signs)
+    def shake(self, size: float, seed: int = 1) -> None:
+        """Make each parameter off by `size` of itself, to one side or the other, drawn from a seed."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.parameters.values():
+            signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
+            parameter.mul_(1.0 + size * signs)
 
     def _take_state(self, optimizers: Sequence[Any], before: Mapping[Name, Tensor]) -> None:
         """Give the optimizers the state that they had. Counters stay where optimizers make them: on the CPU."""

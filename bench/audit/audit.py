@@ -44,7 +44,7 @@ class _Auditor:
     """One run, and a model on which its steps are done again."""
 
     def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
-        self._order, self._task, self._kept = order, task, kept
+        self._order, self._kept = order, kept
         self._data = TrainingData(task.train_data(), order.seed, order.augment)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
@@ -74,7 +74,7 @@ class _Auditor:
         known = committed(self._order.data)
         if known is None:
             return
-        for part, source in (("train", self._task.train_data()), ("test", self._task.eval_data())):
+        for part, source in (("train", self._data.source), ("test", self._bench.test_data)):
             own = content(source)
             line = f"the {part} part of {self._order.data} is {own[:16]}, {known[part][:16]} is committed"
             equal = own == known[part]

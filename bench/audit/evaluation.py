@@ -40,7 +40,7 @@ def different(bench: Bench, order: AuditOrder, sha256: str) -> str:
 @torch.no_grad()
 def evaluate(bench: Bench, ranks: int) -> tuple[float, float]:
     """Return mean loss and metric over the test set, of which each rank has a part."""
-    task, model, source = bench.task, bench.model, bench.task.eval_data()
+    task, model, source = bench.task, bench.model, bench.test_data
     model.eval()
     size, loss, metric = len(source), 0.0, 0.0
     for rank in range(ranks):
@@ -58,10 +58,7 @@ def evaluate(bench: Bench, ranks: int) -> tuple[float, float]:
 def _shaken(bench: Bench, ranks: int, size: float, number: int) -> tuple[float, float]:
     """Return the same with each parameter off by `size` of itself."""
     kept = {name: parameter.detach().clone() for name, parameter in bench.parameters.items()}
-    generator = torch.Generator().manual_seed(number)
-    for parameter in bench.parameters.values():
-        signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
-        parameter.mul_(1.0 + size * signs)
+    bench.shake(size, number)
     figures = evaluate(bench, ranks)
     for name, parameter in bench.parameters.items():
         parameter.copy_(kept[name])

@@ -35,16 +35,16 @@ class TrainingData:
     """The training samples by their positions in an epoch."""
 
     def __init__(self, source: Any, seed: int, augment: bool) -> None:
-        self._source, self._seed, self._augment = source, seed, augment
+        self.source, self._seed, self._augment = source, seed, augment
         self._order = lru_cache(maxsize=2)(lambda epoch: order_of(seed, epoch, len(source)))
 
     def __len__(self) -> int:
-        return len(self._source)
+        return len(self.source)
 
     def __call__(self, epoch: int, start: int, stop: int) -> Tensors:
         """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
         indices = self._order(epoch)[start:stop]
-        first, *others = rows(self._source, indices)
+        first, *others = rows(self.source, indices)
         if self._augment:
             first = torch.from_numpy(shifted(first.numpy(), PADDING, self._seed, epoch, indices))
         return (first, *others)

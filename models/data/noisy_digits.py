@@ -7,7 +7,7 @@ the side and of the copy: the content is the same on every machine.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -45,10 +45,13 @@ def copies(part: Labelled, count: int, side: int) -> Labelled:
     return Labelled(noisy, np.tile(part.labels, count))
 
 
+@cache
+def _parts() -> tuple[Labelled, ...]:
+    return tuple(copies(part, count, side) for side, (part, count) in enumerate(zip(read(FIFTHS), COPIES, strict=True)))
+
+
 def _load(samples: int | None) -> tuple[TensorSource, TensorSource]:
-    train, test = (
-        copies(part, count, side) for side, (part, count) in enumerate(zip(read(FIFTHS), COPIES, strict=True))
-    )
+    train, test = _parts()
     if samples is not None and samples > len(train.labels):
         raise ValueError(f"data.samples={samples}: data set noisy_digits has {len(train.labels)} digits to train on")
     return _source(Labelled(train.images[:samples], train.labels[:samples])), _source(test)

@@ -11,7 +11,7 @@ from functools import cache
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import DataOptions
-from bench.models.data.text import SEQ_LEN, Pieces, encode, pieces
+from bench.models.data.text import Pieces, encode, generated, pieces
 
 VOCABULARY = "\n" + "".join(map(chr, range(32, 127)))
 """End of line and printable ASCII: 96 characters."""
@@ -38,14 +38,11 @@ def text() -> str:
 
 def _pieces(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
     train, test = pieces(encode(text(), VOCABULARY, NAME), length, NAME)
-    if samples is not None and samples > len(train):
-        raise ValueError(f"data.samples={samples}: {NAME} has {len(train)} pieces of {length} to train on")
-    return Pieces(train.tensors[0][:samples]), test
+    return train.first(samples, NAME), test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(VOCABULARY), lambda: _pieces(length, options.samples))
+    return generated(VOCABULARY, _pieces, options)
 
 
 ORIGIN = Origin(_describe)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bench.models.data.dataset import DataSet
+from bench.models.data.options import DataOptions
 from ddp.data import TensorSource
 
 SEQ_LEN = 128
@@ -29,6 +33,14 @@ class Pieces(TensorSource):
 
     def to(self, device: torch.device) -> Pieces:
         return Pieces(self.tensors[0].to(device))
+
+    def first(self, samples: int | None, where: str) -> Pieces:
+        """Return the first pieces, all for None. Raise ValueError, naming `where`, if there are fewer."""
+        (tokens,) = self.tensors
+        if samples is not None and samples > len(tokens):
+            length = tokens.shape[1] - 1
+            raise ValueError(f"data.samples={samples}: {where} has {len(tokens)} pieces of {length} to train on")
+        return Pieces(tokens[:samples])
 
 
 def pieces(tokens: NDArray[np.integer], seq_len: int, where: str) -> tuple[Pieces, Pieces]:
@@ -66,3 +78,11 @@ def encode(text: str, vocabulary: str, where: str) -> NDArray[np.integer]:
     if len(wrong):
         raise ValueError(f"{where}: character {text[wrong[0]]!r} at {wrong[0]} is not in the vocabulary")
     return tokens.astype(np.uint8 if len(known) <= 256 else np.int32)
+
+
+def generated(
+    vocabulary: str, load: Callable[[int, int | None], tuple[Pieces, Pieces]], options: DataOptions
+) -> DataSet:
+    """Return the data set of a text that no option but its length and number of pieces changes."""
+    length = options.seq_len or SEQ_LEN
+    return DataSet((length,), len(vocabulary), lambda: load(length, options.samples))

@@ -7,13 +7,15 @@ space. Everything is drawn from the raw output of PCG64 (NEP 19): the content is
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.random import PCG64
 from numpy.typing import NDArray
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import DataOptions
-from bench.models.data.text import SEQ_LEN, Pieces, cut_up, encode
+from bench.models.data.text import Pieces, cut_up, encode, generated
 from ddp.data import derive
 
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
@@ -56,6 +58,7 @@ def text(purpose: str, characters: int) -> str:
     return " ".join(parts)[:characters]
 
 
+@cache
 def _tokens(purpose: str, characters: int) -> NDArray[np.integer]:
     return encode(text(purpose, characters), VOCABULARY, NAME)
 
@@ -64,14 +67,11 @@ def _load(length: int, samples: int | None) -> tuple[Pieces, Pieces]:
     if length >= min(CHARACTERS):
         raise ValueError(f"data.seq_len={length}: {NAME} has {min(CHARACTERS)} characters in its test")
     train, test = (cut_up(_tokens(*part), length) for part in zip(("train", "eval"), CHARACTERS, strict=True))
-    if samples is not None and samples > len(train):
-        raise ValueError(f"data.samples={samples}: {NAME} has {len(train)} pieces of {length} to train on")
-    return Pieces(train.tensors[0][:samples]), test
+    return train.first(samples, NAME), test
 
 
 def _describe(data_dir: str, options: DataOptions) -> DataSet:
-    length = options.seq_len or SEQ_LEN
-    return DataSet((length,), len(VOCABULARY), lambda: _load(length, options.samples))
+    return generated(VOCABULARY, _load, options)
 
 
 ORIGIN = Origin(_describe)

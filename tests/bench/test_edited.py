@@ -28,9 +28,9 @@ from bench.validate.consistency import consistent, legible
 from bench.validate.reference import Broken, read
 from tests.bench.conftest import Bench, faked
 from tests.bench.references import baselines
+from tests.edits import Keys, edited
 
 RUN = ("model=mlp", "mode=nccl_cadence", "world_size=2", "train.epochs=2")
-Keys = tuple[str | int, ...]
 
 
 @pytest.fixture(scope="module")
@@ -85,19 +85,6 @@ def edits(value: Any) -> Iterator[Any]:
             yield [0]
         case dict():
             yield {"x": 0}
-
-
-def edited(body: Any, keys: Keys, value: Any) -> Any:
-    """The same with another value, or without that key."""
-    other = json.loads(json.dumps(body))
-    inner = other
-    for key in keys[:-1]:
-        inner = inner[key]
-    if value is KeyError:
-        del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = value
-    return other
 
 
 def every_edit(body: Any) -> Iterator[tuple[Keys, Any]]:

@@ -28,6 +28,7 @@ from ddp.core.policies import POLICIES
 from ddp.core.policies.windows import WindowState
 from ddp.engine import elche
 from ddp.replica.task import Job
+from tests.edits import edited
 from tests.runtime import toy
 
 pytestmark = pytest.mark.usefixtures("in_process")
@@ -87,18 +88,6 @@ def put(job: Job, name: str, held: Any) -> None:
         torch.save(held, path)
     entry = [name, path.stat().st_size, checkpoint._sha256(path)]
     change(job, lambda body: body | {"files": [entry if file[0] == name else file for file in body["files"]]})
-
-
-def set_in(body: Any, keys: tuple[Any, ...], value: Any) -> Any:
-    """`body` with another value at the end of `keys`."""
-    inner = body
-    for key in keys[:-1]:
-        inner = inner[key]
-    if value is KeyError:
-        del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = value
-    return body
 
 
 LEDGER = ("books", "ledgers", 0)
@@ -166,7 +155,7 @@ STATE, PLAN = ("books", "policy_state"), ("books", "plan")
     ids=str,
 )
 def test_books_that_cannot_be_are_refused_before_anything_starts(job: Job, keys: tuple[Any, ...], value: Any) -> None:
-    change(job, lambda body: set_in(body, keys, value))
+    change(job, lambda body: edited(body, keys, value))
     with pytest.raises(Torn) as caught:
         resume(job)
     assert "\n" not in str(caught.value)
@@ -189,7 +178,7 @@ def test_another_way_to_average_is_no_way_to_go_on(job: Job, averaging: Averagin
 
 
 def test_a_ledger_twice_is_refused(job: Job) -> None:
-    change(job, lambda body: set_in(body, ("books", "ledgers"), body["books"]["ledgers"] * 2))
+    change(job, lambda body: edited(body, ("books", "ledgers"), body["books"]["ledgers"] * 2))
     with pytest.raises(Torn, match="contradict themselves"):
         read(at(job))
 
