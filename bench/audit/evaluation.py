@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bench.audit.again import Bench
+from bench.audit.again import Bench, moved
 from bench.audit.compare import DEVICE_ROUNDING, shake_of
 from bench.audit.order import AuditOrder
 from bench.audit.reading import rows
@@ -21,6 +21,8 @@ def different(bench: Bench, order: AuditOrder, sha256: str) -> str:
     """Return what is not as recorded of the model of the end, which `bench` has, and of its evaluation; empty: nothing."""
     if order.params_sha256 is not None and sha256 != order.params_sha256:
         return f"the model kept at the end is {sha256[:16]}, {order.params_sha256[:16]} was recorded"
+    if not len(bench.test_data):
+        return ""
     loss, metric = evaluate(bench, order.world_size)
     if (loss, metric) == (order.eval_loss, order.eval):
         return ""
@@ -47,7 +49,7 @@ def evaluate(bench: Bench, ranks: int) -> tuple[float, float]:
         first, last = size * rank // ranks, size * (rank + 1) // ranks
         for start in range(first, last, task.eval_batch):
             indices = np.arange(start, min(start + task.eval_batch, last))
-            batch = tuple(tensor.to(bench.device) for tensor in rows(source, indices))
+            batch = moved(rows(source, indices), bench.device)
             weight = len(indices) if task.means else 1
             losses, metrics = task.evaluate(model, batch)
             loss, metric = loss + float(losses) * weight, metric + float(metrics) * weight

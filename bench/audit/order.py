@@ -48,8 +48,10 @@ class AuditOrder:
         return not self.device.startswith("cpu")
 
 
-def order_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> AuditOrder:
-    """Return the order for a finished run."""
+def order_of(
+    plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path, task: Callable[[], Task] | None = None
+) -> AuditOrder:
+    """Return the order for a finished run. `task`: as another process gets it; None: the job's own."""
     spec, job = plan.spec, plan.job
     ready = [record for record in records if isinstance(record, Ready)]
     files = [file for record in records if isinstance(record, Finished) for file in record.kept]
@@ -57,7 +59,7 @@ def order_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept
     return AuditOrder(
         kept=kept,
         run_id=spec.run_id,
-        task=job.task,
+        task=task or job.task,
         data=spec.data,
         augment=spec.config["training"]["augment"],
         seed=spec.seed,

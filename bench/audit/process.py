@@ -127,5 +127,6 @@ def audit_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept
     if not plan.job.audit or metrics.status != "ok":
         yield RunAudit()
         return
-    with AuditProcess(order_of(plan, metrics, records, kept), plan.job.preload) as process:
+    order = order_of(plan, metrics, records, kept, plan.audit_task(kept))
+    with AuditProcess(order, plan.job.preload) as process:
         yield RunAudit(process, kept)

@@ -6,11 +6,11 @@ Knows neither Hydra nor torch, touches no file and no clock; relative paths are 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import models
 from bench.base import canonical
@@ -37,8 +37,11 @@ from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of
-from ddp.replica.task import Job
+from ddp.replica.task import Job, Task
 from ddp.settings import check_parts, known, make_policy, script
+
+if TYPE_CHECKING:
+    from ddp.trainer.task import Parcel
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,10 @@ class LaunchPlan:
     spec: RunSpec
     job: Job
     """Where its `scratch` is not named, the folder is made for the launch."""
+
+    def audit_task(self, folder: Path) -> Callable[[], Task]:
+        """Return what makes the task in the process of the audit. `folder`: for files of it, as long as that lasts."""
+        return self.job.task
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,12 @@ class ScriptPlan(LaunchPlan):
 
     graph: dict[str, Any] | None = None
     """Of the model; None: it could not be followed."""
+    parcel: Parcel | None = None
+    """The task as another process gets it; None: the job's is such a one."""
+
+    def audit_task(self, folder: Path) -> Callable[[], Task]:
+        """Return the same, unpacked in `folder`."""
+        return self.job.task if self.parcel is None else self.parcel.deliver(folder)
 
 
 def plan(

@@ -53,6 +53,8 @@ class ScriptTask:
     digests: dict[str, str]
     """Of all that makes the task."""
     measure: Measure
+    audited: bool
+    """Whether steps of it can be done again."""
 
 
 def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: str, machine: Machine) -> RunSpec:
@@ -72,7 +74,7 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
         cluster=_cluster(job),
         checkpoint=job.checkpoints or Checkpointing(every=0),
         output=output,
-        audit=bool(job.audit),
+        audit=task.audited,
     )
     recipe = Recipe(
         data=task.data,

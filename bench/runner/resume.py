@@ -97,9 +97,12 @@ def _begun(folder: Path) -> float:
 def _none(folder: Path) -> str:
     """Return why that run has no checkpoint."""
     try:
-        settings = read_object(folder / CONFIG).get("checkpoint") or {}
+        config = read_object(folder / CONFIG)
     except ValueError as error:
         return str(error)
+    if config.get("script"):
+        return "it is a script's: its checkpoints lie where its Trainer was told, which goes on from them by resume=..."
+    settings = config.get("checkpoint") or {}
     if not isinstance(settings, dict) or not settings.get("every"):
         return "it has no checkpoint: it was run with checkpoint.every=0"
     how = f"every {settings['every']} {settings.get('unit')}, {settings.get('spacing_s')} s or more apart"
@@ -124,8 +127,6 @@ def configured(command: Config, settings: Mapping[str, Any], source: ResumeSourc
     """Return the configuration of the run that is gone on with. `settings`: what the command line sets of `command`, by key.
 
     Raise ValueError for what contradicts the run."""
-    if source.config.get("script"):
-        raise ValueError(f"resume={source.folder}: a run of a script: go on with Trainer(..., resume=...) in it")
     agree(settings, source.config)
     own = config_of(source.config, source.folder)
     output = command.output if "output" in settings else source.output or own.output

@@ -36,6 +36,8 @@ class Recording:
     higher_is_better: bool
     target: float | None
     """Value of the metric that counts as reached; None: none does."""
+    audit: bool
+    """Whether some steps are kept, and done again when the run is over."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,23 @@ class Recorder(Protocol):
         """Return where the run lies; None until it has ended."""
         ...
 
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Return the modules that the fork server imports for the run."""
+        ...
+
     def run(self, job: Job, emit: Emit) -> None:
         """Run as the engine does, with private files in `job.scratch`. Raises what the engine and `emit` raise."""
         ...
 
 
 def check_recording(
-    output: str | Path | None, name: str | None, metric: str, higher_is_better: bool, target: float | None
+    output: str | Path | None,
+    name: str | None,
+    metric: str,
+    higher_is_better: bool,
+    target: float | None,
+    audit: bool,
 ) -> Recording | None:
     """Return what is to be recorded; None: nothing. Raise ValueError."""
     if output is None:
@@ -76,7 +88,8 @@ def check_recording(
     goal = None if target is None else checks.number("target", target, -checks.MOST_SAMPLES)
     folder = Path(checks.path("output", output))
     assert name is not None
-    return Recording(folder, name, metric, checks.flag("higher_is_better", higher_is_better), goal)
+    better = checks.flag("higher_is_better", higher_is_better)
+    return Recording(folder, name, metric, better, goal, checks.flag("audit", audit))
 
 
 def make_recorder(order: RecordOrder) -> Recorder:

@@ -88,6 +88,7 @@ class Trainer:
         metric: what `eval_step` measures, `accuracy` for instance; in run folders alone, as what follows.
         higher_is_better: whether a larger metric is a better one.
         target: value of the metric that counts as reached; None: none does.
+        audit: keep some steps of a recorded run, and do them again when it is over.
         mode: any mode (`docs/reference/modes.md`), in place of policy and backend: `solo`, `graph_sync`, `zero3`, ...
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
@@ -138,6 +139,7 @@ class Trainer:
         metric: str = "metric",
         higher_is_better: bool = True,
         target: float | None = None,
+        audit: bool = True,
         mode: str | None = None,
         **settings: Any,
     ) -> None:
@@ -195,7 +197,7 @@ class Trainer:
             # Settings that have an entry for each rank are refused here, not in the run.
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
-        self._recording = check_recording(output, name, metric, higher_is_better, target)
+        self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
         self._ratio = ratio
         arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
@@ -218,6 +220,7 @@ class Trainer:
         recorder = None
         if self._recording is not None:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
+            job = replace(job, preload=recorder.preload)
         engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
         if in_place:
             return RunHandle(job, engine, None, devices, self._callback, recorder)

@@ -53,6 +53,7 @@ def trainer(output: Path | None, **changes: Any) -> Trainer:
         "eval_dataset": toy.data(50),
         "metric": "accuracy",
         "name": "touch",
+        "audit": False,
     }
     return Trainer(**{**arguments, "output": output, **changes})
 

@@ -13,6 +13,7 @@ from bench import judge, load
 from bench.command import cli
 from bench.results.runfolder import Run, find_runs
 from bench.timeline import FILES
+from bench.validate.checks.determinism import unlike
 from ddp import Aborted, RunHandle
 from tests.bench.scripts import in_threads, trainer
 
@@ -59,6 +60,16 @@ def test_the_folder_holds_what_the_benchs_own_runs_hold(handle: RunHandle) -> No
 def test_the_handle_and_the_folder_tell_the_same(handle: RunHandle) -> None:
     epochs = [(e.epoch, e.loss, e.eval, e.scalars) for e in iter(handle.next_metrics, None)]
     assert epochs == [(e.epoch, e.train_loss, e.eval, e.scalars) for e in recorded(handle).metrics.epochs]
+
+
+@pytest.mark.parametrize(("factor", "differences"), [(1 + 4e-16, 0), (1 + 1e-9, 1)])
+def test_scalars_are_equal_however_their_sums_were_cut(handle: RunHandle, factor: float, differences: int) -> None:
+    m = recorded(handle).metrics
+    last = m.epochs[-1]
+    moved = {name: value * factor for name, value in last.scalars.items() if value is not None}
+    assert moved != last.scalars
+    other = m.model_copy(update={"epochs": [*m.epochs[:-1], last.model_copy(update={"scalars": moved})]})
+    assert len(unlike(m, other)) == differences
 
 
 def test_commands_read_it(handle: RunHandle, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
