@@ -21,8 +21,8 @@ from ddp.data.dataset import collated
 from ddp.data.epoch_order import EpochOrder
 from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
 from ddp.replica.task import Job, whole_batches
-from ddp.trainer.handle import CheckpointInfo
 from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
+from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import Parts, make_task
 
 MAX_WORLD = 64

@@ -10,9 +10,10 @@ import atexit
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -31,7 +32,8 @@ from ddp.process.scratch import scratch
 from ddp.replica.task import Job
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
 from ddp.trainer.recording import Recorder
-from ddp.trainer.state import TrainedState, read_state
+from ddp.trainer.state import CheckpointInfo, TrainedState, read_state
+from ddp.trainer.summary import SHOWN, RunSummary
 from ddp.trainer.task import Parcel
 
 PATIENCE_S = 30.0
@@ -50,18 +52,6 @@ class _Stop(KeyboardInterrupt):
     """Leaves the engine as an interrupt does; no `except Exception` on the way takes it for an error of the run."""
 
 
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """A checkpoint that lies there whole. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` is the model."""
-
-    path: Path
-    """Its folder; kept until two later ones are there."""
-    epochs: int
-    """Complete epochs in it."""
-    samples: int
-    """Samples in it, of all epochs."""
-
-
 class RunHandle:
     """A run. Methods may be called from any thread; `with` ends the run when the block is left."""
 
@@ -73,14 +63,17 @@ class RunHandle:
         devices: list[str],
         saved: Callable[[CheckpointInfo], None] | None = None,
         recorder: Recorder | None = None,
+        names: tuple[str, str] = ("", "metric"),
     ) -> None:
-        """`engine` runs the job; `parcel`: what ranks get, None: they are in this process."""
-        self._job, self._parcel, self._recorder = job, parcel, recorder
+        """`engine` runs the job; `parcel`: what ranks get, None: they are in this process; `names`: of the mode, and of what
+        is evaluated."""
+        self._job, self._parcel, self._recorder, self._names = job, parcel, recorder, names
         self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved = tuple(devices), saved
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
+        self._latest: deque[EpochMetrics] = deque(maxlen=SHOWN)
         self._finished: dict[int, str] = {}
         """What each rank ended with, as a digest."""
         self._notes: list[str] = []
@@ -112,6 +105,31 @@ class RunHandle:
     def folder(self) -> Path | None:
         """Folder of the run, once it has ended; None before, and of a run without `output`."""
         return self._recorder.folder if self._recorder is not None else None
+
+    def __repr__(self) -> str:
+        """Return the run and how it stands, in one line."""
+        summary = self.summary()
+        return f"<RunHandle: {summary.headline}{summary.figures and f'; {summary.figures}'}>"
+
+    def __str__(self) -> str:
+        """Return the same, and what else there is to know of it."""
+        return "\n".join(self.summary().lines())
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the last epochs."""
+        return self.summary().html()
+
+    def summary(self) -> RunSummary:
+        """Return what there is to say of the run now; does not wait."""
+        state, error = "running", self._error
+        if self._state is not None:
+            state = "finished"
+        elif error is not None:
+            state = "aborted" if isinstance(error, Aborted) else f"{type(error).__name__}: {error}".splitlines()[0]
+        mode, metric = self._names
+        notes, planned = tuple(dict.fromkeys(self._notes)), self._job.epochs
+        epochs = tuple(self._latest)
+        return RunSummary(mode, metric, self._devices, planned, state, self._seconds, epochs, notes, self.folder)
 
     def next_metrics(self) -> EpochMetrics | None:
         """Wait for the next epoch to be complete; None once there will be no more, for whatever reason (`join` says)."""
@@ -205,6 +223,8 @@ class RunHandle:
             self._error = error
         finally:
             self._hand_out(self._epochs.end())
+            if self._state is not None:
+                self._state = replace(self._state, run=self.summary())
             self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
 
@@ -242,7 +262,8 @@ class RunHandle:
 
     def _hand_out(self, epochs: list[EpochFigures]) -> None:
         for figures in epochs:
-            self._metrics.put(epoch_metrics(figures, self._seconds, self._devices))
+            self._latest.append(epoch_metrics(figures, self._seconds, self._devices))
+            self._metrics.put(self._latest[-1])
             self._seconds = figures.seconds
 
 

@@ -27,8 +27,9 @@ from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
 from ddp.trainer import arguments
-from ddp.trainer.handle import CheckpointInfo, RunHandle
+from ddp.trainer.handle import RunHandle
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
+from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
 
 
@@ -198,7 +199,7 @@ class Trainer:
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
         self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
-        self._ratio = ratio
+        self._ratio, self._metric = ratio, metric
         arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
@@ -222,11 +223,12 @@ class Trainer:
             recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
             job = replace(job, preload=recorder.preload)
         engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
+        names = (self._mode.name, self._metric)
         if in_place:
-            return RunHandle(job, engine, None, devices, self._callback, recorder)
+            return RunHandle(job, engine, None, devices, self._callback, recorder, names)
         parcel = pack(self._parts)
         forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
-        return RunHandle(job, engine, parcel, devices, self._callback, recorder)
+        return RunHandle(job, engine, parcel, devices, self._callback, recorder, names)
 
 
 def _refuse_in_a_rank(world_size: int) -> None:
