@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.audit.audit import audit
+from bench.audit.order import AuditOrder
+from bench.results.audit_file import AuditReport
 from ddp import Trainer, record_scalar
 from ddp.engine import elche
 from ddp.engine.in_process import InProcessRanks
@@ -58,11 +61,29 @@ def trainer(output: Path | None, **changes: Any) -> Trainer:
     return Trainer(**{**arguments, "output": output, **changes})
 
 
+class AuditHere:
+    """The audit in this process."""
+
+    def __init__(self, order: AuditOrder, preload: tuple[str, ...]) -> None:
+        self._order = order
+
+    def __enter__(self) -> AuditHere:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def report(self, stopped: Callable[[], bool] = lambda: False) -> AuditReport:
+        return audit(self._order)
+
+
 @contextmanager
 def in_threads() -> Iterator[pytest.MonkeyPatch]:
-    """Ranks are threads, nothing is forked, and no timeline is drawn."""
+    """Ranks are threads, audits are in this process, nothing is forked, and no timeline is drawn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elche, "RankProcesses", InProcessRanks)
         patch.setattr(forkserver, "warm", lambda preload=(): None)
         patch.setattr("bench.timeline.draw", lambda *picture: None)
+        patch.setattr("bench.audit.process.AuditProcess", AuditHere)
+        patch.setattr("bench.runner.script_again.AuditProcess", AuditHere)
         yield patch

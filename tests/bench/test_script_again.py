@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 
 from bench import judge
-from bench.audit.audit import audit
-from bench.audit.order import AuditOrder
 from bench.command import cli
-from bench.results.audit_file import AuditReport
 from bench.results.runfolder import find_runs
 from tests.bench.scripts import in_threads, step, trainer
 from tests.runtime import toy
@@ -26,22 +23,6 @@ from tests.bench.scripts import trainer
 handle = trainer("runs", audit=True, mode="solo", world_size=None, seed=int(sys.argv[1])).run()
 handle.join()
 """
-
-
-class AuditHere:
-    """The audit in this process."""
-
-    def __init__(self, order: AuditOrder, preload: tuple[str, ...]) -> None:
-        self._order = order
-
-    def __enter__(self) -> AuditHere:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def report(self, stopped: Callable[[], bool] = lambda: False) -> AuditReport:
-        return audit(self._order)
 
 
 def start(words: list[str], folder: str | Path, variables: Mapping[str, str]) -> int:
@@ -64,8 +45,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("made")
     (folder / "touch.py").write_text(SCRIPT)
     with in_threads() as patch:
-        patch.setattr("bench.audit.process.AuditProcess", AuditHere)
-        patch.setattr("bench.runner.script_again.AuditProcess", AuditHere)
         patch.setattr("bench.runner.script_again.run_process", start)
         start(["python", str(folder / "touch.py"), "5"], folder, os.environ)
         (run,), _ = find_runs(folder / "runs")
