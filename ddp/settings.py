@@ -12,6 +12,7 @@ import msgspec
 from ddp.comm.transports import TRANSPORTS
 from ddp.core.faults import LOSING, Fault, parse
 from ddp.core.policies import POLICIES, Policy
+from ddp.registry import missing
 from ddp.suggest import unknown
 
 MOST_EPOCHS, MOST_SAMPLES = 1_000_000, 10**9
@@ -25,7 +26,7 @@ WHOLE = 1e-6
 def known(kind: str, name: str, registry: Collection[str]) -> str:
     """Return `name` if it is in the registry of all `kind`; else ValueError with the nearest one."""
     if not isinstance(name, str) or name not in registry:
-        raise ValueError(unknown(kind, str(name), registry))
+        raise ValueError(missing(kind, str(name), registry))
     return name
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.models.data import own_data
+from ddp import user_code
+from ddp.members import Registry
 from ddp.registry import member
+from ddp.user_code import CodeDigest
 
 if __name__ != "bench.models":
     raise ImportError("the models are the package bench.models, which this folder is a part of: import that")
@@ -13,7 +19,7 @@ if TYPE_CHECKING:
     from bench.models.setup import Recipe, Setup
     from ddp.replica.task import Task
 
-MODELS: dict[str, str] = {
+_OURS = {
     "char_rnn": "bench.models.char_rnn",
     "conv_ae": "bench.models.conv_ae",
     "gpt_nano": "bench.models.gpt_nano",
@@ -25,17 +31,47 @@ MODELS: dict[str, str] = {
     "resnet_graph": "bench.models.resnet_graph",
     "vit": "bench.models.vit",
 }
-"""Name -> module, imported on use."""
+MODELS: Registry[str] = Registry("models", _OURS, lambda entry: entry.value)
+"""Name -> source (`ddp.user_code`), imported on use."""
 
 
 def load(name: str) -> Setup:
-    """Return the set-up of model `name`. Raise KeyError for an unknown one; ValueError, in one line, for a broken one."""
+    """Return the set-up of model `name`. Raise KeyError for an unknown one; ValueError, in one line, for a broken one.
+
+    A data set that a recipe calls by its file is looked for beside the model's."""
     from bench.models.setup import Setup  # which imports the engine's tasks
 
     setup: Setup = member("model", name, MODELS[name], "SETUP", Setup)
-    return setup
+    if MODELS.is_ours(name):
+        return setup
+    beside = user_code.file_of(MODELS[name]).parent
+    named = {key: replace(recipe, data=own_data(recipe.data, beside)) for key, recipe in setup.recipes.items()}
+    return replace(setup, recipes=named)
+
+
+def own_model(word: str) -> str:
+    """Return the name of a model: `word` itself, or that of the file or module that it means, which is enrolled. Raise
+    ValueError."""
+    if word in MODELS or not user_code.is_source(word):
+        return word
+    name, source = user_code.named(word, Path.cwd())
+    MODELS.enrol(name, source, source)
+    return name
 
 
 def make_task(name: str, recipe: Recipe, data_dir: str) -> Task:
     """Return the task of a model under a recipe; importable by name, so that a rank can call it."""
     return load(name).task(recipe, data_dir)
+
+
+def make_own_task(name: str, recipe: Recipe, data_dir: str, code: tuple[CodeDigest, ...]) -> Task:
+    """Return the task of a model that is a user's own, or on data that is, in any process. Raise ValueError where that has
+    other code than the run was planned with."""
+    for each in code:
+        if user_code.digest(each.source) != each.sha256:
+            raise ValueError(f"{each.source} is not what the run was planned with: it was changed, or is another here")
+        if each.kind == "model":
+            MODELS.enrol(each.name, each.source, each.source)
+        else:
+            own_data(each.source, name=each.name)
+    return make_task(name, recipe, data_dir)

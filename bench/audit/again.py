@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bench.audit.definitions import defined, is_near
 from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Name
 from bench.audit.seeds import seed_of, step_seed
 from ddp.replica.scalars import Scalars
@@ -41,6 +42,8 @@ class Rules:
     max_grad_norm: float | None = None
     own_buffers: bool = False
     """Whether every rank keeps its own buffers in a step of all ranks, as PyTorch's modules do."""
+    model: str = ""
+    """Whose loss and metric are to be what they are by definition."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Done:
     after: State
     moves: State
     """By how much each parameter moved."""
+    undefined: tuple[tuple[float, float], ...] = ()
+    """(mean loss, what it is by definition) of batches where these differ."""
 
 
 class Bench:
@@ -65,13 +70,20 @@ class Bench:
         self.model = task.model().to(device)
         self.parameters = dict(self.model.named_parameters())
         self.buffers = dict(self.model.named_buffers())
+        self.outputs: Any = None
+        """What the last forward pass gave."""
+        self.model.register_forward_hook(self._note)
         self._training = [module.training for module in self.model.modules()]
+        self._undefined: list[tuple[float, float]] = []
         self.initial = {name: tensor.clone() for name, tensor in self.state(None).items()}
 
     @cached_property
     def test_data(self) -> Any:
         """The test set, read once."""
         return self.task.eval_data()
+
+    def _note(self, model: nn.Module, given: Any, outputs: Any) -> None:
+        self.outputs = outputs
 
     def rates(self, seen: float) -> list[float]:
         """Return the rates of the parameter groups once all ranks have seen so many samples."""
@@ -126,7 +138,7 @@ class Bench:
         for parameter in self.parameters.values():
             parameter.grad = None
         total = sum(stop - start for work in ranks for start, stop in work)
-        losses, moved = [], []
+        losses, moved, self._undefined = [], [], []
         for work in ranks:
             self.load(before, (BUFFERS,))
             losses.append([self._pass(epoch, start, stop, total) for start, stop in work if stop > start])
@@ -139,7 +151,8 @@ class Bench:
         for optimizer in optimizers:
             optimizer.step()
         after = {name: tensor.clone() for name, tensor in self.state(optimizers).items()}
-        return Done(losses, after, {name: after[name] - first for name, first in begun.items()})
+        moves = {name: after[name] - first for name, first in begun.items()}
+        return Done(losses, after, moves, tuple(self._undefined))
 
     def _pass(self, epoch: int, start: int, stop: int, total: int) -> float:
         """Add the gradients of a batch, as its part of the mean; return its mean loss."""
@@ -147,6 +160,9 @@ class Bench:
         torch.manual_seed(step_seed(self.rules.seed, epoch, start))
         with Scalars():  # what the step records is not looked at
             loss = self.task.loss(self.model, batch)
+        known = defined(self.rules.model, self.outputs, batch)
+        if known is not None and not is_near(float(loss.detach()), mean := known[0] / (stop - start)):
+            self._undefined.append((float(loss.detach()), mean))
         part = (stop - start) / total
         (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())

@@ -11,10 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.audit import evaluation
+from bench.audit import evaluation, reports
 from bench.audit.again import Bench, Rules
 from bench.audit.compare import DEVICE_ROUNDING, StepDifference, identical, losses_apart, shake_of, states_apart
-from bench.audit.kept import BUFFERS, OPTIMIZER, PARAMETERS, Incomplete, Kept, KeptStep, Name, every, raw, read, whole
+from bench.audit.kept import (
+    BUFFERS,
+    OPTIMIZER,
+    PARAMETERS,
+    Incomplete,
+    Kept,
+    KeptStep,
+    Name,
+    Parts,
+    every,
+    raw,
+    read,
+    whole,
+)
 from bench.audit.order import AuditOrder
 from bench.audit.reading import TrainingData, committed, content
 from bench.results.audit_file import AuditItem, AuditReport, Outcome
@@ -48,7 +61,8 @@ class _Auditor:
         self._data = TrainingData(task.train_data(), order.seed, order.augment)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, order.max_grad_norm, order.own_buffers)
+        limits = order.max_grad_norm, order.own_buffers, order.model
+        rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data, self._device)
 
     def items(self) -> Iterator[AuditItem]:
@@ -64,10 +78,12 @@ class _Auditor:
         groups = list(_groups(self._kept.steps))
         for group in groups:
             yield self._step(group)
+        if self._order.planned:
+            yield from reports.judged(self._kept.steps, self._order.reports)
         yield from self._positions(groups)
         yield from self._chains()
         yield from self._averages()
-        yield self._evaluation()
+        yield from self._evaluations()
 
     def _contents(self) -> Iterator[AuditItem]:
         """Hold the data set against the digests that are committed."""
@@ -125,6 +141,8 @@ class _Auditor:
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         work = [each.work for each in group]
         own, apart = self._bench.step(before, first.epoch, work, first.seen), list(self._places(group))
+        for loss, mean in own.undefined:
+            apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.work, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
             return apart, None if apart else 0.0
@@ -190,18 +208,31 @@ class _Auditor:
             outcome: Outcome = "different" if lost and self._order.planned else "skipped" if lost else "equal"
             yield AuditItem(what="average", outcome=outcome, line=line, rank=entry["rank"])
 
-    def _evaluation(self) -> AuditItem:
-        """Evaluate the model of the end again."""
+    def _evaluations(self) -> Iterator[AuditItem]:
+        """Evaluate the model of the end again, and that of an epoch before."""
+        order, figures = self._order, {epoch: recorded for epoch, *recorded in self._order.evaluations}
+        for epoch, (name, parts) in self._kept.evaluated.items() if order.planned else ():
+            yield self._evaluation(parts, tuple(figures.get(epoch, (None, None))), epoch=epoch, files=[name])
+        yield self._evaluation(self._kept.final, (order.eval_loss, order.eval), final=True)
+
+    def _evaluation(
+        self, parts: Parts, recorded: tuple[float | None, ...], final: bool = False, **about: Any
+    ) -> AuditItem:
         try:
-            final = whole((name, part) for name, parts in self._kept.final.items() for part in parts)
+            state = whole((name, part) for name, each in parts.items() for part in each)
+            if not state:
+                raise Incomplete("the model at the end was not kept")
+            self._bench.load(state)
         except Incomplete as error:
-            return AuditItem(what="evaluation", outcome="skipped", line=str(error))
-        if not final:
-            return AuditItem(what="evaluation", outcome="skipped", line="the model at the end was not kept")
-        self.final_sha256 = digest(final)
-        self._bench.load(final)
-        line = evaluation.different(self._bench, self._order, self.final_sha256)
-        return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line)
+            return AuditItem(what="evaluation", outcome="skipped", line=str(error), **about)
+        if final:
+            self.final_sha256 = own = digest(state)
+            wanted = self._order.params_sha256
+            if wanted not in (None, own):
+                line = f"the model kept at the end is {own[:16]}, {str(wanted)[:16]} was recorded"
+                return AuditItem(what="evaluation", outcome="different", line=line)
+        line = evaluation.different(self._bench, self._order, (recorded[0], recorded[1]))
+        return AuditItem(what="evaluation", outcome="different" if line else "equal", line=line, **about)
 
 
 def _groups(steps: Sequence[KeptStep]) -> Iterator[list[KeptStep]]:

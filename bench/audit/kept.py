@@ -93,6 +93,8 @@ class Kept:
 
     steps: list[KeptStep] = field(default_factory=list)
     final: Parts = field(default_factory=dict)
+    evaluated: dict[int, tuple[str, Parts]] = field(default_factory=dict)
+    """Epoch before the last -> the file of the model that was evaluated after it, and what is in it."""
     averages: list[dict[str, Any]] = field(default_factory=list)
     """Digests of optimizer states before and after averages, with `rank` and `round`."""
     missing: list[str] = field(default_factory=list)
@@ -124,13 +126,16 @@ def read(folder: Path, recorded: Iterable[tuple[str, int, str]]) -> Kept:
 def _take(kept: Kept, name: str, values: mmap.mmap) -> None:
     size = int.from_bytes(values[-8:], "little")
     about: dict[str, Any] = msgspec.json.decode(values[-8 - size : -8])
-    for state in ("before", "after", "final"):
+    for state in ("before", "after", "final", "evaluated"):
         if state in about:
             about[state] = _parts(about[state], values)
     if "final" in about:
         if about["rank"] == 0 or not kept.final:
             kept.final.update(about["final"])
         kept.averages.extend({**entry, "rank": about["rank"]} for entry in about["averages"])
+        return
+    if "evaluated" in about:
+        kept.evaluated[about["epoch"]] = name, about["evaluated"]
         return
     about |= {name: tuple(about[name]) for name in ("losses", "rates")}
     about["work"] = tuple(tuple(span) for span in about["work"])

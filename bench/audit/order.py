@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
-from ddp.core.events import Finished, Ready
+from ddp.core.events import Finished, Progress, Ready
 from ddp.process.codec import Record
 from ddp.replica.task import Task
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a rank reported of its own batches number `first` to `last` - 1, counted over the run."""
+
+    rank: int
+    first: int
+    last: int
+    epoch: int
+    samples: int
+    loss_sum: float | None
+    lr: float
+    """Of the last one."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,7 @@ class AuditOrder:
     kept: Path
     """Folder of the files that ranks kept."""
     run_id: str
+    model: str
     task: Callable[[], Task]
     data: str
     augment: bool
@@ -37,15 +53,29 @@ class AuditOrder:
     """Files that ranks recorded: name, bytes, sha256."""
     initial: str
     """Digest of the model that they began with."""
+    reports: tuple[StepReport, ...]
+    """What ranks reported of what they trained."""
     device: str
     eval: float | None
     eval_loss: float | None
     params_sha256: str | None
+    evaluations: tuple[tuple[int, float | None, float | None], ...] = ()
+    """(epoch, loss, metric) on the test set."""
 
     @property
     def coarse(self) -> bool:
         """Whether it was trained where multiplications are coarser than on a CPU."""
         return not self.device.startswith("cpu")
+
+
+def reports_of(records: Sequence[Record]) -> Iterator[StepReport]:
+    """Iterate over the reports of what was trained."""
+    done: dict[int, int] = defaultdict(int)
+    for event in records:
+        if isinstance(event, Progress):
+            first, done[event.rank] = done[event.rank], done[event.rank] + event.steps
+            figures = event.epoch, event.samples, event.loss_sum, event.lr
+            yield StepReport(event.rank, first, done[event.rank], *figures)
 
 
 def order_of(
@@ -59,6 +89,7 @@ def order_of(
     return AuditOrder(
         kept=kept,
         run_id=spec.run_id,
+        model="" if spec.config.get("script") else spec.model,
         task=task or job.task,
         data=spec.data,
         augment=spec.config["training"]["augment"],
@@ -71,8 +102,10 @@ def order_of(
         planned=not (metrics.faults or metrics.resumed),
         recorded=tuple(files),
         initial=ready[0].digest if ready else "",
+        reports=tuple(reports_of(records)),
         device=ready[0].device if ready else "cpu",
         eval=metrics.final.eval,
         eval_loss=last.eval_loss if last is not None else None,
         params_sha256=metrics.params_sha256,
+        evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
     )

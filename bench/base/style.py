@@ -6,6 +6,7 @@ The only module that sets up matplotlib. Knows nothing of runs.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,7 @@ SETTINGS: Any = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4.0,
     "svg.hashsalt": "bench",
+    "svg.fonttype": "none",
     "text.parse_math": False,  # labels come from runs
 }
 
@@ -117,3 +119,32 @@ def save(figure: Figure, path: Path) -> None:
     picture.quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(file, "PNG", compress_level=8)
     write_bytes(path, file.getvalue())
     canvas.renderer = None  # figures and canvases hold each other, so they may stay for long; the pixels need not
+
+
+_COLOURS = {
+    "#000000": "currentColor",
+    "#333333": "currentColor",
+    "#444444": "var(--dim, #444444)",
+    "#555555": "var(--dim, #555555)",
+    "#666666": "var(--dim, #666666)",
+    "#999999": "var(--dim, #999999)",
+    "#e6e6e6": "var(--line, #e6e6e6)",
+}
+"""Colour of a figure -> that of the page which shows it."""
+_IDENTITY = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+def drawing(figure: Figure, name: str) -> str:
+    """Return a figure that was saved as an SVG element, of the width and the colours of a page; `name` is unique on it."""
+    figure.set_layout_engine("none")  # places are found
+    file = io.StringIO()
+    dates: Any = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(file, format="svg", transparent=True, metadata=dates)
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg ") :], flags=re.DOTALL)
+    head, rest = text.split(">", 1)
+    head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
+    rest = _IDENTITY.sub(lambda match: f"{match[1]}{name}-", rest)
+    for colour, variable in _COLOURS.items():
+        rest = rest.replace(colour, variable)
+    return f'{head} preserveAspectRatio="xMidYMid meet">{rest}'.strip() + "\n"

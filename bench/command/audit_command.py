@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
+from bench.config.own import changed
 from bench.results.audit_file import FOLDER, AuditReport, read, write_report
 from bench.results.runfolder import CONFIG, Run, read_object, read_records
 from ddp.core.events import Finished
@@ -44,7 +45,8 @@ def _audited(run: Run) -> AuditReport:
     with usage():
         plan = make_plan(config_of(read_object(folder / CONFIG), folder))
         if plan.spec.run_id != run.metrics.run_id:
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id})")
+            why = changed(run.config, plan.spec.config)
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
         order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
     with AuditProcess(order, plan.job.preload) as process:
         return process.report()

@@ -85,7 +85,8 @@ def _data() -> list[Check]:
     from bench.models.data import DATA, data_set
 
     checks: list[Check] = []
-    for name in (name for name, entry in DATA.items() if "path" not in entry.options):  # the others are users' own
+    ours = (name for name, entry in DATA.items() if DATA.is_ours(name) and "path" not in entry.options)
+    for name in ours:  # of users' own, nothing is loaded
         try:
             train, test = data_set(name).load()
             checks.append((f"data {name}", None, f"{len(train)} samples to train on, {len(test)} to test on"))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from tabulate import tabulate
 
@@ -16,10 +19,12 @@ from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
 from ddp.backends import BACKENDS
+from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
 from ddp.engine.modes import modes
-from ddp.registry import Unusable, blamed, origin
+from ddp.members import Registry
+from ddp.registry import Unusable, blamed, broken, origin
 from ddp.suggest import unknown
 
 _ENDS = (".", "!", "?")
@@ -35,10 +40,11 @@ def presets(group: str) -> dict[str, str]:
     return comments
 
 
-def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
-    """Return the first line of each module's docstring, read without importing it; of a broken one, what is wrong."""
+def _summaries(kind: str, registry: Registry[Any], source: Callable[[Any], str] = str) -> dict[str, str]:
+    """Return the first line of the docstring of each member's module, read without importing it; of a broken one, what is
+    wrong. `source`: module of a member."""
     lines: dict[str, str] = {}
-    for name, module in registry.items():
+    for name, module in [(name, source(entry)) for name, entry in registry.items()]:
         try:
             with blamed(kind, name, module):
                 file = origin(module)
@@ -47,7 +53,43 @@ def _summaries(kind: str, registry: Mapping[str, str]) -> dict[str, str]:
                 lines[name] = _summary(ast.get_docstring(ast.parse(Path(file).read_bytes(), file)) or "", name)
         except Unusable as error:
             lines[name] = f"cannot be used: {error}"
+    return lines | _broken(kind, registry)
+
+
+def _broken(kind: str, registry: Registry[Any]) -> dict[str, str]:
+    """Return what is wrong with members that installed packages were to add."""
+    return {name: f"cannot be used: {broken(kind, registry, name)}" for name in registry.complete().broken}
+
+
+def _here(name: str) -> dict[str, str]:
+    """Return the files of the present folder that define `name`, with what each says of itself; read, not imported."""
+    lines: dict[str, str] = {}
+    for file in sorted(Path().glob("*.py")):
+        with suppress(OSError, SyntaxError, ValueError):
+            body = file.read_bytes() if file.stat().st_size < MOST_BYTES else b""
+            tree = ast.parse(body) if name.encode() in body else ast.Module([], [])
+            targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                lines[file.name] = _summary(ast.get_docstring(tree) or "", file.stem)
     return lines
+
+
+def _functions(kind: str, registry: Registry[Any]) -> dict[str, str]:
+    """Return the first line of the docstring of the module of each function or class."""
+    about = {name: _summary(inspect.getdoc(inspect.getmodule(it)) or "", name) for name, it in registry.items()}
+    return about | _broken(kind, registry)
+
+
+def _checks() -> dict[str, str]:
+    from bench.validate.checks import CHECKS
+
+    return _functions("check", CHECKS)
+
+
+def _sections() -> dict[str, str]:
+    from bench.report.sections import SECTIONS
+
+    return _functions("section", SECTIONS)
 
 
 def _policies() -> dict[str, str]:
@@ -56,7 +98,7 @@ def _policies() -> dict[str, str]:
         settings = ", ".join(f"{p.name}={p.default}" for p in inspect.signature(policy).parameters.values())
         about = _summary(inspect.getdoc(inspect.getmodule(policy)) or "", name)
         lines[name] = f"{about} {f'[{settings}]' if settings else ''}".rstrip()
-    return lines
+    return lines | _broken("policy", POLICIES)
 
 
 def _modes() -> dict[str, str]:
@@ -108,19 +150,24 @@ def _recipes() -> dict[str, str]:
 
 
 GROUPS: dict[str, Callable[[], dict[str, str]]] = {
-    "models": lambda: _summaries("model", MODELS),
+    "models": lambda: _summaries("model", MODELS) | _here("SETUP"),
     "modes": _modes,
     "policies": _policies,
-    "backends": lambda: _summaries("backend", {name: spec.module for name, spec in BACKENDS.items()}),
-    "engines": lambda: _summaries("engine", {name: spec.module for name, spec in ENGINES.items()}),
+    "backends": lambda: _summaries("backend", BACKENDS, attrgetter("module")),
+    "engines": lambda: _summaries("engine", ENGINES, attrgetter("module")),
     "loggers": lambda: _summaries("logger", LOGGERS),
     "experiments": lambda: presets("experiment"),
-    "data": lambda: _summaries("data set", {name: entry.module for name, entry in DATA.items()}),
+    "data": lambda: _summaries("data set", DATA, attrgetter("module")) | _here("ORIGIN"),
+    "guards": lambda: _functions("guard", GUARDS),
+    "checks": _checks,
+    "sections": _sections,
     "recipes": _recipes,
 }
 """What can be listed -> its names and what they are."""
-HEAVY = ("recipes",)
-"""Left out unless asked for by name: they import torch."""
+HEAVY = ("checks", "sections", "recipes")
+"""Left out unless asked for by name: these import pandas or torch."""
+MOST_BYTES = 1 << 20
+"""Of a file that may be a model or data set."""
 
 
 def show(group: str | None) -> None:
@@ -132,4 +179,4 @@ def show(group: str | None) -> None:
         print(tabulate([(f"  {member}", about) for member, about in GROUPS[name]().items()], tablefmt="plain"))
         print()
     if group is None:
-        print(f"Also: {', '.join(f'python -m bench list {name}' for name in HEAVY)}")
+        print("Also:", *(f"python -m bench list {name}" for name in HEAVY), sep="\n  ")

@@ -20,12 +20,14 @@ from bench.base.usage import UsageError
 from bench.config.compose import compose
 from bench.config.config import typed
 from bench.config.config_checks import Machine
+from bench.config.own import code_of, settled
 from bench.config.plan import plan
 from bench.config.spec import RunSpec
 from bench.models import MODELS
 from bench.results.runfolder import find_runs, finished
 from bench.results.schema import Metrics
 from ddp.process.cores import cores
+from ddp.settings import known
 
 RUNS = Path("runs")
 USUAL_S = {"quick": 20.0}
@@ -60,6 +62,7 @@ class PlannedRuns:
     """What cannot be, a line each."""
     left_out: list[str] = field(default_factory=list)
     """Points of a sweep that are no runs, or none of their own, a line each."""
+    _keys: set[tuple[Path, str, str, str]] = field(default_factory=set)
 
     def job(self, composed: DictConfig) -> None:
         """Note one run; Hydra calls this."""
@@ -69,22 +72,23 @@ class PlannedRuns:
         from bench.models.data import DATA
 
         try:
-            config = typed(composed)
-            if config.model.name not in MODELS:
-                raise ValueError(f"no model {config.model.name}")
+            config = settled(typed(composed))
+            known("model", config.model.name, MODELS)
             if config.resume is not None:
                 why = "a run that is gone on with is as it was begun; leave out plan"
                 raise ValueError(f"resume={config.resume}: {why}")
             keys = [override.partition("=")[0].lstrip("+~") for override in HydraConfig.get().overrides.task]
             machine = Machine(cores(), torch.cuda.device_count())
-            spec = plan(config, models.load(config.model.name), DATA, machine, keys).spec
+            setup = models.load(config.model.name)
+            spec = plan(config, setup, DATA, machine, keys, code_of(config, setup)).spec
             done = not config.force and finished(*spec.key)
         except (ValueError, OmegaConfBaseException) as error:
             self.impossible.append(str(error).splitlines()[0])
             return
-        if spec in self.specs:
+        if spec.key in self._keys:
             self.left_out.append(f"{spec.title}: asked for more than once, trained once")
             return
+        self._keys.add(spec.key)
         self.specs.append(spec)
         self.done.append(done)
 
@@ -92,22 +96,21 @@ class PlannedRuns:
 def show(arguments: list[str], verbs: tuple[str, ...]) -> Exit:
     """Print the plan of a command line. Raise UsageError."""
     planned = PlannedRuns()
-    compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+    compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     for line in table(planned, _history(planned)):
         print(line)
     return Exit.USAGE if planned.impossible else Exit.OK
 
 
-def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> bool:
-    """Print one line on a sweep that is about to start, nothing on one that cannot; tell whether all of it composes."""
+def announce(console: Console, arguments: list[str], verbs: tuple[str, ...]) -> None:
+    """Print one line on a sweep that is about to start, nothing on one that cannot."""
     planned = PlannedRuns()
     try:
-        compose(arguments, verbs, planned.job, planned.left_out.append, ahead=False)
+        compose(arguments, verbs, planned.job, planned.left_out.append, planning=True)
     except UsageError:
-        return False
+        return
     if len(planned.specs) > 1:
         console.print(total(planned, _history(planned)), markup=False, soft_wrap=True)
-    return True
 
 
 def _history(planned: PlannedRuns) -> list[Metrics]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from bench.base.exitcodes import STATUS, Exit
 from bench.base.figures import plural
 from bench.base.usage import UsageError, usage
+from bench.config.own import changed
 from bench.results.runfolder import CONFIG, Run, find_runs, read_object
 from bench.validate.checks.determinism import promised, unlike
 from bench.validate.consistency import legible
@@ -60,7 +61,8 @@ def _trained_again(run: Run, output: str) -> Metrics:
         config = config_of(read_object(run.path / CONFIG), run.path)
     plan = make_plan(replace(config, output=output))
     if plan.spec.run_id != run.metrics.run_id:
-        raise UsageError(f"{run.path}: its configuration means another run today ({plan.spec.run_id})")
+        why = changed(run.config, plan.spec.config)
+        raise UsageError(f"{run.path}: its configuration means another run today ({plan.spec.run_id}){why}")
     return launch(plan, Console(highlight=False)).metrics
 
 

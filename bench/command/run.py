@@ -28,7 +28,9 @@ from bench.command.summary import CellOutcome
 from bench.config.compose import compose
 from bench.config.config import Config, typed
 from bench.config.config_checks import Machine, check_faults, check_paths
+from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
+from bench.config.own import code_of, settled
 from bench.config.plan import RunPlan, plan
 from bench.config.unused_settings import moot
 from bench.loggers import RunInfo, chosen
@@ -38,16 +40,12 @@ from bench.results.runfolder import CONFIG, find_runs, finished, going_on, makin
 from ddp.core.errors import EngineError
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
-from ddp.registry import blamed
-from ddp.suggest import unknown
+from ddp.settings import known
 
 if TYPE_CHECKING:
     from bench.dashboard.process import DashboardProcess
     from bench.runner.machines import Machines
     from bench.runner.resume import ResumeSource
-
-SHOWS = {"--cfg", "-c", "--info", "-i", "--help", "-h", "--hydra-help", "--shell-completion", "-sc"}
-"""Flags with which Hydra only shows something."""
 
 
 def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: Machines | None = None) -> Exit:
@@ -55,15 +53,14 @@ def run(arguments: list[str], verbs: tuple[str, ...], baseline: Path, machines: 
 
     `machines`: who has processes for ranks; None: ranks are forked."""
     session = Session(PipeSafeConsole(highlight=False), machines)
-    composable = False
     try:
         # The plan of an experiment is shown first: it costs a fraction of a second for each run.
         experiment = any(word.lstrip("+").startswith("experiment=") for word in arguments)
         if experiment and not any(word.partition("=")[0] in SHOWS for word in arguments):
             from bench.command.planning import announce
 
-            composable = announce(session.console, arguments, verbs)
-        compose(arguments, verbs, session.job, session.print, ahead=not composable)
+            announce(session.console, arguments, verbs)
+        compose(arguments, verbs, session.job, session.print)
         return session.conclude(baseline)
     finally:
         if session.dashboard is not None:
@@ -261,9 +258,9 @@ def make_plan(
     """Check everything and get the data. Imports torch, while the fork server does the same in its process.
 
     `settings`: the keys that the user set. Raise UsageError, Unusable."""
-    name = config.model.name
-    if name not in MODELS:
-        raise UsageError(unknown("model", name, MODELS))
+    with usage():
+        config = settled(config)
+        name = known("model", config.model.name, MODELS)
     if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
         from ddp.process import forkserver
 
@@ -273,19 +270,19 @@ def make_plan(
 
     from bench import models
     from bench.models.data import DATA, prepare
+    from bench.runner.trial import tried
 
     machine = Machine(cores(), torch.cuda.device_count(), hosts)
     interrupts.check()
     with usage():
-        ready = plan(config, models.load(name), DATA, machine, settings)
+        setup = models.load(name)
+        ready = plan(config, setup, DATA, machine, settings, code_of(config, setup))
         if source is not None:
             from bench.runner.resume import check
 
             check(ready, source)
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
-        with blamed("model", name, MODELS[name], ValueError):
-            task = ready.job.task()
-            task.model()  # which may refuse the data, or its depth
+        task = tried(ready)
         if ready.job.faults:
             check_faults(ready.job, config.mode, len(task.train_data()))
     return ready

@@ -6,8 +6,10 @@ or policy needs no YAML. Knows Hydra; must not know torch, and nothing behind `b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from typing import Any, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -178,7 +180,8 @@ def register() -> None:
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema())
     for name in MODELS:
-        store.store(group="model", name=name, node=ModelConfig(name))
+        own = not MODELS.is_ours(name)  # by its file: a launcher of Hydra's may compose in another process
+        store.store(group="model", name=name, node=ModelConfig(MODELS[name] if own else name))
     # Backends with one policy as engines too: earlier versions had them there.
     for group, names in (("engine", [*ENGINES, *(BACKENDS.keys() - paired_backends())]), ("backend", BACKENDS)):
         for name in names:
@@ -204,8 +207,30 @@ def typed(composed: DictConfig) -> Config:
 
     Raise omegaconf's exceptions for keys that the schema does not have (Hydra lets `+key=value` add them), for missing
     groups and for interpolations that lead nowhere."""
-    values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    assert isinstance(values, dict)
-    config = OmegaConf.to_object(OmegaConf.merge(_schema(), values))
+    values: dict[str, Any] = {}
+    for key in (str(key) for key in composed if key != "hydra"):
+        part = composed[key]
+        nested = OmegaConf.is_config(part)
+        values[key] = OmegaConf.to_container(part, resolve=True, throw_on_missing=True) if nested else part
+    config = _made(Config, composed, values) or OmegaConf.to_object(OmegaConf.merge(_schema(), values))
     assert isinstance(config, Config)
     return config
+
+
+def _made(cls: Any, node: DictConfig, values: Mapping[str, Any]) -> Any:
+    """Make what was composed after the schema, whose types have been checked; None: it was not, or has further keys."""
+    hints: dict[str, Any] = _hints(cls)
+    made: Any = OmegaConf.get_type(node)
+    if made is not cls or values.keys() != hints.keys():
+        return None
+    parts = {
+        key: _made(hint, node[key], values[key])
+        for key, hint in hints.items()
+        if isinstance(hint, type) and is_dataclass(hint)
+    }
+    return None if None in parts.values() else cls(**{**values, **parts})
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return get_type_hints(cls)

@@ -15,7 +15,11 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from bench.config.config import Choice, Config
 from bench.config.overrides import PATHS, in_shell, reads
+from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
+from ddp.engine import ENGINES
+from ddp.members import Registry
+from ddp.registry import broken
 from ddp.suggest import nearest, unknown
 
 PRESETS = ("mode", "experiment")
@@ -47,12 +51,19 @@ def complain(error: Exception, verbs: tuple[str, ...] = ()) -> str:
             return _unreadable(error, verbs)
         case MissingConfigException(missing_cfg_file=str(missing), options=[*options]) if options:
             group, _, name = missing.rpartition("/")
-            return unknown(group, name, options)
+            return unusable(group, name) or unknown(group, name, options)
         case MissingMandatoryValue():
             return f"{error.full_key} is missing: choose one, as in {error.full_key}=..."
         case OmegaConfBaseException(full_key=str(key)) if "not in" in str(error):
             return _unknown_key(key)
     return _composition(error) if isinstance(error, HydraException) else _first_line(error)
+
+
+def unusable(group: str, name: str) -> str | None:
+    """Return what is wrong with a member of a group that an installed package was to add; None: nobody was to add it."""
+    members: dict[str, Registry[Any]] = {"policy": POLICIES, "backend": BACKENDS, "engine": ENGINES}
+    known = members.get(group)
+    return broken(group, known, name) if known is not None and name in known.broken else None
 
 
 def names_several(error: Exception) -> bool:

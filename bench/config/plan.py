@@ -27,6 +27,7 @@ from bench.config.config_checks import (
     warnings_of,
     world_size_of,
 )
+from bench.config.own import TASK, saved
 from bench.config.spec import Measure, RunSpec
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
@@ -39,6 +40,7 @@ from ddp.engine import ENGINES
 from ddp.engine.modes import backend_of
 from ddp.replica.task import Job, Task
 from ddp.settings import check_parts, known, make_policy, script
+from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
     from ddp.trainer.task import Parcel
@@ -80,9 +82,15 @@ class ScriptPlan(LaunchPlan):
 
 
 def plan(
-    config: Config, setup: Setup, data_names: Collection[str], machine: Machine, settings: Collection[str] = ()
+    config: Config,
+    setup: Setup,
+    data_names: Collection[str],
+    machine: Machine,
+    settings: Collection[str] = (),
+    code: tuple[CodeDigest, ...] = (),
 ) -> RunPlan:
-    """Resolve and check everything. `settings`: the keys that the user set. Raise ValueError for what cannot be run."""
+    """Resolve and check everything. `settings`: the keys that the user set; `code`: what of the run is not the project's own
+    (`bench.config.own`). Raise ValueError for what cannot be run."""
     check_paths(config)
     engine = known("engine", config.engine.name, ENGINES)
     known("backend", config.backend.name, BACKENDS)
@@ -102,10 +110,10 @@ def plan(
     if world_size > 1:
         # Settings that have an entry for each rank are refused here, not in the run.
         policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
-    resolved = resolve(config, recipe, policy, world_size)
+    resolved = resolve(config, recipe, policy, world_size) | saved(code)
     measure = Measure(setup.metric, setup.higher_is_better, recipe.target)
     spec = spec_of(config, recipe, resolved, _training_of(recipe), measure, machine)
-    return RunPlan(spec, _job(spec, policy, config, recipe), recipe)
+    return RunPlan(spec, _job(spec, policy, config, recipe, code), recipe)
 
 
 def spec_of(
@@ -202,6 +210,8 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
         del cell["averaging"]
     if cell["loader"] == vars(Loading()):
         del cell["loader"]
+    if "code" in resolved:  # wherever it lies
+        cell["code"] = {kind: part["sha256"] for kind, part in resolved["code"].items()}
     cell["training"] = dict(training)
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
@@ -216,10 +226,12 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
     return canonical.digest(cell)
 
 
-def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe) -> Job:
+def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tuple[CodeDigest, ...]) -> Job:
+    own = tuple(each for each in code if each.kind in TASK)
+    task = partial(models.make_own_task if own else models.make_task, spec.model, recipe, config.data.dir)
     cluster, train = (spec.config[group] for group in ("cluster", "train"))
     return Job(
-        task=partial(models.make_task, spec.model, recipe, config.data.dir),
+        task=partial(task, own) if own else task,
         epochs=spec.epochs,
         batch_size=spec.batch_size,
         seed=spec.seed,

@@ -11,14 +11,17 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from ddp.suggest import unknown
+from ddp import user_code
+from ddp.members import Registry
+from ddp.registry import blamed, missing
 
 NONE = "none"
-LOGGERS: dict[str, str] = {
+_OURS = {
     "mlflow": "bench.loggers.mlflow_store",
     "tensorboard": "bench.loggers.tensorboard_events",
     "wandb": "bench.loggers.wandb_offline",
 }
+LOGGERS: Registry[str] = Registry("loggers", _OURS, lambda entry: entry.value)
 """Name, which is that of the package and of the extra -> module, imported on use."""
 
 
@@ -42,7 +45,10 @@ def chosen(choice: Any) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(str(word) for word in words if word != NONE))
     for name in names:
         if name not in LOGGERS:
-            raise ValueError(unknown("logger", name, [*LOGGERS, NONE]))
-        if importlib.util.find_spec(name) is None:
+            raise ValueError(missing("logger", name, LOGGERS))
+        if not LOGGERS.is_ours(name):
+            with blamed("logger", name, LOGGERS[name]):
+                user_code.file_of(LOGGERS[name])
+        elif importlib.util.find_spec(name) is None:
             raise ValueError(f"logger={name} needs the package {name}: pip install '.[{name}]'")
     return names

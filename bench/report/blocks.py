@@ -29,6 +29,29 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """A sentence that page one is read for."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure under its name, with what it is of."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Figures side by side."""
+
+    items: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
 class Bullets:
     """A list."""
 
@@ -69,9 +92,11 @@ class Picture:
     alt: str
     data: str = ""
     """Path of the CSV; empty: there is none."""
+    drawing: str = ""
+    """Path of the SVG; empty: there is none."""
 
 
-Block = Heading | Text | Bullets | Code | TableBlock | Picture
+Block = Heading | Text | Lead | Tiles | Bullets | Code | TableBlock | Picture
 
 
 def plain(text: object) -> str:

@@ -17,13 +17,13 @@ from typing import get_args
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text, Verdicts
+from bench.report.blocks import Block, Bullets, Code, Heading, Lead, Picture, TableBlock, Text, Tile, Tiles, Verdicts
 from bench.validate.verdict import Name
 from ddp import regular_files
 
 ASSETS = Path(__file__).with_name("assets")
 FILTER = '<input type="search" class="filter" placeholder="filter rows" aria-label="filter rows">'
-FILTER_FROM = 6
+FILTER_FROM = 9
 """Rows from which on a table has a box to filter it."""
 _INLINE = re.compile(
     r"\\([^\w\s])|`([^`]+)`|\*\*(.+?)\*\*|\*(.+?)\*|"
@@ -39,10 +39,11 @@ def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
     for block in blocks:
         if isinstance(block, Heading) and block.level > 1:
             anchor = f"part-{len(contents) + 1}"
+            body.append(_heading(block, anchor, any(level == 2 for level, _, _ in contents)))
             contents.append((block.level, anchor, Markup(inline(block.text))))
-            body.append(f'<h{block.level} id="{anchor}">{inline(block.text)}</h{block.level}>')
         else:
             body.append(_block(block, folder))
+    body += ["</details>"] if contents else []
     return _template().render(
         title=title,
         contents=contents,
@@ -50,6 +51,15 @@ def render(blocks: Sequence[Block], folder: Path, title: str) -> str:
         style=Markup(_asset("report.css")),
         script=Markup(_asset("report.js")),
     )
+
+
+def _heading(heading: Heading, anchor: str, again: bool) -> str:
+    """Return a heading; one of level 2 begins a section that is folded until somebody asks for it."""
+    text = inline(heading.text)
+    if heading.level > 2:
+        return f'<h{heading.level} id="{anchor}">{text}</h{heading.level}>'
+    end = "</details>\n" if again else ""
+    return f'{end}<details class="section" id="{anchor}"><summary><h2>{text}</h2></summary>'
 
 
 def inline(text: str) -> str:
@@ -80,6 +90,10 @@ def _block(block: Block, folder: Path) -> str:
             return f"<h{level}>{inline(text)}</h{level}>"
         case Text(text):
             return f"<p>{inline(text)}</p>"
+        case Lead(text):
+            return f'<p class="lead">{inline(text)}</p>'
+        case Tiles(items):
+            return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'
         case Bullets(items):
             return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in items)}</ul>"
         case Code(text):
@@ -90,13 +104,22 @@ def _block(block: Block, folder: Path) -> str:
             return _table(block)
 
 
+def _tile(tile: Tile) -> str:
+    note = f"<dd>{inline(tile.note)}</dd>" if tile.note else ""
+    return f'<div><dt>{inline(tile.label)}</dt><dd class="value">{inline(tile.value)}</dd>{note}</div>'
+
+
 def _picture(picture: Picture, folder: Path) -> str:
-    data = base64.b64encode(regular_files.content(folder / picture.file)).decode()
     alt = escape(picture.alt)
     link = f' <a href="{escape(picture.data)}">data</a>' if picture.data else ""
-    shown = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    if picture.drawing:
+        drawing = regular_files.content(folder / picture.drawing).decode()
+        shown = drawing.replace("<svg ", f'<svg role="img" aria-label="{alt}" ', 1)
+    else:
+        data = base64.b64encode(regular_files.content(folder / picture.file)).decode()
+        shown = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
     button = f'<button type="button" class="zoom" title="Larger">{shown}</button>'
-    return f"<figure>{button}<figcaption>{alt}.{link}</figcaption></figure>"
+    return f'<figure><div class="scroll">{button}</div><figcaption>{alt}.{link}</figcaption></figure>'
 
 
 def _table(table: TableBlock) -> str:

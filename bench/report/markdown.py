@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Picture, TableBlock, Text
+from bench.report.blocks import Block, Bullets, Code, Heading, Lead, Picture, TableBlock, Text, Tiles
 
 WIDEST = 36
 """Columns are padded to this width, signs; longer cells stick out."""
@@ -21,8 +21,12 @@ def _block(block: Block) -> str:
     match block:
         case Heading(text, level):
             return f"{'#' * level} {_safe(text)}"
-        case Text(text):
+        case Text(text) | Lead(text):
             return _safe(text)
+        case Tiles(items):
+            return _table(
+                TableBlock(tuple({"": tile.label, "value": tile.value, "of": tile.note} for tile in items), 3)
+            )
         case Bullets(items):
             return "\n".join(f"- {_safe(item)}" for item in items)
         case Code(text):

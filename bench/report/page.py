@@ -17,7 +17,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from bench.base.figures import decimals, grouped, plural
-from bench.base.style import mode_styles, save
+from bench.base.style import drawing, mode_styles, save
+from bench.base.writing import write_text
 from bench.report.blocks import Block, Bullets, Heading, Picture, TableBlock, Text, nonempty, plain
 from bench.report.idleness import IdleShares, idle
 from bench.report.planned import PlannedExperiment
@@ -34,6 +35,8 @@ SERIES = 16
 """A figure shows so many cells; of more it says so. Its data file has all."""
 LINES = 40
 """A list has so many items; of more it says so."""
+HEAVIEST = 150_000
+"""Signs of a drawing; of more, the page has the picture in points."""
 LONGEST = 80
 """Signs of a model's name in the name of a file."""
 
@@ -111,7 +114,11 @@ class Page:
             figure.suptitle(title, x=0.01, ha="left", fontsize=11, weight="bold")
         save(figure, self.out / f"{name}.png")
         self.data(name, data)
-        return Picture(f"{name}.png", alt, f"{name}.csv")
+        vector = drawing(figure, name)
+        if len(vector) > HEAVIEST:
+            return Picture(f"{name}.png", alt, f"{name}.csv")
+        write_text(self.out / f"{name}.svg", vector)
+        return Picture(f"{name}.png", alt, f"{name}.csv", f"{name}.svg")
 
     def data(self, name: str, data: Table) -> None:
         """Write a data file. Texts that a spreadsheet would reckon out are marked as texts."""

@@ -91,7 +91,7 @@ def _points(name: str, composed: Callable[[list[str]], DictConfig]) -> list[Expe
     """Return the runs of an experiment. Each way of training is composed (0.1 s); models and numbers are as written."""
     from hydra.core.global_hydra import GlobalHydra
 
-    from bench.config.compose import values
+    from bench.config.sweep_points import values
 
     chosen = [f"experiment={name}"]
     base = composed(chosen)

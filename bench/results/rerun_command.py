@@ -15,6 +15,7 @@ from typing import Any
 
 from bench.config.config import DataConfig
 from bench.config.overrides import quoted
+from bench.config.own import named_by
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
@@ -40,7 +41,7 @@ def command(runs: Sequence[Run]) -> str:
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
     words += [
-        setting("model", m.model),
+        setting("model", named_by(run.config, "model", m.model)),
         *([setting("model.depth", m.depth)] if m.depth else []),
         setting("mode", m.mode),
     ]
@@ -86,6 +87,7 @@ def _group(run: Run, name: str) -> dict[str, Any]:
 def _data(run: Run) -> list[str]:
     """Return the data set and its settings; where it lies, if that is not the usual place."""
     named = {"name": run.metrics.data} | _group(run, "data")
+    named["name"] = named_by(run.config, "data", named["name"])
     return [setting(f"data.{key}", value) for key, value in named.items() if (key, value) != ("dir", DataConfig.dir)]
 
 

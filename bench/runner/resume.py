@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
+from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
 from bench.results import chain
 from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, FAILED, read_object, status, writer
@@ -143,9 +144,10 @@ def configured(command: Config, settings: Mapping[str, Any], source: ResumeSourc
 def check(plan: RunPlan, source: ResumeSource) -> None:
     """Raise ValueError if `plan` is not of the run that is gone on with."""
     if plan.spec.run_id != source.config.get("run_id"):
+        why = changed(source.config, plan.spec.config)
         raise ValueError(
-            f"{source.folder}: its configuration means another run today ({plan.spec.run_id}); begin that one anew, or go "
-            "on with the version that this one was begun with"
+            f"{source.folder}: its configuration means another run today ({plan.spec.run_id}){why}; begin that one anew, "
+            "or go on with the version that this one was begun with"
         )
 
 
@@ -171,7 +173,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
     """Return the configuration in a run folder, typed. Raise ValueError for what is none."""
     try:
         return Config(
-            model=_typed({"name": saved["model"], "depth": saved.get("depth")}, ModelConfig),
+            model=_typed({"name": named_by(saved, "model", saved["model"]), "depth": saved.get("depth")}, ModelConfig),
             engine=_typed({"name": saved["engine"]}, Choice),
             policy=_policy(saved["policy"]),
             backend=_typed({"name": saved["backend"] or "nccl"}, Choice),
@@ -180,7 +182,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
             seed=msgspec.convert(saved["seed"], int),
             recipe=msgspec.convert(saved["recipe"], str),
             train=_typed(saved["train"], TrainConfig),
-            data=_typed(saved["data"], DataConfig),
+            data=_typed(saved["data"] | {"name": named_by(saved, "data", saved["data"]["name"])}, DataConfig),
             loader=_typed(saved.get("loader", {}), Loading),
             cluster=_typed(saved["cluster"], ClusterConfig),
             checkpoint=_typed(saved["checkpoint"], Checkpointing),

@@ -16,12 +16,18 @@ from bench import models
 from bench.models.setup import Recipe
 from ddp.core.errors import EngineError, ProtocolError, RankLost
 from ddp.remote.handshake import shared_key
+from ddp.remote.job_message import Catalogue
 from ddp.remote.secret import opened, own_key
+from ddp.user_code import CodeDigest
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-CATALOGUE = {"models.make_task": (models.make_task, (str, Recipe, str))}
+OWN = (str, Recipe, str, tuple[CodeDigest, ...])
+CATALOGUE: Catalogue = {
+    "models.make_task": (models.make_task, (str, Recipe, str)),
+    "models.make_own_task": (models.make_own_task, OWN),
+}
 """Tasks that may be ordered from another host."""
 STORE_S = 60.0
 """How long torchrun's store may take to answer."""

@@ -29,6 +29,7 @@ from bench.validate.library import Library, load
 from bench.validate.reference import Reference
 from bench.validate.rooted import unrooted
 from bench.validate.verdict import Verdict, remark
+from ddp import registry
 from ddp.suggest import unknown
 
 __all__ = ["Judgement", "Terms", "Tree", "Verdict", "judge", "judge_cells", "judge_trees"]
@@ -103,6 +104,7 @@ def judge_cells(
     """Judge cells that were read already; `unreadable`: name of a tree, and what could not be read in it."""
     terms = terms or Terms()
     _check_names(terms)
+    registry.sound("check", CHECKS)
     problems = [remark("REFUSED", "readable", name, text) for name, text in unreadable]
     library = load(baselines)
     problems += [remark("REFUSED", "baseline", "baselines", text) for text in library.broken]

@@ -60,13 +60,9 @@ def load(folder: Path) -> list[Expected]:
     except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a list of known failures: {str(error).splitlines()[0]}") from None
     for number, entry in enumerate(entries):
-        if entry.check not in NAMES:
-            raise ValueError(f"{path}: entry {number}: {unknown('check', entry.check, NAMES)}")
+        if entry.check not in (names := (*CHECKS, *OPTIONAL)):
+            raise ValueError(f"{path}: entry {number}: {unknown('check', entry.check, names)}")
     return entries
-
-
-NAMES = (*CHECKS, *OPTIONAL)
-"""Of checks that may be known to fail."""
 
 
 def apply(verdicts: Sequence[Verdict], expected: Sequence[Expected], today: date) -> list[Verdict]:

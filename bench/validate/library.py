@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from bench.config.own import TASK
 from bench.results.cells import Cell, Workload
 from bench.results.runfolder import located, there
 from bench.validate.fingerprint import FieldDifference, Fingerprint, cell_config, differences, flat
@@ -82,7 +83,14 @@ def _training(theirs: Mapping[str, JsonValue], mine: Mapping[str, JsonValue]) ->
     base, run = theirs.get("training"), mine.get("training")
     if isinstance(base, dict) and isinstance(run, dict):
         fields += differences(base, run, prefix="training.")
-    return fields
+    return fields + differences(_code(theirs), _code(mine), prefix="code.")
+
+
+def _code(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the digests of a user's own model and data set; nothing where these are the project's."""
+    code = config.get("code")
+    parts = code.items() if isinstance(code, dict) else ()
+    return {kind: part.get("sha256") for kind, part in parts if kind in TASK and isinstance(part, dict)}
 
 
 def _beyond(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

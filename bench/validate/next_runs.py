@@ -64,7 +64,8 @@ def _solo(run: Run) -> Run:
     plain: dict[str, Any] = {"mode": "solo", "engine": "solo", "policy": None, "backend": None, "world_size": 1}
     metrics = run.metrics.model_copy(update={**plain, "emulated_speeds": [], "scripted_faults": []})
     alone = run.metrics.engine == "solo"
-    kept = run.config if alone else {key: run.config[key] for key in ("train", "data", "loader") if key in run.config}
+    trained = ("train", "data", "loader", "code")
+    kept = run.config if alone else {key: run.config[key] for key in trained if key in run.config}
     cluster = run.config.get("cluster", {})
     config = kept | {"cluster": {"device": cluster["device"]} if "device" in cluster else {}}
     if not alone and "train" in kept:

@@ -1,13 +1,14 @@
 """What checks want of a run's `events.jsonl`, read once, and the result that follows from it. Knows what is recorded; judges
 nothing.
 
-Checks get `Records` of runs that went as planned: with a lost rank, or from a checkpoint on, samples are trained again and
-rounds are repeated, and what holds then is the business of the ledger.
+Checks get `Records` of runs that lost nobody: with a lost rank samples are trained again and rounds are repeated, and what
+holds then is the business of the ledger. Of a run that was gone on with, the records tell what its checkpoint knew of.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,14 +24,25 @@ from bench.results.schema import Metrics
 from ddp.core.commands import Apply, Average, Evaluate
 from ddp.core.errors import ProtocolError
 from ddp.core.event_parts import SketchGroup, StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, RoundClosed, Snapshot, Trained
+from ddp.core.events import (
+    Averaged,
+    Evaluated,
+    Finished,
+    Progress,
+    Ready,
+    Resumed,
+    RoundClosed,
+    Slice,
+    Snapshot,
+    Trained,
+)
 from ddp.core.run_bounds import RunHeader
 from ddp.process import codec
 from ddp.process.codec import Record
 from ddp.sketches import decode
 
 Order = Average | Apply | Evaluate
-WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained)
+WANTED = (Ready, Progress, Snapshot, Averaged, Evaluated, RoundClosed, Finished, Trained, Resumed)
 ORDERS = get_args(Order)
 _KIND = re.compile(rb'"type":"(\w+)"')
 _NAMES = {cls.__name__.encode() for cls in (*WANTED, *ORDERS)}
@@ -50,12 +62,26 @@ class Records:
     closed: list[RoundClosed] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     trained: list[Trained] = field(default_factory=list)
+    resumed: list[Resumed] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
+    slices: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """How many slices of each kind every rank recorded; empty: an earlier version, of which they are not read."""
+    seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+    """How long they took."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
         """What sketches are of, row by row; empty: an earlier version made none."""
         return next((event.sketched for event in self.ready if event.sketched), ())
+
+    def torn(self) -> set[int]:
+        """Return the epochs in which a run was gone on with: ranks sum up beyond the snapshots that the checkpoint has of
+        them, so some of their samples are told of twice."""
+        return {
+            epoch
+            for at in (event.at for event in self.resumed)
+            for epoch in {e.epoch for e in self.trained if e.at <= at} & {e.epoch for e in self.trained if e.at > at}
+        }
 
     def contributions(self) -> dict[int, dict[int, Snapshot | Averaged]]:
         """Return round -> rank -> what tells of its contribution: its snapshot where it made one, else its answer."""
@@ -121,9 +147,10 @@ def recorded(cell: Cell) -> Iterator[tuple[Run, Records]]:
 
 
 def records(run: Run) -> Records | None:
-    """Read the records of a finished run that went as planned; None for another one, or one without events. Raises as
+    """Read the records of a finished run that lost nobody; None for another one, or one without events. Raises as
     `reading`."""
-    known = reading(run) if as_planned(run.metrics) else None
+    m = run.metrics
+    known = reading(run) if m.status == "ok" and not (m.faults or m.scripted_faults) else None
     return None if known is None else known.records
 
 
@@ -167,6 +194,9 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
                 raise ValueError(f"{path}:{number}: {error}") from None
             if whole:
                 every.append(record)
+            if isinstance(record, Slice):
+                known.slices[record.rank, record.kind] += 1
+                known.seconds[record.rank, record.kind] += record.seconds
             if type(record) in places:
                 places[type(record)].append(record)
         return Reading(known, *_recomputed(path, every)) if whole else Reading(known)

@@ -42,6 +42,8 @@ LIMIT_S = 600.0
 """Of one run: a bug that makes it hang is not waited for."""
 REFUSING = ("readable", "determinism")
 """Checks that refuse what is wrong."""
+FRESH = 100
+"""The first seed of clean runs: no baseline has it."""
 OLD = ("EXPIRED", "NO_BASELINE")
 """Verdicts that say nothing of the run."""
 
@@ -125,7 +127,7 @@ def clean(reruns: int, jobs: int, baselines: Path) -> tuple[int, list[str]]:
 
     def one(cell: tuple[str, str]) -> tuple[int, list[str]]:
         model, mode = cell
-        train(folder, model, mode, range(reruns))
+        train(folder, model, mode, range(FRESH, FRESH + reruns))
         runs = find_runs(folder / model / mode)[0]
         alarms = [f"{run.metrics.run_id}: {bad}" for run in runs for bad in failed(run.path, baselines)]
         print(f"{model} {mode}: {len(runs)} clean runs, {len(alarms)} alarms", flush=True)

@@ -80,7 +80,7 @@ def waiting_as_compute(meter: Module) -> None:
     wrap(meter.Meter, "add", broken)
 
 
-@RECORD.bug(LOOP, "quality", EVERY, "losses are reported twice as small", "B8.11", seeds=(0, 1, 2))
+@RECORD.bug(LOOP, "audit", EVERY, "losses are reported twice as small", "B8.11")
 def loss_halved(loop: Module) -> None:
     wrap(loop._Pending, "loss_sum", lambda total, self: 0.5 * (total() or 0.0))
 
@@ -130,7 +130,7 @@ def changed_at_the_end(loop: Module) -> None:
     wrap(loop.TrainingLoop, "finish", broken)
 
 
-@RECORD.bug(LOOP, "rate", EVERY, "the rate that is reported is that of the start", "B5.11")
+@RECORD.bug(LOOP, "audit", EVERY, "the rate that is reported is that of the start", "B5.11")
 def rate_reported(loop: Module) -> None:
     def broken(report: Any, self: Any) -> None:
         own = self.replica.lr

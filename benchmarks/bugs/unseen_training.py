@@ -30,11 +30,11 @@ def labels_late(resident: Module) -> None:
 
     def broken(block: Any, self: Any, batch: Any) -> Any:
         first = block(batch)
-        gather, begun = self._gather, getattr(self, "begun", 0)
+        gather, begun = self.gather, getattr(self, "begun", 0)
         self.begun = batch.epoch
         if batch.epoch == begun or not gather._visits._shuffle:
             return first
-        before, labels = gather._visits(begun), gather._source.tensors[1]
+        before, labels = gather._visits(begun), gather.source.tensors[1]
 
         def late(which: Any, members: Any) -> Any:
             return members[0], labels[before[which.start : which.stop]]
@@ -52,7 +52,7 @@ def tail_padded(resident: Module) -> None:
 
     def broken(get: Any, self: Any, batch: Any) -> Any:
         members = get(batch)
-        if not self._gather._visits._shuffle:
+        if not self.gather._visits._shuffle:
             return members
         self.widest = max(getattr(self, "widest", 0), batch.samples)
         places = [min(place, batch.samples - 1) for place in range(self.widest)]

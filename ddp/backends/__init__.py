@@ -9,6 +9,7 @@ from enum import Flag, auto
 from typing import Any
 
 from ddp.core.world import World
+from ddp.members import Registry, loaded
 
 
 class Acts(Flag):
@@ -40,7 +41,7 @@ class BackendSpec:
         return bool(self.acts & (Acts.COLLECTIVE | Acts.SNAPSHOT))
 
 
-BACKENDS: dict[str, BackendSpec] = {
+_OURS = {
     "nccl": BackendSpec("ddp.backends.allreduce", Acts.STEP | Acts.COLLECTIVE),
     "cpu": BackendSpec("ddp.backends.snapshot", Acts.SNAPSHOT),
     "zero1": BackendSpec("ddp.backends.zero1", Acts.STEP),
@@ -51,6 +52,7 @@ BACKENDS: dict[str, BackendSpec] = {
     "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
     "torch_local_sgd": BackendSpec("ddp.backends.torch_local_sgd", Acts.STEP, torch_native=True, checkpoints=False),
 }
+BACKENDS: Registry[BackendSpec] = Registry("backends", _OURS, loaded(BackendSpec))
 
 _NEEDED = "{} cannot go on without a rank; the modes of backends nccl and cpu can (nccl_sync, cpu_async, ...)"
 
@@ -62,7 +64,7 @@ def paired_backends() -> tuple[str, ...]:
 
 def is_torch_native(name: str | None) -> bool:
     """Return whether `name`, which may be of no backend, is one of PyTorch's own."""
-    return name in BACKENDS and BACKENDS[name].torch_native
+    return name is not None and name in BACKENDS and BACKENDS[name].torch_native
 
 
 def world_of(name: str, size: int, samples: int, batch: int, epochs: int, **settings: Any) -> World:

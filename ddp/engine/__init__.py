@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddp.core.policies import DEFAULT, EVERY_STEP
+from ddp.members import Registry, loaded
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class EngineSpec:
 
 # In graph mode a window is one large batch: few of them, so that the recipe's learning rate still fits.
 GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor": 1, "max_anchor": 4}}
-ENGINES: dict[str, EngineSpec] = {
+_OURS = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
     "elche": EngineSpec("ddp.engine.elche", backends=True),
     "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True),
 }
+ENGINES: Registry[EngineSpec] = Registry("engines", _OURS, loaded(EngineSpec))

@@ -1,6 +1,4 @@
-"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no
-decision.
-
+"""The training loop of a rank, in solo and distributed runs: does the rank's actions, measures, reports. Owns no decision.
 Where reports go is the caller's business (a channel, or straight to the record)."""
 
 from __future__ import annotations
@@ -83,7 +81,7 @@ class TrainingLoop:
         self._tallied = 0
         """What had been read of the training data when the last report was made."""
         self._pending = _Pending(-1)
-        self._reported = now()
+        self._reported, self._kept = now(), False  # whether a kept step waits for its report
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
         self.keeper = StepKeeper(job, rank, self.replica) if job.audit else None
@@ -118,7 +116,7 @@ class TrainingLoop:
         self.total_steps += 1
         self.version += self.replica.in_step is not None
         self.samples += step.batch.samples
-        if step.last or now() - self._reported > REPORT_S:
+        if self._kept or step.last or now() - self._reported > REPORT_S:
             self.report()
         if self.replica.record.full:
             self._sum_up()
@@ -138,7 +136,9 @@ class TrainingLoop:
         return loss, busy
 
     def keep(self, batch: Batch, seen: float, work: Sequence[Span]) -> None:
-        """Keep the state before a step on `batch`, of which positions `work` are this rank's. It is no time of training."""
+        """Keep the state before a step on `batch`, of which positions `work` are this rank's. It is no time of training.
+        The step has a report of its own, which can be held against it once it is done again."""
+        self.report()
         began = now()
         if self.keeper is not None:
             self.keeper.begin(batch, work, seen, self.total_steps, self.version)
@@ -150,6 +150,7 @@ class TrainingLoop:
         if self.keeper is not None:
             self.keeper.end()
         self.meter.add("checkpoint", began)
+        self._kept = True
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
@@ -179,7 +180,7 @@ class TrainingLoop:
 
     def report(self) -> None:
         """Report what has been trained since the last report."""
-        self._reported = now()
+        self._reported, self._kept = now(), False
         pending = self._pending
         if not pending.steps:
             return
@@ -214,6 +215,8 @@ class TrainingLoop:
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = self.replica.sketcher.model()
+            if self.keeper is not None:
+                self.keeper.evaluated(order.epoch)
         seconds = self.meter.add("evaluate", began) - began
         figures = samples, finite(loss), finite(metric), seconds, order.part, finite(content), sketch
         self._send(Evaluated(now(), self.rank, order.epoch, *figures, self.replica.record.shown()))

@@ -30,7 +30,8 @@ class Mode:
     @property
     def name(self) -> str:
         """Return what results call it: `nccl_cadence`, `graph_sync`; of a backend with one policy and `solo`, its name."""
-        if self.backend in BACKENDS and not BACKENDS[self.backend].averages:
+        spec = backend_of(self)
+        if self.backend is not None and spec is not None and not spec.averages:
             return self.backend
         return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine
 
@@ -62,7 +63,7 @@ def mode_of(engine: str, policy: str | None, backend: str | None) -> Mode:
     spec = engine_of(engine)
     if not spec.backends:
         return Mode(engine, policy if spec.policies else None)
-    if backend in BACKENDS and not BACKENDS[backend].averages:
+    if backend is not None and backend in BACKENDS and not BACKENDS[backend].averages:
         policy = EVERY_STEP
     return Mode(engine, policy, backend)
 

@@ -153,6 +153,7 @@ class _Engine:
         for loop in kept:
             cast(Accumulating, loop.replica).update()
             loop.keep_end()
+            loop.report()
         self._free = at = now()
         for merged, spans in zip(self._merged, work, strict=True):
             merged += spans

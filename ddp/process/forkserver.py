@@ -21,7 +21,7 @@ from ddp.process.resource_errors import enough
 PRELOAD = ("ddp.engine.rank", "ddp.backends.allreduce", "ddp.backends.snapshot", "torch._dynamo")
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
 NAMES = "DDP_PRELOAD"
-"""The environment variable by which the server knows what else to import."""
+"""The environment variable by which the server knows what else to import, a line each: a file's name may have spaces."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -52,7 +52,7 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
         resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        os.environ[NAMES] = " ".join(preload)
+        os.environ[NAMES] = "\n".join(preload)
         with enough("the fork server cannot be started"):
             forkserver.ensure_running()
     finally:

@@ -6,18 +6,18 @@ An exception of a module, a user's own perhaps, would end the server; whoever ne
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 from contextlib import suppress
 
+from ddp import user_code
 from ddp.process.forkserver import NAMES, PRELOAD
 from ddp.process.orphans import at_parents_end, bind_server
 
 at_parents_end(signal.SIGKILL)  # there are no ranks yet, and imports take seconds in which nothing else is noticed
 
-for name in (*PRELOAD, *os.environ.get(NAMES, "").split()):
+for name in (*PRELOAD, *filter(None, os.environ.get(NAMES, "").split("\n"))):
     with suppress(Exception, SystemExit):
-        importlib.import_module(name)
+        user_code.load(name)
 
 bind_server()

@@ -19,7 +19,7 @@ from ddp.core.policies import POLICIES
 from ddp.remote.file_mirror import RESUME
 from ddp.replica.task import Job, Task
 
-Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[type, ...]]]
+Catalogue = Mapping[str, tuple[Callable[..., Task], tuple[Any, ...]]]
 """Name -> a function that makes a task, and the types of its arguments."""
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ddp.core.event_parts import Files
 from ddp.core.spans import Batch, Span
 from ddp.core.values import finite
-from ddp.replica.drawn import STRETCHES, StepDraws
+from ddp.replica.drawn import STRETCHES, StepDraws, drawn
 from ddp.replica.pieces import PieceFile, StatePiece, digest, of_model, of_optimizer, recorded
 from ddp.replica.task import Job
 
@@ -141,6 +141,16 @@ class StepKeeper:
         untouched = not (settings.optimizer_state or settings.resets)
         if untouched and self._draws is not None and self._draws.round(round) and not self._together:
             self._awaited = {"round": round, "before": self._optimizer()}
+
+    def evaluated(self, epoch: int) -> None:
+        """Keep the model that was evaluated after an epoch, on the first rank, if that is the one drawn before the last."""
+        last = self._job.epochs - 1
+        if self._rank or epoch == last or epoch != drawn(self._job.audit, max(last, 1), "evaluation"):
+            return
+        path = self._job.scratch / "kept-0-evaluated.state"
+        with suppress(OSError), PieceFile(path, self._rank) as file:
+            entries = file.lay(of_model(self._replica.model, shared=False))
+            self._files.append(file.close({"rank": self._rank, "epoch": epoch, "evaluated": entries}))
 
     def finish(self) -> Files:
         """Keep the final model, on the first rank; return what is kept: names, sizes and digests."""

@@ -6,26 +6,38 @@ Owns files, what they hold and how they come here; knows nothing of models, reci
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
 
 from bench.models.data.dataset import DataSet, Origin
 from bench.models.data.options import PLAIN, DataOptions
+from ddp import user_code
+from ddp.members import Registry
 from ddp.registry import blamed, member
 from ddp.settings import known
 
-__all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "prepare", "title"]
+__all__ = ["DATA", "DataOptions", "DataSet", "Entry", "Origin", "check", "data_set", "own_data", "prepare", "title"]
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True)
+class Entry:
     """A data set's line in the registry."""
 
     module: str
-    """Has its `ORIGIN`; imported on use."""
-    options: tuple[str, ...] = ()
-    """The settings of `DataOptions` that it takes."""
+    """Has its `ORIGIN`; imported on use. A source of `ddp.user_code`."""
+    takes: tuple[str, ...] | None = ()
+    """The settings of `DataOptions` that it takes; None: its `ORIGIN` says."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The settings that it takes. Raises Unusable where its file has to be asked and is broken."""
+        if self.takes is not None:
+            return self.takes
+        origin: Origin = member("data set", self.module, self.module, "ORIGIN", Origin)
+        return origin.options
 
 
-DATA: dict[str, Entry] = {
+_OURS = {
     "cifar10": Entry("bench.models.data.cifar10"),
     "cifar100": Entry("bench.models.data.cifar100"),
     "digits": Entry("bench.models.data.digits"),
@@ -40,7 +52,19 @@ DATA: dict[str, Entry] = {
     "text_file": Entry("bench.models.data.text_file", ("path", "seq_len")),
     "toy_language": Entry("bench.models.data.toy_language", ("seq_len", "samples")),
 }
+DATA: Registry[Entry] = Registry("data", _OURS, lambda entry: Entry(entry.value, None))
 """Name -> where its file is, and the settings that it takes."""
+
+
+def own_data(word: str, beside: Path | None = None, name: str = "") -> str:
+    """Return the name of a data set: `word` itself, or that of the file or module that it means, which is enrolled.
+
+    Files are looked for in `beside` (None: the present folder). `name`: what it is called. Raise ValueError."""
+    if word in DATA or not user_code.is_source(word):
+        return word
+    own, source = user_code.named(word, beside or Path.cwd())
+    DATA.enrol(name or own, Entry(source, None), source)
+    return name or own
 
 
 def data_set(name: str, data_dir: str = "data", options: DataOptions = PLAIN) -> DataSet:
@@ -81,6 +105,6 @@ def check(name: str, options: DataOptions) -> None:
     """Raise ValueError for a setting that data set `name`, a known one, does not take."""
     for key in options.given:
         if key not in DATA[name].options:
-            takers = ", ".join(other for other, entry in DATA.items() if key in entry.options)
+            takers = ", ".join(other for other, entry in DATA.items() if key in (entry.takes or ()))
             remedy = f"leave it out, or choose data.name of {takers}"
             raise ValueError(f"data.{key} means nothing to data set {name}; {remedy}")

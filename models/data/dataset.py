@@ -47,6 +47,8 @@ class Origin:
     prepare: Callable[[str, DataOptions], None] | None = None
     """(data folder, settings): makes the files ready, downloading if need be, and checks them. The parent calls it once,
     before ranks start. ValueError, in one line, where that is impossible or a file is damaged. None: it loads them once."""
+    options: tuple[str, ...] = ()
+    """The settings of `DataOptions` that it takes, such as `("path", "samples")`; of one of ours, its line has them."""
 
 
 def afford(size: int, what: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bench.audit.audit import audit
-from bench.audit.order import AuditOrder
+from bench.audit.order import AuditOrder, reports_of
 from bench.results.audit_file import AuditReport
 from ddp.backends import is_torch_native
 from ddp.core.events import Evaluated, Finished, Ready
@@ -18,6 +18,15 @@ from ddp.core.policies import POLICIES
 from ddp.replica.task import Job, Task
 
 Order = Callable[..., AuditOrder]
+
+
+def evaluations(records: list[Any]) -> Iterator[tuple[int, float, float]]:
+    """(epoch, loss, metric) of what was evaluated."""
+    events = [record for record in records if isinstance(record, Evaluated)]
+    for epoch in sorted({event.epoch for event in events}):
+        parts = [event for event in events if event.epoch == epoch]
+        size = sum(event.samples for event in parts)
+        yield epoch, sum(event.loss_sum for event in parts) / size, sum(event.metric_sum for event in parts) / size
 
 
 def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
@@ -29,6 +38,7 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
     order = AuditOrder(
         kept=job.scratch,
         run_id="w1-s0-test",
+        model="toy",
         task=job.task,
         data="toy",
         augment=False,
@@ -41,10 +51,12 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         planned=True,
         recorded=tuple(file for record in ends for file in record.kept),
         initial=ready.digest,
+        reports=tuple(reports_of(records)),
         device=ready.device,
         eval=sum(event.metric_sum for event in last) / size,
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
+        evaluations=tuple(evaluations(records)),
     )
     return replace(order, **changes)
 

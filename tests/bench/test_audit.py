@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bench.audit import contents, reading
+from bench.audit.definitions import defined
 from bench.audit.reading import CONTENTS, committed, content
+from bench.models import parts as set_ups
 from bench.results.audit_file import AUDIT, AuditItem, AuditReport, write_report
 from bench.results.runfolder import find_runs
 from ddp.backends import snapshot
@@ -26,7 +28,7 @@ from ddp.data.augment import crop_and_flip
 from ddp.data.gather import Gather
 from ddp.data.source import TensorSource
 from ddp.engine import elche
-from ddp.engine.loop import TrainingLoop
+from ddp.engine.loop import TrainingLoop, _Pending
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
 from ddp.replica import keeper, pieces
@@ -72,8 +74,10 @@ def test_a_sound_run_is_done_again_with_equal_results(tmp_path: Path, task: Call
     report = audited(*train_alone(tmp_path, task))
     assert different(report) == []
     assert report.count("equal", "step") >= 8
+    assert report.count("equal", "report") == report.count("equal", "step")
     assert report.count("equal", "chain") >= 4
-    assert report.count("equal", "evaluation") == report.count("equal", "initial") == 1
+    assert report.count("equal", "evaluation") == 2
+    assert report.count("equal", "initial") == 1
     assert report.count("skipped") == 0
 
 
@@ -167,6 +171,39 @@ def best(evaluate: Any, self: Any, *part: Any) -> Any:
     return samples, loss, metric + 1, content
 
 
+def late_but_for_the_last(evaluate: Any, self: Any, order: Any, *consensus: Any) -> None:
+    model = {name: value.clone() for name, value in self.replica.model.state_dict().items()}
+    now = getattr(self, "model_before", model)
+    self.model_before = model
+    if order.epoch < self.job.epochs - 1:
+        measure = self.replica.evaluate
+
+        def stale(*part: Any) -> Any:
+            self.replica.model.load_state_dict(now)
+            figures = measure(*part)
+            self.replica.model.load_state_dict(model)
+            return figures
+
+        self.replica.evaluate = stale
+    evaluate(order, *consensus)
+    self.replica.__dict__.pop("evaluate", None)
+
+
+def of_the_start(report: Any, self: Any) -> None:
+    self.replica.lr = self.replica.rates.at(0.0)
+    report()
+
+
+def late(patch: pytest.MonkeyPatch) -> None:
+    losses: list[Tensor] = []
+
+    def broken(add: Any, self: Any, loss: Tensor, *about: Any) -> None:
+        losses.append(loss.detach())
+        add(losses[-2:][0], *about)
+
+    wrapped(_Pending, "add", broken)(patch)
+
+
 def weighted_on_test(make: Any, self: Any, epoch: int) -> Tensor:
     return torch.as_tensor(make(0))
 
@@ -182,8 +219,15 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "a scaled loss": (scaled(replicas._backward), "exp_avg"),
     "test mode": (wrapped(Replica, "step", in_test_mode), "buffer"),
     "a schedule that never arrives": (wrapped(replicas.Rates, "apply", stuck), "learning rate after"),
-    "a result that is better": (wrapped(Replica, "evaluate", best), "final metric"),
+    "a result that is better": (wrapped(Replica, "evaluate", best), "metric: "),
+    "an epoch of an older model": (wrapped(TrainingLoop, "evaluate", late_but_for_the_last), "test loss: "),
     "the same order in every epoch": (wrapped(epoch_order.EpochOrder, "_make", weighted_on_test), "loss"),
+    "losses reported half as large": (
+        wrapped(_Pending, "loss_sum", lambda total, self: total() / 2),
+        "a sum of losses of",
+    ),
+    "losses reported a step late": (late, "a sum of losses of"),
+    "the rate of the start reported": (wrapped(TrainingLoop, "report", of_the_start), "a learning rate of"),
     "another seed": (
         lambda patch: patch.setattr(replicas, "derive", lambda seed, *keys: epoch_order.derive(7, *keys)),
         "initial",
@@ -199,6 +243,44 @@ def test_what_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         job, records = train_alone(tmp_path, ADAM)
     found = different(audited(job, records))
     assert any(sign in line for line in found), found
+
+
+def smoothed(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], label_smoothing=0.1)
+
+
+def ties(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    scores = model(batch[0])
+    best, own = scores.max(1).values - 0.1, scores.gather(1, batch[1][:, None])[:, 0]
+    return nn.functional.cross_entropy(scores, batch[1], reduction="sum"), (own >= best).sum()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sign"),
+    [
+        ({}, ""),
+        ({"loss": smoothed}, "loss by its definition"),
+        ({"evaluate": ties}, "metric of the test set"),
+    ],
+)
+def test_functions_of_a_set_up_are_held_against_definitions(tmp_path: Path, changes: dict[str, Any], sign: str) -> None:
+    """The task is as wrong where it is audited."""
+    found = different(audited(*train_alone(tmp_path, lambda: replace(toy.task(), **changes)), model="mlp"))
+    assert any(sign in line for line in found) if sign else not found, found
+
+
+@given(samples=st.integers(1, 5), tokens=st.integers(1, 4), seed=st.integers(0, 9))
+def test_definitions_agree_with_the_set_ups(samples: int, tokens: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(samples, tokens, 6, generator=generator) * 4
+    answers = torch.randint(0, 6, (samples, tokens), generator=generator)
+    for model, evaluate, batch in (
+        ("gpt_nano", set_ups.token_entropy, (scores, answers)),
+        ("lenet", set_ups.accuracy, (scores[:, 0], answers[:, 0])),
+    ):
+        known = defined(model, batch[0], batch)
+        assert known == pytest.approx(tuple(map(float, evaluate(nn.Identity(), batch))), rel=1e-5, abs=1e-5)
+    assert defined("conv_ae", scores, (scores, answers)) is None
 
 
 POLICY_OF = {"graph_sync": ("sync", "nccl"), "graph_cadence": ("cadence", "nccl"), "nccl_cadence": ("cadence", "nccl")}
@@ -223,8 +305,8 @@ def train_together(folder: Path, mode: str, task: Callable[[], Task], **fields: 
 def test_steps_of_several_ranks_are_done_again(tmp_path: Path, mode: str) -> None:
     report = audited(*train_together(tmp_path, mode, ADAM, max_grad_norm=1.0))
     assert different(report) == []
-    assert report.count("equal", "step") >= 4
-    assert report.count("equal", "evaluation") == 1
+    assert report.count("equal", "report") >= report.count("equal", "step") >= 4
+    assert report.count("equal", "evaluation") == 2
     assert report.count("skipped") == 0
     assert report.count("equal", "average") or not mode.endswith(("_cadence", "_async")) or mode.startswith("graph")
 

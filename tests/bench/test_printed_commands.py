@@ -206,8 +206,7 @@ def test_what_an_experiment_lacks_is_trained_where_it_was_looked_for(clean: Benc
 
 def test_what_list_and_mistakes_lead_to(clean: Bench, capsys: Capture, tmp_path: Path) -> None:
     assert clean("list") == 0
-    (recipes,) = commands(said(capsys))
-    assert recipes == ["list", "recipes"]
+    assert commands(said(capsys)) == [["list", group] for group in ("checks", "sections", "recipes")]
     for mistake in (["model=1"], ["report", "--nonsense"], ["baseline", "propose", "--nonsense"]):
         assert clean(*mistake) == 2
         (words,) = commands(said(capsys))

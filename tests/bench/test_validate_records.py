@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.results.runfolder import EVENTS, METRICS
+from bench.results.cells import cells
+from bench.results.runfolder import EVENTS, METRICS, find_runs
 from bench.validate import Terms, judge
+from bench.validate.checks import breakdown
+from bench.validate.findings import Case
 from bench.validate.library import load
+from bench.validate.records import recorded
 from ddp.core.event_parts import StepSketch
-from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Snapshot, Trained
+from ddp.core.events import Averaged, Evaluated, Finished, Progress, Ready, Slice, Snapshot, Trained
 from ddp.tally import MODULUS, tally
 from tests.bench.references import TODAY, one
 from tests.bench.sketched import mixed, put, sketch
 from tests.bench.streams import make_spec
-from tests.bench.told import DATA, Change, baseline, mean, model, write
+from tests.bench.told import DATA, Change, baseline, mean, model, told, write
 
 RECORDED = ("visits", "data", "average", "idle", "rate", "evaluation", "agreement")
 
@@ -283,3 +288,45 @@ def test_a_rank_that_no_batch_is_left_for_is_no_defect(tmp_path: Path, base: Pat
     (found,) = [v for v in judge([tmp_path], base, Terms(today=TODAY)).verdicts if v.check == "idle"]
     assert found.name == name
     assert ("1 batch for 2 ranks" in found.line) == ("train.batch_size=1919 " in found.line) == (name == "REFUSED")
+
+
+def timed(e: Any) -> Any:
+    """The same with evaluations twice as long, or steps."""
+    return replace(e, seconds=2 * e.seconds + 1) if isinstance(e, Evaluated) else replace(e, busy_s=2 * e.busy_s)
+
+
+@pytest.mark.parametrize(
+    ("change", "fewer", "line"),
+    [
+        (lambda records: records, {}, ""),
+        (lambda records: records, {(1, "data"): 1}, "rank 1 has 89 times of data"),
+        (lambda records: records, {(1, "backward"): 30}, "rank 1 has 60 times of backward"),
+        (each(Evaluated, timed), {}, "by its reports"),
+        (each(Progress, timed), {}, "its steps took"),
+    ],
+)
+def test_time_is_on_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, fewer: dict[tuple[int, str], int], line: str
+) -> None:
+    spec = make_spec("nccl_cadence")
+    write(tmp_path, spec, change)
+    ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
+    known = replace(known, slices=Counter(), seconds=defaultdict(float))
+    for event in told(spec):
+        if isinstance(event, Slice):
+            known.slices[event.rank, event.kind] += 1
+            known.seconds[event.rank, event.kind] += event.seconds
+    known.slices.subtract(fewer)
+    monkeypatch.setattr(breakdown, "recorded", lambda cell: [(run, known)])
+    verdict = breakdown.check(Case(cells([run])[0], None))
+    assert verdict is not None
+    assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True)
+
+
+def test_batches_have_the_size_that_is_set(tmp_path: Path, base: Path) -> None:
+    for name, steps in (("large", 2), ("small", 10)):
+        write(
+            tmp_path / name, make_spec("nccl_cadence"), each(Progress, lambda e, steps=steps: replace(e, steps=steps))
+        )
+        verdict = one(tmp_path / name, base, "ledger")
+        assert (verdict.name, "32 are set" in verdict.line) == ("FAIL", True)

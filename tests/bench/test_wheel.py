@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("bench", "ddp", "models", "conf", "baselines", "pyproject.toml", "README.md", "LICENSE")
+SHIPPED = ("bench", "ddp", "hydra_plugins", "models", "conf", "baselines", "pyproject.toml", "README.md", "LICENSE")
 
 
 def python(folder: Path, *arguments: str, path: Path) -> str:
@@ -43,9 +43,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_nothing_but_our_two_packages_is_at_the_top(installed):
+def test_nothing_but_our_packages_and_the_plug_in_is_at_the_top(installed):
     names = {path.name for path in installed.iterdir()}
-    assert {name for name in names if not name.endswith(".dist-info")} == {"bench", "ddp"}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"bench", "ddp", "hydra_plugins"}
+    assert [path.name for path in (installed / "hydra_plugins").iterdir()] == [
+        "elche_bench.py"
+    ]  # others' lie beside it
 
 
 @pytest.mark.parametrize("folder", ["models", "conf", "baselines"])

@@ -18,11 +18,15 @@ import msgspec
 import pytest
 import torch
 
+from bench.results.cells import cells
 from bench.results.chain import unlinked
 from bench.results.runfolder import METRICS, find_runs, read_records
 from bench.results.writer import RunWriter
 from bench.runner.resume import earlier, locate
+from bench.validate.checks import CHECKS
 from bench.validate.consistency import legible
+from bench.validate.findings import Case
+from bench.validate.verdict import Verdict
 from ddp.checkpoint.checkpoint import bound, find, unbound
 from ddp.core.events import Merged
 from ddp.core.ledger import Ledger
@@ -32,6 +36,10 @@ from tests.warm import PICTURES, ROOT, Warm, wait_for
 
 QUIET = ("report=false", "validate=false")
 SMALL = ("model=mlp", "data.name=digits", "train.batch_size=64", "checkpoint.spacing_s=0", *QUIET)
+
+
+RECORDED = ("visits", "data", "average", "agreement", "idle", "windows", "evaluation", "breakdown", "ledger")
+"""The checks that read what ranks recorded."""
 
 
 def command(warm: Warm, folder: Path, *words: str) -> tuple[int, str, str]:
@@ -71,6 +79,10 @@ def proof(folder: Path) -> set[int]:
     counts = Counter((epoch, sample) for epoch, start, stop in spans for sample in range(start, stop))
     (run,), _ = find_runs(folder)
     legible(run)  # its result follows from what is recorded, before and after it was killed
+    (cell,) = cells([run])
+    verdicts = {name: CHECKS[name](Case(cell, None)) for name in RECORDED}
+    assert {v.name for v in verdicts.values() if isinstance(v, Verdict)} == {"PASS"}, verdicts
+    assert isinstance(verdicts["data"], Verdict)
     assert len(counts) == run.metrics.samples
     return set(counts.values())
 

@@ -49,31 +49,41 @@ for (const box of document.querySelectorAll(".table")) {
 const large = document.getElementById("large");
 for (const button of document.querySelectorAll(".zoom")) {
   button.addEventListener("click", () => {
-    const shown = large.querySelector("img");
-    const small = button.querySelector("img");
-    shown.src = small.src;
-    shown.alt = small.alt;
+    large.replaceChildren(button.firstElementChild.cloneNode(true));
     large.showModal();
   });
 }
 large.addEventListener("click", () => large.close());
 
+// Sections: folded until a link leads into one.
+function unfold() {
+  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const section = target && target.closest("details");
+  if (section) section.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", unfold);
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => setTimeout(unfold));
+unfold();
+
 // Contents: where the reader is.
 const links = new Map(Array.from(document.querySelectorAll("nav a"), (link) => [link.hash.slice(1), link]));
-const heads = Array.from(document.querySelectorAll("h2[id], h3[id]"));
+const heads = Array.from(document.querySelectorAll("details.section, h3[id]"));
 let here = null;
 function mark() {
-  let found = heads[0];
+  let found = null;
   for (const head of heads) {
+    if (!head.checkVisibility()) continue;
     if (head.getBoundingClientRect().top > 90) break;
     found = head;
   }
-  const link = found && links.get(found.id);
-  if (!link || link === here) return;
+  const link = found && links.get(found.closest("details").id);
+  if (link === here) return;
   if (here) here.classList.remove("here");
+  here = link;
+  if (!link) return;
   link.classList.add("here");
   link.scrollIntoView({ block: "nearest" });
-  here = link;
 }
 document.addEventListener("scroll", () => requestAnimationFrame(mark), { passive: true });
 mark();

@@ -7,10 +7,13 @@ from importlib import import_module
 
 from bench.report.blocks import Block
 from bench.report.page import Page
+from ddp.members import Registry, loaded
 
-SECTIONS: dict[str, Callable[[Page], list[Block]]] = {
+_OURS: dict[str, Callable[[Page], list[Block]]] = {
     name: import_module(f"{__name__}.{name}").section
     for name in (
+        "answer",
+        "every_cell",
         "banner",
         "overview",
         "missing",
@@ -32,4 +35,5 @@ SECTIONS: dict[str, Callable[[Page], list[Block]]] = {
         "commands",
     )
 }
+SECTIONS: Registry[Callable[[Page], list[Block]]] = Registry("sections", _OURS, loaded())
 """Name of a section, and of its module -> its function `section`."""

@@ -1,4 +1,4 @@
-"""What a reader must know first: the verdicts, what went wrong, and what to keep in mind with the numbers."""
+"""The verdicts, what went wrong, and what to keep in mind with the numbers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,8 @@ _DIGITS = re.compile(r"\d[\d.,]*")
 
 
 def section(page: Page) -> list[Block]:
-    """Return title, verdicts, problems, warnings."""
-    counts = Counter(metrics.status for metrics in page.runs)
-    endings = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
-    head = f"{plural(len(page.runs), 'run')} in {plural(len(page.cells), 'cell')}: {endings or 'none readable'}."
-    if page.problems:
-        head += f" **{plural(len(page.problems), 'folder')} could not be read.**"
-    return nonempty(Heading("Benchmark report", 1), Text(head), _verdicts(page), _problems(page), _warnings(page))
+    """Return verdicts, problems, warnings."""
+    return nonempty(_verdicts(page), _problems(page), _warnings(page))
 
 
 def _problems(page: Page) -> list[Block]:
@@ -98,4 +93,4 @@ def _warnings(page: Page) -> list[Block]:
     for texts in alike.values():
         others = "" if len(set(texts)) == 1 else ", and alike with other numbers"
         lines.append(f"{plain(texts[0] + others)} ({plural(len(texts), 'run')})")
-    return [Text("**Read this with the numbers:**"), *bullets(lines, "warning")] if lines else []
+    return [Heading("Read this with the numbers"), *bullets(lines, "warning")] if lines else []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from bench.validate.findings import Case, Finding
+from ddp.members import Registry, loaded
 
 Check = Callable[[Case], Finding | None]
 
@@ -14,7 +15,7 @@ def _named(*names: str) -> dict[str, Check]:
     return {name: import_module(f"{__name__}.{name}").check for name in names}
 
 
-CHECKS = _named(
+_OURS = _named(
     "status",
     "seeds",
     "breakdown",
@@ -41,6 +42,7 @@ CHECKS = _named(
     "eval_loss",
     "quality",
 )
+CHECKS: Registry[Check] = Registry("checks", _OURS, loaded())
 """Name of a check, and of its module -> its function `check`."""
 
 OPTIONAL = _named("rcp")

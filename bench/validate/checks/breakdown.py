@@ -1,12 +1,13 @@
 """The time of every rank is accounted for: its fractions sum to 1, and it computes no longer than its steps took.
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
-waiting that is booked as computing shows.
+waiting that is booked as computing shows. Every step has each of its parts on record, however short; no time is booked as
+that of steps and of something else; evaluations took as long as they are said to have stopped the clock of training.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from bench.results.runfolder import Run
 from bench.validate.findings import Case
@@ -17,11 +18,13 @@ FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Times what steps took, and of the rank's time, that it may compute: parts and whole are read off the clock apart."""
+NEARLY = 0.9
+"""Of the batches that samples make: some may be larger than the others."""
 
 
 def check(case: Case) -> Verdict | None:
     """Return FAIL if the fractions of a rank do not sum to 1, a rank of a finished run is missing, or one is booked as
-    computing for longer than its steps took."""
+    computing for longer than its steps took, or for fewer steps; or if its time is told of in two ways."""
     cell = case.cell
     if not cell.ok:
         return None
@@ -32,18 +35,61 @@ def check(case: Case) -> Verdict | None:
     if missing:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
-        if wrong := _longer(run, known):
+        measured = known.slices and not known.resumed  # what a killed run had measured is gone with it
+        if wrong := _longer(run, known) or (_lacking(run, known) or _booked_twice(run, known) if measured else ""):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
 
 def _longer(run: Run, known: Records) -> str:
     """Say which rank computes for longer than its steps took."""
-    busy: dict[int, float] = defaultdict(float)
-    for event in known.progress:
-        busy[event.rank] += event.busy_s
+    busy = _busy(known)
     for rank, (row, wall) in enumerate(zip(run.metrics.breakdown, run.metrics.time_s.rank_wall, strict=False)):
         computing = (row.compute + row.data) * wall
         if computing > SLACK * busy[rank] + SHARE * wall:
             return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
     return ""
+
+
+def _lacking(run: Run, known: Records) -> str:
+    """Say of which part of its steps a rank has too few slices: one for each batch read, and passed if it had samples."""
+    m = run.metrics
+    steps: Counter[int] = Counter()
+    samples: Counter[int] = Counter()
+    for event in known.progress:
+        steps[event.rank] += event.steps
+        samples[event.rank] += event.samples
+    for rank, count in steps.items():
+        passed = min(int(NEARLY * samples[rank] / m.batch_size), count)
+        for kind, least in (("data", count), ("forward", passed), ("backward", passed)):
+            if known.slices[rank, kind] < least:
+                return f"rank {rank} has {known.slices[rank, kind]} times of {kind} on record, for {least} steps"
+    return ""
+
+
+def _booked_twice(run: Run, known: Records) -> str:
+    """Say of which rank steps and the rest take longer than it was there, or evaluations other than their slices."""
+    evaluations: dict[int, float] = defaultdict(float)
+    for event in known.evaluated:
+        evaluations[event.rank] += event.seconds
+    busy = _busy(known)
+    for rank, wall in enumerate(run.metrics.time_s.rank_wall):
+        took = known.seconds
+        rest = sum(took[rank, kind] for kind in ("wait", "evaluate", "checkpoint"))
+        if busy[rank] + rest > (1 + SHARE) * wall:
+            return (
+                f"rank {rank} was there for {wall:.3g} s, its steps took {busy[rank]:.3g} s and the rest {rest:.3g} s"
+            )
+        inside = took[rank, "exchange"] + took[rank, "copy"]  # of a model that lies in parts
+        measured = took[rank, "evaluate"]
+        if not measured - SHARE * wall <= evaluations[rank] <= measured + inside + SHARE * wall:
+            return f"rank {rank} evaluated for {evaluations[rank]:.3g} s by its reports, {measured:.3g} s are on record"
+    return ""
+
+
+def _busy(known: Records) -> dict[int, float]:
+    """Return rank -> the seconds that its steps took."""
+    busy: dict[int, float] = defaultdict(float)
+    for event in known.progress:
+        busy[event.rank] += event.busy_s
+    return busy

@@ -1,7 +1,8 @@
 """What ranks trained and evaluated is what the data set holds, in the orders of the seed; no test sample is trained.
 
 Ranks record what their data sets hold, read by index, and sums of hashes of what they trained (`ddp.data.contents`). Orders
-are made anew here, from seed and epoch. `visits` says which samples were asked for; this, what came.
+are made anew here, from seed and epoch. `visits` says which samples were asked for; this, what came. Where a run was gone on
+with, some samples of an epoch are told of twice: there ranks alone are looked at, not the whole.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ def _trained(known: Records, data: DataContent) -> Iterator[str]:
     if not data.shuffled or known.ready[0].samples != data.training.samples:
         return  # a sampler may take a sample twice
     labels: Sequence[int] = data.training.labels
+    torn = known.torn()
     for epoch, parts in sorted(epochs.items()):
+        if epoch in torn:
+            continue
         content = _total([part.content for part in parts])
         if content is not None and content != data.training.content:
             yield f"epoch {epoch}: all trained samples have the digest {content}, {data.training.content} in the data set"
@@ -117,9 +121,10 @@ def _labels(parts: Sequence[Trained]) -> list[int]:
 
 
 def _orders(known: Records) -> dict[int, int]:
-    """Return epoch -> digest of its order."""
+    """Return epoch -> digest of its order, where every sample is told of once."""
     orders: dict[int, int] = defaultdict(int)
-    for event in known.trained:
+    torn = known.torn()
+    for event in (event for event in known.trained if event.epoch not in torn):
         orders[event.epoch] = (orders[event.epoch] + event.order) % MODULUS
     return orders
 

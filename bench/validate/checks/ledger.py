@@ -1,4 +1,5 @@
-"""Every sample of every epoch of a finished run was trained exactly once, whatever became of its ranks."""
+"""Every sample of every epoch of a finished run was trained exactly once, whatever became of its ranks, in batches of the
+size that is set."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from bench.base.figures import plural
 from bench.results.runfolder import Run
 from bench.results.schema import LedgerTotals
 from bench.validate.findings import Case
+from bench.validate.records import Records, recorded
 from bench.validate.verdict import Verdict, verdict
+
+LARGER = 1.25
+"""Times what batches are, that the size may be which is set: each epoch ends in smaller ones."""
 
 
 def check(case: Case) -> Verdict | None:
@@ -18,8 +23,26 @@ def check(case: Case) -> Verdict | None:
     for run, ledger in kept:
         if not ledger.exactly_once:
             return verdict("FAIL", "ledger", cell, _amiss(run, ledger))
+    for run, known in recorded(cell):
+        if wrong := _batches(run, known):
+            return verdict("FAIL", "ledger", cell, f"seed {run.metrics.seed}: {wrong}")
     epochs = sum(len(ledger.epochs) for _, ledger in kept)
     return verdict("PASS", "ledger", cell, f"every sample of {plural(epochs, 'epoch')} was trained exactly once")
+
+
+def _batches(run: Run, known: Records) -> str:
+    """Say which rank trained other batches than are set. Where shares follow speeds, those of all ranks together count."""
+    m, together = run.metrics, run.metrics.engine == "graph"
+    most = m.batch_size + max((event.least for event in known.ready), default=1)
+    steps = sum(event.steps for event in known.progress)
+    samples = sum(event.samples for event in known.progress)
+    for event in () if together else known.progress:
+        if event.samples > event.steps * most:
+            size = event.samples / event.steps
+            return f"rank {event.rank} trained batches of {size:.3g} samples in epoch {event.epoch}, {m.batch_size} are set"
+    if steps * m.batch_size > LARGER * samples + 2 * m.epochs_planned * m.world_size * m.batch_size:
+        return f"batches of {samples / steps:.3g} samples were trained, {m.batch_size} are set"
+    return ""
 
 
 def _amiss(run: Run, ledger: LedgerTotals) -> str:

@@ -7,13 +7,15 @@ from ddp.core.policies.base import Policy
 from ddp.core.policies.cadence import Cadence
 from ddp.core.policies.qsr import Qsr
 from ddp.core.policies.sync import Sync
+from ddp.members import Registry, loaded
 
-POLICIES: dict[str, type[Policy]] = {
+_OURS: dict[str, type[Policy]] = {
     "sync": Sync,
     "cadence": Cadence,
     "async": Async,
     "qsr": Qsr,
 }
+POLICIES: Registry[type[Policy]] = Registry("policies", _OURS, loaded())
 """Name -> frozen dataclass of settings."""
 DEFAULT = "cadence"
 EVERY_STEP = "sync"
@@ -22,7 +24,7 @@ EVERY_STEP = "sync"
 
 def meets_every_step(name: str | None) -> bool:
     """Return whether replicas meet after every step under the policy `name`, which may be of another version."""
-    return name in POLICIES and POLICIES[name].every_step
+    return name is not None and name in POLICIES and POLICIES[name].every_step
 
 
 __all__ = ["DEFAULT", "EVERY_STEP", "POLICIES", "Policy", "meets_every_step"]

@@ -1,0 +1,52 @@
+"""Holds what ranks reported of a step against what they kept of it, which is done again elsewhere. Must not use the engine.
+
+A kept step is reported by itself. So losses, rates and samples in the record are those of steps that are known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import isclose
+
+from bench.audit.kept import KeptStep
+from bench.audit.order import StepReport
+from bench.results.audit_file import AuditItem
+
+NEAR = 1e-6
+"""Relative: a loss is added up in double precision, sums of several in another order."""
+
+
+def judged(steps: Sequence[KeptStep], reports: Sequence[StepReport]) -> Iterator[AuditItem]:
+    """Compare each step with its reports. Steps without reports of their own, as of an earlier version, are left out."""
+    by_rank: dict[int, list[StepReport]] = defaultdict(list)
+    for report in reports:
+        by_rank[report.rank].append(report)
+    for step in steps:
+        first, last = step.step, step.step + len(step.work)
+        own = [each for each in by_rank[step.rank] if first <= each.first < each.last <= last]
+        if sum(each.last - each.first for each in own) == len(step.work) > 0:
+            line = "; ".join(_differences(step, own))
+            place = {"rank": step.rank, "epoch": step.epoch, "step": step.step}
+            yield AuditItem(
+                what="report", outcome="different" if line else "equal", line=line, files=[step.file], **place
+            )
+
+
+def _differences(step: KeptStep, own: Sequence[StepReport]) -> Iterator[str]:
+    """Say what was reported of a step that it was not."""
+    if epochs := {each.epoch for each in own} - {step.epoch}:
+        yield f"epoch {epochs.pop()} was reported, {step.epoch} was trained"
+    sizes = [stop - start for start, stop in step.work]
+    samples = sum(each.samples for each in own)
+    if samples != sum(sizes):
+        yield f"{samples} samples were reported, {sum(sizes)} were trained"
+    sums = [each.loss_sum for each in own]
+    losses = [loss for loss, size in zip(step.losses, sizes, strict=True) if size]
+    if None not in sums and None not in losses:
+        reported = sum(each for each in sums if each is not None)
+        parts = [loss * size for loss, size in zip(losses, filter(None, sizes), strict=True) if loss is not None]
+        if not isclose(reported, sum(parts), rel_tol=NEAR, abs_tol=NEAR * sum(map(abs, parts))):
+            yield f"a sum of losses of {reported:.6g} was reported, {sum(parts):.6g} was trained"
+    if step.rates and not isclose(own[-1].lr, step.rates[0], rel_tol=NEAR):
+        yield f"a learning rate of {own[-1].lr:.6g} was reported, {step.rates[0]:.6g} was set"

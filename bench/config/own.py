@@ -1,0 +1,90 @@
+"""Models, data sets and other parts that are users' own: by which name a run has them, and what names their code.
+
+A changed file makes another cell, so no baseline judges what it was not made of. Reads files; imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bench.config.config import Config
+from bench.models import MODELS, own_model
+from bench.models.data import DATA, own_data
+from bench.models.setup import Setup
+from ddp import user_code
+from ddp.backends import BACKENDS
+from ddp.core.guard import GUARDS
+from ddp.core.policies import POLICIES
+from ddp.engine import ENGINES
+from ddp.user_code import CodeDigest
+
+TASK = ("model", "data")
+"""The parts that are the same whatever trains them, and travel to ranks."""
+
+
+def enrolled(word: str) -> str:
+    """Return a word of a command line; where it chooses models by files or modules, these are enrolled and called by their
+    names. Raise ValueError."""
+    key, equals, value = word.partition("=")
+    if key != "model" or not any(map(user_code.is_source, value.split(","))):
+        return word
+    return key + equals + ",".join(own_model(each.strip("'\" ")) for each in value.split(","))
+
+
+def settled(config: Config) -> Config:
+    """Return the configuration with names in place of files and modules of a user's own, which are enrolled. Raise
+    ValueError."""
+    data = config.data if config.data.name is None else replace(config.data, name=own_data(config.data.name))
+    return replace(config, model=replace(config.model, name=own_model(config.model.name)), data=data)
+
+
+def code_of(config: Config, setup: Setup) -> tuple[CodeDigest, ...]:
+    """Return the digests of the parts of a run that are not the project's. Raise ValueError for code that is not there."""
+    recipe = setup.recipes.get(config.recipe)
+    data = config.data.name or (recipe.data if recipe is not None else "")
+    return tuple(
+        CodeDigest(kind, name, source, user_code.digest(source)) for kind, name, source in _own_parts(config, data)
+    )
+
+
+def _own_parts(config: Config, data: str) -> Iterator[tuple[str, str, str]]:
+    """Iterate over kind, name and source of the parts that are not ours."""
+    mode = config.mode
+    guard = config.policy.get("guard")
+    if config.model.name in MODELS and not MODELS.is_ours(config.model.name):
+        yield "model", config.model.name, MODELS[config.model.name]
+    if data in DATA and not DATA.is_ours(data):
+        yield "data", data, DATA[data].module
+    if mode.backend is not None and mode.backend in BACKENDS and not BACKENDS.is_ours(mode.backend):
+        yield "backend", mode.backend, BACKENDS[mode.backend].module
+    if mode.engine in ENGINES and not ENGINES.is_ours(mode.engine):
+        yield "engine", mode.engine, ENGINES[mode.engine].module
+    if mode.policy is not None and mode.policy in POLICIES and not POLICIES.is_ours(mode.policy):
+        yield "policy", mode.policy, POLICIES[mode.policy].__module__
+    if mode.policy is not None and guard in GUARDS and not GUARDS.is_ours(guard):
+        yield "guard", guard, GUARDS[guard].__module__
+
+
+def saved(code: tuple[CodeDigest, ...]) -> dict[str, Any]:
+    """Return the digests as a configuration has them, under `code`; nothing where all is the project's own."""
+    return {"code": {each.kind: {"source": each.source, "sha256": each.sha256} for each in code}} if code else {}
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return what to add where configurations of one run mean different cells: whose code was changed since; or nothing."""
+    was, today = (config.get("code") or {} for config in (before, now))
+    sources = [
+        part["source"] for kind, part in today.items() if was.get(kind, {}).get("sha256") not in (None, part["sha256"])
+    ]
+    return f": {', '.join(sources)} was changed since" if sources else ""
+
+
+def named_by(config: Mapping[str, Any], kind: str, name: Any) -> Any:
+    """Return what a saved configuration calls a model or data set for another process: its file or module, if it is a user's
+    own; else its `name`."""
+    code = config.get("code")
+    part = code.get(kind) if isinstance(code, dict) else None
+    source = part.get("source") if isinstance(part, dict) else None
+    return source if isinstance(source, str) else name

@@ -1,0 +1,71 @@
+"""The points of a sweep: which there are, which of them are no runs, which part has no values. Runs nothing.
+
+A sweep over world sizes is a product, in which engines of one rank meet sizes that they cannot have. These points are left
+out, with a line on each; where one size is asked for, it is the user's mistake (`EngineSpec.fits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from ddp.engine.modes import engine_of
+
+
+def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ...]]:
+    """Return the overrides of each point: the product of all choices, the last one varying fastest. Where a key comes twice,
+    the later one counts. Raise HydraException."""
+    varied: dict[str, list[str]] = {}
+    for parsed in OverridesParser.create(config_loader=loader).parse_overrides(list(overrides)):
+        key = parsed.get_key_element()
+        if parsed.is_discrete_sweep():
+            varied[key] = [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+        elif parsed.is_sweep_override():
+            kind = parsed.value_type.name.lower().replace("_", " ") if parsed.value_type is not None else "such values"
+            raise HydraException(f"{parsed.input_line}: {kind} is for sweepers that search, as in hydra/sweeper=optuna")
+        else:
+            varied[key] = [f"{key}={parsed.get_value_element_as_str()}"]
+    return list(product(*varied.values()))
+
+
+def batches(every: Sequence[tuple[str, ...]], most: int | None) -> Iterator[tuple[int, Sequence[tuple[str, ...]]]]:
+    """Yield the number of its first point and the points of each batch of at most `most`; None: of all."""
+    size = most or max(1, len(every))
+    for first in range(0, len(every), size):
+        yield first, every[first : first + size]
+
+
+def left_out_reason(composed: DictConfig, overrides: Sequence[str], params: Mapping[str, str]) -> str | None:
+    """Return why this point of a sweep is no run; None if it is one. `overrides`: of the command line; `params`: what an
+    experiment sweeps, which they overrule."""
+    engine, size = (OmegaConf.select(composed, key) for key in ("engine.name", "world_size"))
+    if not isinstance(engine, str) or not isinstance(size, int) or engine_of(engine).fits(size):
+        return None
+    sizes = _effective(overrides, params).get("world_size")
+    if sizes is None or len(values(sizes)) < 2:
+        return None
+    return f"{engine} has one rank, so world_size={size} is no run of it"
+
+
+def empty(overrides: Sequence[str], params: Mapping[str, str], loader: ConfigLoader) -> list[str]:
+    """Return the parts of a sweep that have no values. With one of them all of the sweep is empty."""
+    return [override for override in _effective(overrides, params).values() if not values(override, loader)]
+
+
+def _effective(overrides: Sequence[str], params: Mapping[str, str]) -> dict[str, str]:
+    """Return key -> the override that counts."""
+    swept = [f"{key}={value}" for key, value in params.items()]
+    return {override.partition("=")[0]: override for override in (*swept, *overrides)}
+
+
+def values(override: str, loader: ConfigLoader | None = None) -> list[str]:
+    """Return the overrides that one of a sweep stands for. `loader` knows the members of groups. Raise HydraException."""
+    (parsed,) = OverridesParser.create(config_loader=loader).parse_overrides([override])
+    if not parsed.is_discrete_sweep():
+        return [override]
+    return [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]

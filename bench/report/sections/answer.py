@@ -1,0 +1,278 @@
+"""Page one: what to take, how sure that is, and whatever did not pass. Everything else folds under it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.base.figures import plural
+from bench.base.style import SOLO, brief
+from bench.report.answer import Answer, Interval, Kind, Option, answer, gravest, order
+from bench.report.blocks import Block, Heading, Lead, Text, Tile, Tiles, Verdicts, nonempty, plain
+from bench.report.compare import gap, is_fraction
+from bench.report.page import NONE, Page, listed, more, percent
+from bench.results.cells import Workload
+
+WORKLOADS = 4
+"""As many are answered on page one, each with a picture."""
+ROWS, WORDS, LABELS, EQUALS = 8, 12, 5, 2
+"""Of the table; of a reason; points with a name in a picture; ways that are named beside the best one."""
+TITLE = "Benchmark report"
+KINDS: tuple[Kind, ...] = ("use", "one", "open", "nothing")
+"""What can be done comes first."""
+
+
+def section(page: Page) -> list[Block]:
+    """Return title, answer, figures, picture and table of page one."""
+    answers = [(workload, answer(page, cells)) for workload, cells in page.workloads.items()]
+    answers.sort(key=lambda pair: KINDS.index(pair[1].kind))
+    shown = answers[:WORKLOADS]
+    return nonempty(
+        Heading(TITLE, 1),
+        *[Lead(sentence(page, workload, each)) for workload, each in shown],
+        more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
+        Tiles(tiles(page, answers)) if answers else None,
+        _picture(page, [(workload, each) for workload, each in shown if _points(each)]),
+        _table(page),
+        Text(_scope(page)),
+    )
+
+
+def sentence(page: Page, workload: Workload, each: Answer) -> str:
+    """Return the answer for one workload, in one or two sentences."""
+    model, best = f"`{plain(workload.model)}`", each.chosen
+    if len([other for other in page.workloads if other.model == workload.model]) > 1:
+        model = plain(page.title(workload))
+    if best is None:
+        return f"**Nothing to compare for {model}**: {each.reason}."
+    name = plain(best.cell.label)
+    if each.kind == "use":
+        text = f"**Train {model} with {name}**: {_of_one(best.time)}, {_as_good(best)}."
+        if each.equals:
+            others = [plain(option.cell.label) for option in each.equals]
+            rest = [plural(len(others) - EQUALS, "other")] if len(others) > EQUALS else []
+            text += f" Not told apart from it: {listed([*others[:EQUALS], *rest])}."
+        return text
+    nearest = f"the nearest, {name}, takes {_of_one(best.time)}" if best.time else f"the nearest is {name}"
+    if each.kind == "one":
+        return f"**Stay with one device for {model}**: {nearest}."
+    seeds = f"; {plural(each.seeds, 'more seed')} of it can decide" if each.seeds else ""
+    return f"**No recommendation yet for {model}**: {each.reason}; {nearest}{seeds}."
+
+
+def _of_one(time: Interval | None) -> str:
+    return "no known time" if time is None else f"{time.value:.2f} of one device's time to the target{_between(time)}"
+
+
+def _between(ratio: Interval) -> str:
+    return "" if ratio.low is None or ratio.high is None else f" (95 %: {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _as_good(option: Option) -> str:
+    found = option.quality
+    if found is None or found.margin is None:
+        return "its quality without a verdict"
+    metric = option.cell.about.final.eval_metric
+    margin = gap(-found.margin, metric).lstrip("+")
+    value = f"{plain(metric)} {gap(-found.difference.value, metric)}"
+    return f"as good as one device ({value}, margin {margin}, {plural(found.difference.n, 'seed')})"
+
+
+def tiles(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[Tile, ...]:
+    """Return verdicts, time to the target, efficiency and the worst cell: of the first workload with a recommendation."""
+    ordered = sorted((each for _, each in answers if each.chosen), key=lambda each: each.kind != "use")
+    best = ordered[0].chosen if ordered else None
+    worst = _worst([option for _, each in answers for option in each.options])
+    known = (_verdicts(page), _time(best), _efficiency(best), None if worst is None else _lowest(worst))
+    return tuple(tile for tile in known if tile is not None)
+
+
+def _verdicts(page: Page) -> Tile:
+    names = {verdict.cell for verdict in page.verdicts}
+    if not names:
+        return Tile("cells that pass", NONE, "no verdicts: no baseline was given")
+    bad = gravest(page.verdicts)
+    counts = Counter(verdict.name for verdict in bad.values())
+    note = ", ".join(f"{count} {name}" for name, count in counts.items()) or "every check of every cell"
+    return Tile("cells that pass", f"{len(names - bad.keys())} of {len(names)}", note)
+
+
+def _time(best: Option | None) -> Tile | None:
+    if best is None:
+        return None
+    value = NONE if best.time is None else f"{best.time.value:.2f} ×"
+    note = "not reached by every seed" if best.time is None else _between(best.time).strip(" ()")
+    return Tile("time to target, of one device's", value, f"{plain(best.cell.name)}; {note or 'one seed'}")
+
+
+def _efficiency(best: Option | None) -> Tile | None:
+    if best is None or best.speed is None:
+        return None
+    ideal, speed = best.rival.ideal, best.speed
+    known = speed.low is not None and speed.high is not None
+    note = f"{percent((speed.low or 0) / ideal)} to {percent((speed.high or 0) / ideal)}" if known else "one seed"
+    return Tile("samples/s, of the ideal", percent(speed.value / ideal), f"{plain(best.cell.name)}; {note}")
+
+
+def _worst(options: Sequence[Option]) -> Option | None:
+    """Return the cell that is furthest below its baseline, in its margins where it has one."""
+    known = [(option.quality, option) for option in options if option.quality is not None]
+    if not known:
+        return None
+    return min(known, key=lambda pair: pair[0].difference.value / (pair[0].margin or 1.0))[1]
+
+
+def _lowest(option: Option) -> Tile:
+    assert option.quality is not None
+    found, metric = option.quality.difference, option.cell.about.final.eval_metric
+    name = plain(option.cell.name)
+    if found.low is None or found.high is None:
+        return Tile(f"worst {plain(metric)}", gap(-found.value, metric), f"{name}; n={found.n}")
+    between = f"{gap(-found.low, metric)} to {gap(-found.high, metric)}"
+    return Tile(f"worst {plain(metric)}", gap(-found.value, metric), f"{name}; {between}")
+
+
+def _table(page: Page) -> list[Block]:
+    options = every_option(page)
+    if not options:
+        return []
+    shown = Verdicts(tuple(row(page, option) for option in options[:ROWS]), left=3)
+    return nonempty(shown, more(len(options) - ROWS, "cell", "*Every cell* has them all"))
+
+
+def every_option(page: Page) -> list[Option]:
+    """Return every cell but solo of all workloads: what did not pass first, then by time to the target."""
+    options = [option for cells in page.workloads.values() for option in answer(page, cells).options]
+    return sorted(options, key=order)
+
+
+def row(page: Page, option: Option) -> dict[str, str]:
+    """Return what the reader decides by, of one cell."""
+    found, metric = option.quality, option.cell.about.final.eval_metric
+    return {
+        "cell": plain(option.cell.name if len(page.workloads) > 1 else option.cell.label),
+        "verdict": (option.failing.name if option.failing else "PASS") if page.verdicts else NONE,
+        "why": plain(reason(option)),
+        "time to target": _ratio(option.time),
+        "samples/s": _ratio(option.speed),
+        "of ideal": NONE if option.speed is None else percent(option.speed.value / option.rival.ideal),
+        "quality": NONE if found is None else gap(-found.difference.value, metric),
+        "seeds": str(len(option.cell.one_each)),
+    }
+
+
+def _ratio(ratio: Interval | None) -> str:
+    return NONE if ratio is None else f"{ratio.value:.2f} ×"
+
+
+def reason(option: Option) -> str:
+    """Return why it did not pass or is not recommended, in a dozen words."""
+    found = option.quality
+    if option.failing is not None and option.failing.check == "quality" and found is not None and found.margin:
+        metric = option.cell.about.final.eval_metric
+        kind = "proved worse than" if option.failing.name == "FAIL" else "may be worse by"
+        text = f"quality: {kind} the margin of {gap(-found.margin, metric).lstrip('+')}"
+    elif option.failing is not None:
+        text = f"{option.failing.check}: {option.failing.line}"
+    elif option.time is None:
+        text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
+    else:
+        text = ", ".join(option.limits)
+    words = text.split()
+    return " ".join(words[:WORDS]) + (" …" if len(words) > WORDS else "")
+
+
+def _scope(page: Page) -> str:
+    counts = Counter(metrics.status for metrics in page.runs)
+    ends = ", ".join(f"**{count} {status}**" for status, count in sorted(counts.items(), key=lambda c: c[0] != "ok"))
+    text = f"{plural(len(page.runs), 'run')} in {plural(len(page.cells), 'cell')}: {ends or 'none readable'}."
+    if page.problems:
+        text += f" **{plural(len(page.problems), 'folder')} could not be read.**"
+    return f"{text} × is over one device; time is the median to the recipe's target; + in quality is better."
+
+
+def _points(each: Answer) -> list[Option]:
+    return [option for option in each.options if option.time is not None and option.quality is not None]
+
+
+def _picture(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> Block | None:
+    """Draw quality against time to the target: every mode a point with its interval, one device, the frontier."""
+    if not answers:
+        return None
+    figure = Figure(figsize=(10.5, 2.7), layout="constrained")
+    data: list[dict[str, Any]] = []
+    for axes, (workload, each) in zip(figure.subplots(1, len(answers), squeeze=False)[0], answers, strict=True):
+        points = _points(each)
+        metric = workload.metric or "metric"
+        scale, unit = (100.0, ", points") if is_fraction(metric) else (1.0, "")
+        _plane(page, axes, points, scale, LABELS if len(answers) == 1 else 1, each.chosen)
+        axes.set_xlabel("time to target, of one device's")
+        axes.set_ylabel(f"{brief(metric, 24)}{unit}, + is better" if axes.get_subplotspec().is_first_col() else "")
+        axes.set_title(brief(workload.model, 24) if len(answers) > 1 else "Quality against time to target")
+        data += [_datum(workload, option) for option in points]
+    modes = listed(plain(workload.model) for workload, _ in answers)
+    alt = f"Quality against time to the target, over one device's, of {modes}; 95 % intervals, the line is the frontier"
+    return page.figure(figure, "answer", data, "", alt)
+
+
+def _plane(page: Page, axes: Axes, points: list[Option], scale: float, labels: int, chosen: Option | None) -> None:
+    axes.axhline(0, color="#999999", lw=0.8)
+    axes.axvline(1, color="#999999", lw=0.8)
+    places = [(o.time.value, scale * o.quality.difference.value) for o in points if o.time and o.quality]
+    edge = frontier(places)
+    at_edge = [k for k, option in enumerate(points) if k in edge or option is chosen]
+    named = sorted(at_edge, key=lambda k: points[k] is not chosen)[:labels]
+    for k, option in enumerate(points):
+        assert option.time is not None
+        assert option.quality is not None
+        colour, marker = page.styles[option.cell.about.mode]
+        x, y = option.time, option.quality.difference
+        wide = None if x.low is None or x.high is None else [[x.value - x.low], [x.high - x.value]]
+        tall = None if y.low is None or y.high is None else [[scale * (y.value - y.low)], [scale * (y.high - y.value)]]
+        axes.errorbar([places[k][0]], [places[k][1]], tall, wide, fmt="none", ecolor=colour, elinewidth=0.9, alpha=0.4)
+        axes.plot([places[k][0]], [places[k][1]], marker, color=colour, ms=6)
+        if k in named:
+            axes.annotate(brief(option.cell.label), places[k], (5, 5), textcoords="offset points", fontsize=8)
+    axes.plot(*zip(*[places[k] for k in edge], strict=True), "--", color="#666666", lw=1)
+    axes.plot([1], [0], "D", color=page.styles.get(SOLO, ("#000000", "o"))[0], ms=7)
+    axes.annotate("one device", (1, 0), (5, -11), textcoords="offset points", fontsize=8)
+    _zoom(axes, [(1.0, 0.0), *places])
+
+
+def _zoom(axes: Axes, places: list[tuple[float, float]]) -> None:
+    """Show the points, and of their intervals as much as there is room for."""
+    right = max(x for x, _ in places)
+    low, high = min(y for _, y in places), max(y for _, y in places)
+    room = 0.6 * (high - low) or 1.0
+    axes.set_xlim(0, 1.25 * right)
+    axes.set_ylim(low - room, high + room)
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Return the places of the points (time, quality) that no other is both sooner and better than, by time."""
+    best, edge = float("-inf"), []
+    for place in sorted(range(len(points)), key=lambda k: (points[k][0], -points[k][1])):
+        if points[place][1] > best:
+            best = points[place][1]
+            edge.append(place)
+    return edge
+
+
+def _datum(workload: Workload, option: Option) -> dict[str, Any]:
+    assert option.time is not None
+    assert option.quality is not None
+    x, y = option.time, option.quality.difference
+    return {
+        "model": workload.model,
+        "cell": option.cell.label,
+        "time": x.value,
+        "time_low": x.low,
+        "time_high": x.high,
+        "quality": y.value,
+        "quality_low": y.low,
+        "quality_high": y.high,
+    }

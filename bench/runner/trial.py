@@ -1,0 +1,52 @@
+"""What is tried of a model before ranks are started: that it can be built, and of a user's own that it can be trained.
+
+So a mistake in a user's file is a line with file and line, and costs no run. Changes nothing that a run depends on.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bench.config.plan import RunPlan
+from bench.models import MODELS
+from ddp.registry import blamed, is_ours
+from ddp.replica.task import Task
+
+
+def tried(plan: RunPlan) -> Task:
+    """Return the task of a plan, whose model was built once. Raise ValueError in one line: what it refuses, such as the
+    data or its depth; Unusable for a mistake in its file."""
+    name = plan.spec.model
+    if MODELS.is_ours(name):
+        with blamed("model", name, MODELS[name], ValueError):
+            task = plan.job.task()
+            task.model()
+        return task
+    with blamed("model", name, MODELS[name]):
+        try:
+            task = plan.job.task()
+            _step(task, plan.spec.batch_size)
+        except ValueError as error:
+            if not is_ours(error):
+                raise
+            refused = error
+        else:
+            return task
+    raise refused
+
+
+def _step(task: Task, batch_size: int) -> None:
+    """Take one training step and evaluate once. Raise what the user's code raises, and TypeError for what it returns."""
+    with torch.random.fork_rng(devices=[]):
+        model, train, test = task.model(), task.train_data(), task.eval_data()
+        optimizer = task.optimizer(list(model.parameters()))
+        loss = task.loss(model, train.batch(torch.arange(min(batch_size, len(train)))))
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise TypeError("loss must return the mean loss of a batch, one number that the gradient is taken of")
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        with torch.no_grad():
+            sums = task.evaluate(model.eval(), test.batch(torch.arange(min(batch_size, len(test)))))
+        if not isinstance(sums, tuple) or len(sums) != 2:
+            raise TypeError("evaluate must return two sums over the batch: of the loss and of the metric")

@@ -1,0 +1,104 @@
+"""The harness's plug-ins of Hydra: the sweeper `bench`, and the launcher `bench_plan`, which shows points and runs nothing.
+
+Hydra finds them by the name of this folder, in whatever application is started beside us: this module must import nothing
+heavy. What they do is in `bench.config.sweep_points` and `group_loader`. Annotations are not put off (`annotations`): the
+finder executes a module before it is known by its name, which dataclasses then look up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+@dataclass
+class BenchSweeperConfig:
+    """Settings of the sweeper, as of Hydra's own."""
+
+    _target_: str = "hydra_plugins.elche_bench.BenchSweeper"
+    max_batch_size: int | None = None
+    """Runs that the launcher gets at once; null: all."""
+    params: dict[str, str] | None = None
+    """What an experiment varies; the command line overrules it."""
+
+
+@dataclass
+class PlanLauncherConfig:
+    """The launcher has no settings."""
+
+    _target_: str = "hydra_plugins.elche_bench.PlanLauncher"
+
+
+class BenchSweeper(Sweeper):
+    """Enumerates the product of all choices, as Hydra's own sweeper does, and composes each choice of groups once."""
+
+    def __init__(self, max_batch_size: int | None = None, params: dict[str, str] | None = None) -> None:
+        self.max_batch_size, self.params = max_batch_size, dict(params or {})
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from bench.config.group_loader import GroupLoader
+
+        self.config: DictConfig = config
+        self.loader = GroupLoader(hydra_context.config_loader)
+        context = HydraContext(config_loader=self.loader, callbacks=hydra_context.callbacks)
+        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        """Compose every point, so that a bad one is refused before anything runs; then launch them."""
+        from bench.config.sweep_points import batches, points
+
+        every = points([*(f"{key}={value}" for key, value in self.params.items()), *arguments], self.loader)
+        if not isinstance(self.launcher, PlanLauncher):  # which has no job that a bad point could come after
+            self.validate_batch_is_legal(every)
+        returns: list[Sequence[JobReturn]] = []
+        for first, batch in batches(every, self.max_batch_size):
+            returns.append(self.launcher.launch(batch, initial_job_idx=first))
+            for job in returns[-1]:
+                _ = job.return_value  # raises what was raised in the job
+        return returns
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Raise HydraException for a point that does not compose."""
+        for overrides in batch:
+            self.loader.point(self.config, list(overrides))
+
+
+class PlanLauncher(Launcher):
+    """Calls the task with each point in turn, without a job's folder, log and copies. The task changes nothing in it."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.context, self.task, self.config = hydra_context, task_function, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Return nothing: no job was started."""
+        from hydra.core.hydra_config import HydraConfig
+        from rich.console import Console
+        from rich.progress import track
+
+        from bench.config.group_loader import GroupLoader, name_point
+
+        console = Console(stderr=True)
+        before, loader = None, self.context.config_loader
+        loader = loader if isinstance(loader, GroupLoader) else GroupLoader(loader)
+        for overrides in track(
+            job_overrides, "planning", console=console, transient=True, disable=not console.is_terminal
+        ):
+            composed = loader.point(self.config, list(overrides))
+            if composed is not before:
+                HydraConfig.instance().set_config(composed)
+            name_point(HydraConfig.get(), overrides)
+            before = composed
+            self.task(composed)
+        return []
+
+
+for group, name, node in (("sweeper", "bench", BenchSweeperConfig), ("launcher", "bench_plan", PlanLauncherConfig)):
+    ConfigStore.instance().store(group=f"hydra/{group}", name=name, node=node, provider="elche_bench")

@@ -1,0 +1,116 @@
+"""What page one of a report recommends, on chosen numbers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.base.exitcodes import Exit
+from bench.report.answer import Answer, answer
+from bench.report.page import Page
+from bench.report.sections.answer import frontier, section, sentence
+from bench.results.cells import Cell, cells
+from bench.results.runfolder import find_runs
+from bench.validate.verdict import LevelFigures, Name, Verdict
+from tests.bench.streams import make_metrics, make_spec, write_run
+
+SOLO = (10.0, 10.5, 11.0)
+Seconds = Sequence[float | None]
+
+
+def page(folder: Path, times: Mapping[str, Seconds], verdicts: Mapping[str, Name], **changes: object) -> Page:
+    """Runs whose seeds reach the target after so many seconds (None: never), with a verdict each on quality."""
+    for mode, seconds in times.items():
+        for seed, reached in enumerate(seconds):
+            spec = make_spec(mode, seed=seed)
+            m = make_metrics(spec)
+            at = {"reached": reached is not None, "seconds": reached, "samples": None if reached is None else 1000}
+            new = {"target": m.target.model_copy(update=at)} | (changes if mode != "solo" else {})
+            write_run(folder, spec, m.model_copy(update=new))
+    found = tuple(cells(find_runs(folder)[0]))
+    judged = tuple(verdict(cell, verdicts[cell.about.mode]) for cell in found if cell.about.mode in verdicts)
+    return Page(folder, folder, found, (), judged)
+
+
+def verdict(cell: Cell, name: Name) -> Verdict:
+    code = Exit.OK if name == "PASS" else Exit.REGRESSION
+    figures = LevelFigures(0.001, -0.001, 0.003, 0.005, 3, 20, False)
+    return Verdict(name, "quality", cell.name, "accuracy 0.9 and more", code, figures=figures)
+
+
+def asked(page: Page) -> Answer:
+    (workload,) = page.workloads
+    found = answer(page, page.workloads[workload])
+    assert sentence(page, workload, found).endswith(".")
+    section(page)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "name", "kind", "words"),
+    [
+        ((5.0, 5.2, 5.1), "PASS", "use", "Train `mlp` with nccl_sync ×2"),
+        ((15.0, 15.2, 15.1), "PASS", "one", "Stay with one device"),
+        ((9.0, 10.9, 12.0), "PASS", "open", "2 more seeds of it can decide"),
+        ((5.0,), "PASS", "open", "2 more seeds of it can decide"),
+        ((5.0, 5.2, 5.1), "FAIL", "open", "nothing that passed"),
+        ((5.0, 5.2, 5.1), "INCONCLUSIVE", "open", "its quality is not decided"),
+        ((5.0, 5.2, None), "PASS", "open", "nothing that passed reached the target with every seed"),
+    ],
+)
+def test_an_answer_is_what_the_evidence_allows(
+    tmp_path: Path, seconds: Seconds, name: Name, kind: str, words: str
+) -> None:
+    shown = page(tmp_path, {"solo": SOLO, "nccl_sync": seconds}, {"nccl_sync": name})
+    found = asked(shown)
+    assert found.kind == kind
+    assert words in sentence(shown, next(iter(shown.workloads)), found)
+
+
+def test_what_cannot_be_told_apart_is_named_beside_the_best(tmp_path: Path) -> None:
+    times: dict[str, Seconds] = {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1), "nccl_cadence": (5.1, 5.2, 5.3)}
+    times["cpu_async"] = (7.0, 7.1, 7.2)
+    found = asked(page(tmp_path, times, dict.fromkeys(times, "PASS")))
+    assert found.chosen is not None
+    assert found.chosen.cell.about.mode == "nccl_sync"
+    assert [option.cell.about.mode for option in found.equals] == ["nccl_cadence"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"emulated_speeds": [1.0, 0.4]}, {"scripted_faults": ["1@3:stop"]}, {"env": {"cores": 1}}]
+)
+def test_devices_that_are_none_of_ones_own_are_not_recommended(tmp_path: Path, changes: dict[str, object]) -> None:
+    found = asked(page(tmp_path, {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1)}, {"nccl_sync": "PASS"}, **changes))
+    assert found.kind == "open"
+    assert found.chosen is not None
+    assert found.reason.endswith(found.chosen.limits[0])
+
+
+def test_without_a_verdict_or_one_device_nothing_is_recommended(tmp_path: Path) -> None:
+    found = asked(page(tmp_path, {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1)}, {}))
+    assert (found.kind, found.reason) == ("open", "no verdict on quality: there is no baseline")
+    shutil.rmtree(tmp_path / "mlp" / "solo")
+    assert asked(page(tmp_path, {}, {})).kind == "nothing"
+
+
+def test_what_did_not_pass_stands_first(tmp_path: Path) -> None:
+    times: dict[str, Seconds] = {"solo": SOLO, "nccl_sync": (5.0, 5.2, 5.1), "cpu_async": (7.0, 7.1, 7.2)}
+    found = asked(page(tmp_path, times, {"nccl_sync": "PASS", "cpu_async": "FAIL"}))
+    assert [option.cell.about.mode for option in found.options] == ["cpu_async", "nccl_sync"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(-9, 9)), min_size=1, max_size=12))
+def test_a_frontier_is_what_no_other_point_beats(points: list[tuple[float, float]]) -> None:
+    edge = frontier(points)
+    assert edge
+    for place, (time, quality) in enumerate(points):
+        beaten = any(t <= time and q >= quality and (t, q) != (time, quality) for t, q in points)
+        if place in edge:
+            assert not beaten
+        elif not beaten:
+            assert points.index((time, quality)) in edge or (time, quality) in [points[k] for k in edge]
