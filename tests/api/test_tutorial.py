@@ -69,5 +69,5 @@ def test_from_training_to_the_verdict(
     assert cli.dispatch(["validate", "runs", "--baseline", "baselines"]) == 3
     capsys.readouterr()
     script.write_text(changed().replace("batch[1])\n\n\ndef acc", "batch[1], label_smoothing=0.1)\n\n\ndef acc"))
-    here(script, "nccl_sync", "2", "0")
+    here(script, "solo", "1", "0")
     assert re.search(r"REFUSED .*not comparable .*training\.code", capsys.readouterr().out)
