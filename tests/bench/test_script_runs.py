@@ -115,6 +115,28 @@ def test_every_mode_is_recorded(mode: str, tmp_path: Path, monkeypatch: pytest.M
     assert {verdict.name for verdict in judge(handle).verdicts} <= {"PASS", "NO_BASELINE", "INCONCLUSIVE"}
 
 
+def evens(epoch: int) -> list[int]:
+    return list(range(0, 200, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"), [({"drop_last": True}, True), ({"sampler": evens}, False), ({"eval_step": None}, True)]
+)
+def test_whatever_a_task_leaves_out_is_no_failure(
+    given: dict[str, object], seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    without = {"eval_dataset": None} if "eval_step" in given else {}
+    with in_threads():
+        (handle := trainer(tmp_path, audit=True, mode="nccl_sync", **given, **without).run()).join()
+    verdicts = judge(handle).verdicts
+    assert {verdict.name for verdict in verdicts} == {"PASS", "NO_BASELINE"}
+    assert ("visits" in {verdict.check for verdict in verdicts}) is seen
+    unaudited = [note for note in recorded(handle).metrics.warnings if "not audited" in note]
+    assert len(unaudited) == ("eval_step" not in given)
+    assert ("audit" in {verdict.check for verdict in verdicts}) is not bool(unaudited)
+
+
 def test_what_is_not_to_be_recorded_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with in_threads():
