@@ -2,8 +2,8 @@
 
 Ranks record a tally of the indices that they asked for (`ddp.tally`); those of all ranks add up to that of every sample,
 times epochs; with `drop_last`, to those that the seed's orders have first. So shards that overlap show, orders that differ
-between ranks and skipped samples, whatever the books say. Of a run that was gone on with nothing is said: it reads again what
-it had read ahead.
+between ranks and skipped samples, whatever the books say. Of a run that was gone on with nothing is said: it reads again
+what it had read ahead.
 """
 
 from __future__ import annotations
