@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+import warnings
 from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
@@ -116,6 +117,11 @@ class ScriptRecorder:
         """Return the modules that ranks, and the audit, need."""
         return self._plan.job.preload
 
+    @property
+    def room(self) -> int:
+        """Return the bytes that go into the run's private folder for the audit."""
+        return self._plan.parcel.bytes if self._plan.parcel is not None else 0
+
     def run(self, job: Job, emit: Emit) -> None:
         """Run the engine, write the run folder and its report. Raises what ended the run; ValueError, OSError if the folder
         cannot be written."""
@@ -126,8 +132,11 @@ class ScriptRecorder:
         except UsageError as error:
             raise error.__cause__ or ValueError(str(error)) from error
         self.folder = outcome.folder
-        if again_order() is None:
-            write_report(outcome.folder, outcome.folder)
+        if again_order() is None and outcome.metrics.status != "killed":  # whoever aborts does not wait for a report
+            try:
+                write_report(outcome.folder, outcome.folder)
+            except (ValueError, OSError) as error:
+                warnings.warn(f"the report of {outcome.folder} is not written: {error}", RuntimeWarning, stacklevel=1)
         if outcome.cause is not None:
             raise outcome.cause
 

@@ -204,7 +204,7 @@ class RunHandle:
 
     def _run(self) -> None:
         try:
-            room = self._parcel.bytes if self._parcel is not None else 0
+            room = (self._parcel.bytes if self._parcel else 0) + (self._recorder.room if self._recorder else 0)
             with scratch(room) as folder, _put_back(in_place=self._parcel is None):
                 task = self._parcel.deliver(folder) if self._parcel is not None else self._job.task
                 self._engine(replace(self._job, scratch=folder, task=task), self._emit)

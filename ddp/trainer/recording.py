@@ -64,6 +64,11 @@ class Recorder(Protocol):
         """Return the modules that the fork server imports for the run."""
         ...
 
+    @property
+    def room(self) -> int:
+        """Return the bytes that it writes to `job.scratch`, beside the engine's."""
+        ...
+
     def run(self, job: Job, emit: Emit) -> None:
         """Run as the engine does, with private files in `job.scratch`. Raises what the engine and `emit` raise."""
         ...

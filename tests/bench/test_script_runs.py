@@ -163,6 +163,17 @@ def test_a_run_that_fails_is_recorded_and_raises_as_ever(tmp_path: Path) -> None
         with pytest.raises(Aborted):
             going.join()
         assert recorded(going).metrics.status == "killed"
+        assert not (recorded(going).path / "report.md").exists()
+
+
+def test_a_report_that_cannot_be_written_costs_nobody_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: Path) -> None:
+        raise ValueError("the disk is full")
+
+    monkeypatch.setattr("bench.runner.script.write_report", refuse)
+    with in_threads(), pytest.warns(RuntimeWarning, match="is not written: the disk is full"):
+        (handle := trainer(tmp_path, epochs=1).run()).join()
+    assert recorded(handle).metrics.status == "ok"
 
 
 def test_what_a_callback_raises_ends_the_run_and_the_records_say_so(tmp_path: Path) -> None:
