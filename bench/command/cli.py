@@ -141,6 +141,17 @@ def _audit(arguments: list[str]) -> int:
     return int(audit(path))
 
 
+def _more(arguments: list[str]) -> int:
+    parser = _parser("more", "Train the seeds, or the baseline, that the verdicts on a run or a tree lack.")
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts compare with")
+    parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
+    options = parser.read(arguments)
+    from bench.command.more import more
+
+    return int(more(options.path, options.baseline, dispatch, options.show))
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -225,6 +236,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "plan": _plan,
     "report": _report,
     "validate": _validate,
+    "more": _more,
     "baseline": _baseline,
     "rerun": _on_one_run("rerun", RERUN),
     "replay": _on_one_run("replay", REPLAY),

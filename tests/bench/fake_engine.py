@@ -17,6 +17,7 @@ from ddp.process.codec import Record, encode
 from ddp.replica.task import Job
 
 SAMPLES = 64
+EVALUATION_S = 0.0001
 runs: list[Job] = []
 """What was asked of it, in this process."""
 watched: list[int] = []
@@ -32,6 +33,7 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
 
     ranks = range(job.world_size)
     share = SAMPLES // job.world_size
+    steps = -(-share // job.batch_size)
     for rank in ranks:
         say(Ready(now(), rank, SAMPLES, 10, "d0", "cpu", "none" if job.world_size == 1 else "gloo"))
     if os.environ.get("BENCH_FAKE") == "saved":
@@ -43,15 +45,28 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
             began = now()
             time.sleep(0.001)
             seconds = now() - began
-            line = encode(Slice(began, rank, "forward", seconds))
-            with (job.scratch / f"slices-{rank}.jsonl").open("ab") as file:
-                file.write(line + b"\n")
-            say(Progress(now(), rank, epoch, 2, share, seconds, share / (epoch + 1), 0.1))
+            each = seconds / steps
+            parts = [
+                Slice(began + (step + (kind == "backward")) * each, rank, kind, each if kind == "forward" else 0.0)
+                for step in range(steps)
+                for kind in ("data", "forward", "backward")
+            ]
+            measured(job, parts)
+            say(Progress(now(), rank, epoch, steps, share, seconds, share / (epoch + 1), 0.1))
             say(Merged(now(), rank, epoch, ((rank * share, (rank + 1) * share),)))
-        say(Evaluated(now(), 0, epoch, 10, 5.0, 8.0 + epoch / job.epochs, 0.0001))
+        began = now()
+        time.sleep(0.0002)
+        measured(job, [Slice(began, 0, "evaluate", EVALUATION_S)])
+        say(Evaluated(now(), 0, epoch, 10, 5.0, 8.0 + epoch / job.epochs, EVALUATION_S))
     bits = "d2" if os.environ.get("BENCH_FAKE") == "other bits" else "d1"
     for rank in ranks:
         say(Finished(now(), rank, f"{bits} of seed {job.seed}", 1 << 20, 0))
+
+
+def measured(job: Job, parts: list[Slice]) -> None:
+    """Write slices as a rank does."""
+    with (job.scratch / f"slices-{parts[0].rank}.jsonl").open("ab") as file:
+        file.writelines(encode(part) + b"\n" for part in parts)
 
 
 def misbehave(how: str) -> None:

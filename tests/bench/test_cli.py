@@ -50,7 +50,7 @@ def test_events_are_in_the_order_of_time(quiet):
     (run,), _ = find_runs(Path("runs"))
     lines = [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
     assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
-    assert sum(line["type"] == "Slice" for line in lines) == 2
+    assert sum(line["type"] == "Slice" and line["kind"] == "evaluate" for line in lines) == 2
 
 
 def test_nothing_but_results_is_left(bench, tmp_path):
@@ -315,7 +315,7 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    judging = {"report", "validate", "baseline", "rerun", "replay", "audit", "timeline", "dashboard"}
+    judging = {"report", "validate", "more", "baseline", "rerun", "replay", "audit", "timeline", "dashboard"}
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
 
 
