@@ -1,4 +1,5 @@
-"""The harness: configuration, launching, run folders, analysis, report, validation, dashboard. `load` reads its results."""
+"""The harness: configuration, launching, run folders, analysis, report, validation, dashboard. `load` reads its results,
+`judge` gives the verdict on one of them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["load"]
+    from bench.validate import Judgement
+    from ddp.trainer import RunHandle
+
+__all__ = ["judge", "load"]
+
+
+def judge(run: RunHandle | str | Path, baseline: str | Path | None = None) -> Judgement:
+    """Return the verdicts on a run, a `RunHandle` or a run folder; `print` shows them. Waits for the run to end.
+
+    Seeds of the same cell that finished earlier, in the same tree, count with it. `baseline`: folder of baselines, or one of
+    its files; None: the committed ones. `Judgement.code` is the exit code that `bench validate` would have.
+
+    Raises ValueError for a run that was not recorded, and for a folder that is none.
+    """
+    from bench.base.paths import BASELINES
+    from bench.results.cells import apart, cells
+    from bench.results.runfolder import find_runs
+    from bench.validate import judge_cells
+
+    if isinstance(run, (str, Path)):
+        folder = Path(run)
+    else:
+        run.wait()
+        if run.folder is None:
+            raise ValueError("this run was not recorded: give Trainer(..., output='runs', name='touch')")
+        folder = run.folder
+    _, problems = find_runs(folder)
+    runs, _ = find_runs(folder.absolute().parent)
+    mine, _ = apart(cells(runs), [folder])
+    unread = [(folder.name, problem) for problem in problems]
+    return judge_cells(mine, unread, BASELINES if baseline is None else Path(baseline))
 
 
 def load(path: str | Path = "runs", what: str = "runs") -> pd.DataFrame:

@@ -214,6 +214,8 @@ def _be_python(words: Sequence[str]) -> None:
         if end.code is None or isinstance(end.code, int):
             _leave(end.code or 0)
         raise
+    finally:
+        gc.unfreeze()  # what is torn down is torn down whole
 
 
 def _leave(code: int) -> None:

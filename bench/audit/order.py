@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.plan import RunPlan
+from bench.config.plan import LaunchPlan
 from bench.results.schema import Metrics
 from ddp.backends import is_torch_native
 from ddp.core.events import Finished, Progress, Ready
@@ -78,8 +78,10 @@ def reports_of(records: Sequence[Record]) -> Iterator[StepReport]:
             yield StepReport(event.rank, first, done[event.rank], *figures)
 
 
-def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> AuditOrder:
-    """Return the order for a finished run."""
+def order_of(
+    plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path, task: Callable[[], Task] | None = None
+) -> AuditOrder:
+    """Return the order for a finished run. `task`: as another process gets it; None: the job's own."""
     spec, job = plan.spec, plan.job
     ready = [record for record in records if isinstance(record, Ready)]
     files = [file for record in records if isinstance(record, Finished) for file in record.kept]
@@ -87,10 +89,10 @@ def order_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: P
     return AuditOrder(
         kept=kept,
         run_id=spec.run_id,
-        model=spec.model,
-        task=job.task,
+        model="" if spec.config.get("script") else spec.model,
+        task=task or job.task,
         data=spec.data,
-        augment=plan.recipe.augment,
+        augment=spec.config["training"]["augment"],
         seed=spec.seed,
         epochs=spec.epochs,
         world_size=spec.world_size,

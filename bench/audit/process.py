@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.audit.order import AuditOrder, order_of
 from bench.base import interrupts
-from bench.config.plan import RunPlan
+from bench.config.plan import LaunchPlan
 from bench.results.audit_file import FOLDER, AuditReport
 from bench.results.schema import Metrics
 from ddp.process import forkserver
@@ -122,10 +122,11 @@ class RunAudit:
 
 
 @contextmanager
-def audit_of(plan: RunPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> Iterator[RunAudit]:
+def audit_of(plan: LaunchPlan, metrics: Metrics, records: Sequence[Record], kept: Path) -> Iterator[RunAudit]:
     """Audit beside what is done inside, if that was asked for and the run ended well, by what ranks `kept`."""
     if not plan.job.audit or metrics.status != "ok":
         yield RunAudit()
         return
-    with AuditProcess(order_of(plan, metrics, records, kept), plan.job.preload) as process:
+    order = order_of(plan, metrics, records, kept, plan.audit_task(kept))
+    with AuditProcess(order, plan.job.preload) as process:
         yield RunAudit(process, kept)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from bench.audit.seeds import order_of, shifted
 from ddp.data.source import TensorSource
-from ddp.replica.task import Tensors
 
 CONTENTS = Path(__file__).with_name("contents.json")
 """Data set -> part -> sha256 of its content: `python -m bench.audit.contents` writes it."""
@@ -23,12 +22,12 @@ PADDING = 4
 """Pixels by which a recipe with `augment` moves images at most."""
 
 
-def rows(source: Any, indices: NDArray[np.int64]) -> Tensors:
-    """Return samples by index: of tensors where the data set is nothing but these, else by its own reading."""
+def rows(source: Any, indices: NDArray[np.int64]) -> Any:
+    """Return samples by index: of tensors where the data set is nothing but these, else a batch by its own reading."""
     wanted = torch.from_numpy(indices)
     if type(source) is TensorSource:
         return tuple(tensor[wanted] for tensor in source.tensors)
-    return tuple(source.batch(wanted))
+    return source.batch(wanted)
 
 
 class TrainingData:
@@ -41,7 +40,7 @@ class TrainingData:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __call__(self, epoch: int, start: int, stop: int) -> Tensors:
+    def __call__(self, epoch: int, start: int, stop: int) -> Any:
         """Return the samples at positions [start, stop) of an epoch, as the model is to see them."""
         indices = self._order(epoch)[start:stop]
         first, *others = rows(self.source, indices)

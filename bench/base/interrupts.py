@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -47,7 +48,11 @@ def check() -> None:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Defer an interrupt to the end, so that what is done inside is done whole. For a second or two at most."""
+    """Defer an interrupt to the end, so that what is done inside is done whole. For a second or two at most. Nothing
+    interrupts a thread other than the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = len(_seen)
     with _handled_by(_remember):
         yield

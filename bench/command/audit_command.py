@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from bench.base.exitcodes import Exit
@@ -9,36 +10,54 @@ from bench.base.figures import plural
 from bench.base.usage import UsageError, reason, usage
 from bench.config.own import changed
 from bench.results.audit_file import FOLDER, AuditReport, read, write_report
-from bench.results.runfolder import CONFIG, read_object, read_records
+from bench.results.runfolder import CONFIG, Run, read_object, read_records
+from ddp.core.events import Finished
 
 
 def audit(folder: Path) -> Exit:
     """Audit the run in a folder by hand; return exit code 1 if something differs, 4 if nothing can be done again."""
-    from bench.audit.order import order_of
-    from bench.audit.process import AuditProcess
     from bench.command.rerun import run_in
-    from bench.command.run import make_plan
-    from bench.runner.resume import config_of
 
     with usage():
         run = run_in(folder)
         if run.metrics.status != "ok":
             raise UsageError(f"{folder}: it ended {run.metrics.status}, and only finished runs are audited")
-        plan = make_plan(config_of(read_object(folder / CONFIG), folder))
-        if plan.spec.run_id != run.metrics.run_id:
-            why = changed(run.config, plan.spec.config)
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
-        order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
-    if not order.recorded:
+        kept = [file for record in read_records(folder) if isinstance(record, Finished) for file in record.kept]
+    if not kept:
         print(f"REFUSED    {folder}: its ranks kept nothing (audit=off, or an earlier version)")
         return Exit.REFUSED
-    with AuditProcess(order, plan.job.preload) as process:
-        report = _beside(process.report(), folder)
+    report = _beside(_script_audited(run) if run.config.get("script") else _audited(run), folder)
     try:
         write_report(folder, report, run.metrics)
     except OSError as error:
         raise UsageError(f"{folder}: audit.json cannot be written: {reason(error)}") from error
     return show(folder, report)
+
+
+def _audited(run: Run) -> AuditReport:
+    """Audit a run of a model of the registry."""
+    from bench.audit.order import order_of
+    from bench.audit.process import AuditProcess
+    from bench.command.run import make_plan
+    from bench.runner.resume import config_of
+
+    folder = run.path
+    with usage():
+        plan = make_plan(config_of(read_object(folder / CONFIG), folder))
+        if plan.spec.run_id != run.metrics.run_id:
+            why = changed(run.config, plan.spec.config)
+            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
+        order = order_of(plan, run.metrics, list(read_records(folder)), folder / FOLDER)
+    with AuditProcess(order, plan.job.preload) as process:
+        return process.report()
+
+
+def _script_audited(run: Run) -> AuditReport:
+    """Audit a run of a script, through that script."""
+    from bench.runner.script_again import audit_script
+
+    with usage(), tempfile.TemporaryDirectory(prefix="bench-audit-", ignore_cleanup_errors=True) as folder:
+        return audit_script(run, Path(folder))
 
 
 def _beside(report: AuditReport, folder: Path) -> AuditReport:

@@ -11,8 +11,8 @@ import psutil
 from tabulate import tabulate
 
 from bench.base import environment
-from bench.config.modes import engine_of, modes
 from ddp.backends import BACKENDS
+from ddp.engine.modes import engine_of, modes
 from ddp.process.cores import cores
 from ddp.registry import Unusable, imported
 

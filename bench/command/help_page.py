@@ -12,11 +12,11 @@ from bench.command.listing import presets
 from bench.config.config import register
 from bench.config.flags import FLAGS
 from bench.config.key_docs import key_docs
-from bench.config.modes import modes
 from bench.models import MODELS
 from ddp.backends import BACKENDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
+from ddp.engine.modes import modes
 
 USAGE = """\
 usage: python -m bench [key=value ...]    train one cell of the matrix; with -m and commas, a sweep of them

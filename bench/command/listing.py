@@ -15,7 +15,6 @@ from tabulate import tabulate
 
 from bench.base.figures import plural
 from bench.base.paths import CONF
-from bench.config.modes import modes
 from bench.loggers import LOGGERS
 from bench.models import MODELS, load
 from bench.models.data import DATA
@@ -23,6 +22,7 @@ from ddp.backends import BACKENDS
 from ddp.core.guard import GUARDS
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
+from ddp.engine.modes import modes
 from ddp.members import Registry
 from ddp.registry import Unusable, blamed, broken, origin
 from ddp.suggest import unknown

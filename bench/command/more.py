@@ -13,6 +13,9 @@ from bench.results.cells import cells
 from bench.results.runfolder import METRICS
 from bench.validate import judge_cells, next_runs
 
+BENCH = "python -m bench "
+"""How a command begins that this one can run. What a script's run lacks, its user trains."""
+
 
 def lacking(path: Path, baselines: Path) -> list[str]:
     """Return the commands that train what the verdicts on a run, its other seeds among them, or on a tree lack."""
@@ -30,6 +33,12 @@ def lacking(path: Path, baselines: Path) -> list[str]:
 def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: bool = False) -> Exit:
     """Train what verdicts lack; with `show`, print the commands alone. Runs of a baseline are proposed, not accepted."""
     commands = lacking(path, baselines)
+    scripts = [command for command in commands if not command.startswith(BENCH)]
+    for command in scripts:  # whose seeds are in their own hands
+        print(f"by hand: {command}")
+    commands = [command for command in commands if command not in scripts]
+    if not commands and scripts:
+        return Exit.OK
     if not commands:
         print("nothing is lacking: no seed or baseline would change a verdict")
         return Exit.OK

@@ -18,7 +18,7 @@ from bench.base.writing import write_text
 from bench.config.compose import compose
 from bench.config.config import Config, typed
 from bench.config.hydra_errors import complain
-from bench.config.modes import engine_of, modes
+from ddp.engine.modes import engine_of, modes
 
 if TYPE_CHECKING:
     from bench.config.plan import RunPlan

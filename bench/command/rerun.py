@@ -23,32 +23,47 @@ def rerun(folder: Path) -> Exit:
     """Train the same cell and seed again, elsewhere, and print what came out.
 
     Return exit code 1 if bits differ that the mode promises, 3 if it promises none."""
-    from rich.console import Console
-
     from bench.base import environment
-    from bench.command.run import make_plan
-    from bench.runner.launch import launch
-    from bench.runner.resume import config_of
 
     with usage():
         run = run_in(folder)
         if refused := _refused(run):
             return refused
-        config = config_of(read_object(folder / CONFIG), folder)
     with tempfile.TemporaryDirectory(prefix="bench-rerun-", ignore_cleanup_errors=True) as elsewhere:
-        plan = make_plan(replace(config, output=elsewhere))
-        if plan.spec.run_id != run.metrics.run_id:
-            why = changed(run.config, plan.spec.config)
-            raise UsageError(f"{folder}: its configuration means another run today ({plan.spec.run_id}){why}")
-        outcome = launch(plan, Console(highlight=False))
-    if outcome.metrics.status != run.metrics.status:
-        print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {outcome.metrics.status} now")
-        return max(STATUS[outcome.metrics.status], Exit.REGRESSION)
-    code = compare(folder, run.metrics, outcome.metrics)
+        after = _script_again(run, Path(elsewhere)) if run.config.get("script") else _trained_again(run, elsewhere)
+    if after.status != run.metrics.status:
+        print(f"DIFFERENT  {folder}: it ended {run.metrics.status}, and {after.status} now")
+        return max(STATUS[after.status], Exit.REGRESSION)
+    code = compare(folder, run.metrics, after)
     if code is not Exit.OK:
         for line in _surroundings(run.metrics, environment.describe(), environment.source()):
             print(f"  {line}")
     return code
+
+
+def _script_again(run: Run, output: Path) -> Metrics:
+    """Run the script again that made a run; return what came out. Raise UsageError."""
+    from bench.runner.script_again import rerun_script
+
+    with usage():
+        return rerun_script(run, output).metrics
+
+
+def _trained_again(run: Run, output: str) -> Metrics:
+    """Train a run of a model of the registry again; return what came out. Raise UsageError."""
+    from rich.console import Console
+
+    from bench.command.run import make_plan
+    from bench.runner.launch import launch
+    from bench.runner.resume import config_of
+
+    with usage():
+        config = config_of(read_object(run.path / CONFIG), run.path)
+    plan = make_plan(replace(config, output=output))
+    if plan.spec.run_id != run.metrics.run_id:
+        why = changed(run.config, plan.spec.config)
+        raise UsageError(f"{run.path}: its configuration means another run today ({plan.spec.run_id}){why}")
+    return launch(plan, Console(highlight=False)).metrics
 
 
 def compare(folder: Path, before: Metrics, after: Metrics) -> Exit:

@@ -30,7 +30,6 @@ from bench.config.config import Config, typed
 from bench.config.config_checks import Machine, check_faults, check_paths
 from bench.config.flags import SHOWS
 from bench.config.hydra_errors import complain
-from bench.config.modes import engine_of
 from bench.config.objective import check as check_objective
 from bench.config.objective import objective
 from bench.config.own import code_of, settled
@@ -41,6 +40,7 @@ from bench.loggers.process import LoggerProcesses
 from bench.models import MODELS
 from bench.results.runfolder import CONFIG, find_runs, finished, going_on, making, place, read_object
 from ddp.core.errors import EngineError
+from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
 from ddp.settings import known
 

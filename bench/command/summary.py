@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from bench.results.schema import Metrics, RankTime, Steady
 
 if TYPE_CHECKING:
     from bench.config.config import Config
-    from bench.results.cells import Cell as Runs
     from bench.validate import Verdict
 
 MOST, WIDTH = 4, 90
@@ -130,13 +129,13 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
     Return the exit code as far as it concerns who trained: a regression that is proved, and a run that failed, do. Too few
     seeds for a verdict, nothing to compare with, or something to look at, do not: a run is no claim. `bench validate` has
     exit codes for these. Seeds of a cell that finished earlier count with its own; nothing else does."""
-    from bench.results.cells import cells
+    from bench.results.cells import apart, cells
     from bench.results.runfolder import find_runs
     from bench.validate import judge_cells
 
     try:
         runs, unread = find_runs(root)
-        mine, others = _apart(cells(runs), own)
+        mine, others = apart(cells(runs), own)
         judgement = judge_cells(mine, [], baselines)
         beside = judge_cells(others, [(root.name, text) for text in unread], baselines)
     except ValueError as error:
@@ -179,20 +178,6 @@ def _counted(names: Iterable[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
-def _apart(all_cells: Sequence[Runs], own: Collection[Path]) -> tuple[list[Runs], list[Runs]]:
-    """Return the cells with runs in `own`, and with them what finished of them earlier; and all the rest."""
-    folders = {folder.resolve() for folder in own}
-    mine: list[Runs] = []
-    others: list[Runs] = []
-    for cell in all_cells:
-        ours = {run.path for run in cell.runs if run.path.resolve() in folders}
-        kept = {run.path for run in cell.runs if ours and (run.path in ours or run.metrics.status == "ok")}
-        for place, wanted in ((mine, True), (others, False)):
-            runs = tuple(run for run in cell.runs if (run.path in kept) is wanted)
-            place += [replace(cell, runs=runs)] if runs else []
-    return mine, others
-
-
 def _others(verdicts: Sequence[Verdict]) -> str:
     """Return what is wrong with cells that nobody asked for, by verdict; empty: nothing that is known."""
     wrong = [each for each in verdicts if each.exit_code and each.name not in ("INCONCLUSIVE", "NO_BASELINE")]
@@ -225,6 +210,8 @@ def _best(m: Metrics) -> str:
 
 
 def _target(m: Metrics) -> str:
+    if m.target.value is None:
+        return "no target"
     if m.target.reached and m.target.seconds is not None:
         return f"target {m.target.value:g} reached after {m.target.samples:,} samples, {m.target.seconds:.1f} s"
     return f"target {m.target.value:g} not reached"

@@ -14,7 +14,6 @@ from typing import Any, get_type_hints
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from bench.config.modes import Mode, mode_of, modes
 from bench.models import MODELS
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.averaging import Averaging
@@ -22,6 +21,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES, Policy
 from ddp.engine import ENGINES
+from ddp.engine.modes import Mode, mode_of, modes
 
 
 @dataclass

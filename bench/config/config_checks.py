@@ -9,11 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from bench.config.config import Config, DataConfig, ModelConfig, ProfileConfig
-from bench.config.modes import Mode, backend_of, engine_of
 from bench.models.data import DATA, DataOptions, check
 from bench.models.setup import Recipe, Setup
 from ddp.core.checkpoint_settings import Checkpointing
-from ddp.core.policies import meets_every_step
+from ddp.engine.modes import Mode, backend_of, engine_of
 from ddp.replica.task import Job
 from ddp.settings import (
     HIGHEST_RATE,
@@ -168,8 +167,7 @@ def check_paths(config: Config) -> None:
 
 def check_faults(job: Job, mode: Mode, samples: int) -> None:
     """Raise ValueError where a step at which something is to go wrong never comes, in epochs of so many `samples`."""
-    alike = mode.policy is None or meets_every_step(mode.policy)
-    check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, alike)
+    check_reach(job.faults, samples, job.epochs, job.batch_size, job.world_size, mode.alike)
 
 
 def checkpoint_of(settings: Checkpointing, mode: Mode, keys: Collection[str] = ()) -> Checkpointing:

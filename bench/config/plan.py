@@ -6,11 +6,11 @@ Knows neither Hydra nor torch, touches no file and no clock; relative paths are 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import models
 from bench.base import canonical
@@ -27,9 +27,8 @@ from bench.config.config_checks import (
     warnings_of,
     world_size_of,
 )
-from bench.config.modes import backend_of
 from bench.config.own import TASK, saved
-from bench.config.spec import RunSpec
+from bench.config.spec import Measure, RunSpec
 from bench.models.data import title
 from bench.models.setup import Recipe, Setup
 from ddp.backends import BACKENDS
@@ -38,19 +37,48 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
 from ddp.core.world import World
 from ddp.engine import ENGINES
-from ddp.replica.task import Job
+from ddp.engine.modes import backend_of
+from ddp.replica.task import Job, Task
 from ddp.settings import check_parts, known, make_policy, script
 from ddp.user_code import CodeDigest
 
+if TYPE_CHECKING:
+    from ddp.trainer.task import Parcel
+
 
 @dataclass(frozen=True)
-class RunPlan:
-    """One run, ready to launch. `job.scratch` is still to be named."""
+class LaunchPlan:
+    """One run, ready to launch."""
 
     spec: RunSpec
     job: Job
+    """Where its `scratch` is not named, the folder is made for the launch."""
+
+    def audit_task(self, folder: Path) -> Callable[[], Task]:
+        """Return what makes the task in the process of the audit. `folder`: for files of it, as long as that lasts."""
+        return self.job.task
+
+
+@dataclass(frozen=True)
+class RunPlan(LaunchPlan):
+    """A run of a model in the registry."""
+
     recipe: Recipe
     """With the user's overrides."""
+
+
+@dataclass(frozen=True)
+class ScriptPlan(LaunchPlan):
+    """A run of a user's script."""
+
+    graph: dict[str, Any] | None = None
+    """Of the model; None: it could not be followed."""
+    parcel: Parcel | None = None
+    """The task as another process gets it; None: the job's is such a one."""
+
+    def audit_task(self, folder: Path) -> Callable[[], Task]:
+        """Return the same, unpacked in `folder`."""
+        return self.job.task if self.parcel is None else self.parcel.deliver(folder)
 
 
 def plan(
@@ -82,10 +110,24 @@ def plan(
     if world_size > 1:
         # Settings that have an entry for each rank are refused here, not in the run.
         policy.init(World(world_size, 1, 1, 1, blocking=True, in_step=False))
-    resolved = _resolve(config, recipe, policy, world_size) | saved(code)
-    lr_scale = 1.0 + recipe.lr_scale_ratio * (world_size - 1)
-    cell = cell_hash(resolved, recipe)
-    spec = RunSpec(
+    resolved = resolve(config, recipe, policy, world_size) | saved(code)
+    measure = Measure(setup.metric, setup.higher_is_better, recipe.target)
+    spec = spec_of(config, recipe, resolved, _training_of(recipe), measure, machine)
+    return RunPlan(spec, _job(spec, policy, config, recipe, code), recipe)
+
+
+def spec_of(
+    config: Config,
+    recipe: Recipe,
+    resolved: dict[str, Any],
+    training: dict[str, Any],
+    measure: Measure,
+    machine: Machine,
+) -> RunSpec:
+    """Return the run of a checked configuration. `resolved`: what `resolve` gives; `training`: as `cell_hash` takes it."""
+    mode, world_size = config.mode, resolved["world_size"]
+    cell = cell_hash(resolved, training)
+    return RunSpec(
         model=config.model.name,
         depth=recipe.depth,
         data=title(recipe.data, recipe.data_options),
@@ -99,22 +141,21 @@ def plan(
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,
         lr=recipe.lr,
-        lr_scale=lr_scale,
+        lr_scale=1.0 + recipe.lr_scale_ratio * (world_size - 1),
         speeds=tuple(config.cluster.speeds),
-        faults=faults,
-        metric=setup.metric,
-        higher_is_better=setup.higher_is_better,
-        target=recipe.target,
+        faults=script(config.cluster.faults, world_size),
+        metric=measure.metric,
+        higher_is_better=measure.higher_is_better,
+        target=measure.target,
         output=config.output,
         run_id=f"w{world_size}-s{config.seed}-{cell[:8]}",
         config_hash=cell,
         config=resolved,
         warnings=warnings_of(config, world_size, machine),
     )
-    return RunPlan(spec, _job(spec, policy, config, recipe, code), recipe)
 
 
-def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
+def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> dict[str, Any]:
     """Return the configuration as the user could have given it, with nothing left open; where a choice has no effect, null.
 
     Beside it `training`: what the recipe alone has, by which baselines know the recipe."""
@@ -145,9 +186,22 @@ def _resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) ->
     }
 
 
-def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
-    """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed."""
-    without = ("seed", "data", "train", "cluster", "checkpoint", "audit")
+def _training_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what of a recipe influences the result."""
+    apart = ("target", "data_options", "depth", "augment")
+    training = {key: value for key, value in asdict(recipe).items() if key not in apart}
+    if recipe.augment:
+        training["augment"] = recipe.augment
+    if recipe.data_options.given:
+        training["data_options"] = recipe.data_options.given
+    return training
+
+
+def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
+    """Return the sha256 of the canonical JSON of all that influences the result or the speed of a run, but for its seed.
+
+    `training`: what is trained how long, in place of what `resolved` says of it."""
+    without = ("seed", "data", "train", "cluster", "checkpoint", "audit", "script")
     cell = {key: value for key, value in resolved.items() if key not in without}
     backend = BACKENDS.get(cell["backend"])
     if backend is not None and not backend.averages:  # cells keep their names: such a backend was an engine once
@@ -158,12 +212,7 @@ def cell_hash(resolved: dict[str, Any], recipe: Recipe) -> str:
         del cell["loader"]
     if "code" in resolved:  # wherever it lies
         cell["code"] = {kind: part["sha256"] for kind, part in resolved["code"].items()}
-    apart = ("target", "data_options", "depth", "augment")
-    cell["training"] = {key: value for key, value in asdict(recipe).items() if key not in apart}
-    if recipe.augment:
-        cell["training"]["augment"] = recipe.augment
-    if recipe.data_options.given:
-        cell["training"]["data_options"] = recipe.data_options.given
+    cell["training"] = dict(training)
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
     cell["cluster"] = {

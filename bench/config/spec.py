@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddp.core.faults import Fault
+
+
+class Measure(NamedTuple):
+    """What is measured of a model, and what is expected of it."""
+
+    metric: str
+    higher_is_better: bool
+    target: float | None
+    """Value that a sound engine reaches; None: none is set."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,8 @@ class RunSpec:
     """Emulated relative speed of each rank; empty: none emulated."""
     metric: str
     higher_is_better: bool
-    target: float
-    """Value of the metric that a sound engine reaches."""
+    target: float | None
+    """Value of the metric that a sound engine reaches; None: none is set."""
     output: str
     """Folder that holds `<model>/<mode>/<run_id>/`."""
     run_id: str

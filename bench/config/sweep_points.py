@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from bench.config.modes import engine_of
+from ddp.engine.modes import engine_of
 
 
 def points(overrides: Sequence[str], loader: ConfigLoader) -> list[tuple[str, ...]]:

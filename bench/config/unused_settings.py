@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.config.config import Config
-from bench.config.modes import backend_of, engine_of
 from ddp.core.policies import meets_every_step
+from ddp.engine.modes import backend_of, engine_of
 
 
 def moot(settings: Mapping[str, Any], config: Config, mode: str) -> list[str]:

@@ -23,9 +23,9 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from bench.base.paths import CONF
 from bench.base.usage import UsageError
 from bench.config.config_checks import world_size_of
-from bench.config.modes import engine_of, mode_name
 from bench.models import MODELS
 from bench.results.runfolder import Run
+from ddp.engine.modes import engine_of, mode_name
 from ddp.settings import known
 
 WAY = ("mode", "engine", "policy", "backend")

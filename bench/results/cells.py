@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -184,6 +185,20 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
         detail = f" ({words})" if workloads[model] > 1 else ""
         listed.append(Cell(label, key[0], ordered, f"{model} {label}{detail}"))
     return listed
+
+
+def apart(every: Sequence[Cell], own: Collection[Path]) -> tuple[list[Cell], list[Cell]]:
+    """Return the cells with runs in the folders `own`, and with them what finished of them earlier; and all the rest."""
+    folders = {folder.resolve() for folder in own}
+    mine: list[Cell] = []
+    others: list[Cell] = []
+    for cell in every:
+        ours = {run.path for run in cell.runs if run.path.resolve() in folders}
+        kept = {run.path for run in cell.runs if ours and (run.path in ours or run.metrics.status == "ok")}
+        for place, wanted in ((mine, True), (others, False)):
+            runs = tuple(run for run in cell.runs if (run.path in kept) is wanted)
+            place += [replace(cell, runs=runs)] if runs else []
+    return mine, others
 
 
 def _kind(run: Run) -> str:

@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.config.config import DataConfig
-from bench.config.modes import engine_of, modes
 from bench.config.overrides import quoted
 from bench.config.own import named_by
 from bench.results.runfolder import Run
 from ddp.core.averaging import Averaging
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import POLICIES
+from ddp.engine.modes import engine_of, modes
 
 _PLAIN = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w./-]*|\d+@\d+:[\w*.]+", re.ASCII)
 """Words, paths and faults: Hydra has meanings for most other signs."""
@@ -36,6 +36,8 @@ def command(runs: Sequence[Run]) -> str:
     """Return a shell line for the runs of one cell, all their seeds. Settings are named where the mode does not make
     them so."""
     run = runs[0]
+    if (script := script_of(run)) is not None:
+        return script
     m, seeds = run.metrics, sorted({run.metrics.seed for run in runs})
     words = ["python -m bench"] + ["-m"] * (len(seeds) > 1)
     words += [
@@ -56,6 +58,19 @@ def command(runs: Sequence[Run]) -> str:
     for group, default in usual.items():
         words += _changed(group, _group(run, group), asdict(default) | dict(preset.get(group, {})))
     return " ".join([*words, f"seed={','.join(map(str, seeds))}"])
+
+
+def script_of(run: Run) -> str | None:
+    """Return the shell line that starts the script that made a run; None: no script did."""
+    script = _group(run, "script")
+    if not script:
+        return None
+    if not script.get("path"):
+        return "run the same code again: it was an interactive session, of which no script is kept"
+    what = ["-m", str(script["module"])] if script.get("module") else [str(script["path"])]
+    arguments = script.get("arguments")
+    words = ["python", *what, *(map(str, arguments) if isinstance(arguments, list) else ())]
+    return f"cd {shlex.quote(str(script.get('folder')))} && {shlex.join(words)}"
 
 
 def setting(key: str, value: Any) -> str:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.paths import METRICS_SCHEMA
-from bench.config.modes import mode_of
 from bench.results.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
 from ddp.backends import BACKENDS
+from ddp.engine.modes import mode_of
 
 __all__ = ["RankTime", "Steady", "Strict", "SyncTotals", "Throughput", "Time", "TimelineTotals"]
 
@@ -64,7 +64,7 @@ class Final(Strict):
 class TargetReached(Strict):
     """The value of the metric that a sound engine reaches, and when this run reached it."""
 
-    value: float = Field(description="target, unit of the metric")
+    value: float | None = Field(description="target, unit of the metric; null: none is set")
     reached: bool = Field(description="whether any evaluation reached it")
     samples: int | None = Field(description="samples trained by all ranks at the first evaluation that reached it")
     seconds: float | None = Field(description="training time at the first evaluation that reached it, seconds")

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from errno import EMFILE, ENFILE
 from pathlib import Path
@@ -22,7 +22,7 @@ from bench.base.figures import plural
 from bench.base.garbage import no_collections, short_collections
 from bench.base.usage import UsageError, reason, usage
 from bench.base.writing import write_bytes, write_text
-from bench.config.plan import RunPlan
+from bench.config.plan import RunPlan, ScriptPlan
 from bench.config.spec import RunSpec
 from bench.results.audit_file import write_report
 from bench.results.chain import chained
@@ -40,6 +40,7 @@ from ddp.core.errors import Diverged, EngineError, RankFailed
 from ddp.core.events import Launched
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.engine import ENGINES
+from ddp.engine.solo import Emit
 from ddp.process.clock import now
 from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
@@ -56,6 +57,8 @@ class Outcome:
     spec: RunSpec
     folder: Path
     metrics: Metrics
+    cause: BaseException | None = None
+    """What ended it, if it did not come to its own end."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,23 @@ class _End:
     error: str | None = None
     traceback: str | None = None
     """Of the rank that failed."""
+    cause: BaseException | None = None
 
 
-def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, restarts: int = 0) -> Outcome:
+class Unwatched(Exception):
+    """What a watcher has raised."""
+
+
+def launch(
+    plan: RunPlan | ScriptPlan,
+    console: Console,
+    source: ResumeSource | None = None,
+    restarts: int = 0,
+    watch: Emit | None = None,
+) -> Outcome:
     """Run it, or the rest of it from a `source`, and write its folder. `restarts`: how often it was begun before.
+
+    `watch` gets every record as well; what it raises ends the run, and is its `cause`, and nothing is printed of it.
 
     Raise UsageError if the folder cannot be made or the source cannot be gone on from, Unwritten if the disk fails;
     NotInPlace if the folder is whole and stays where it was written."""
@@ -80,14 +96,15 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
         writer = RunWriter(*spec.key)
     with _discarding(writer):
         _write_plan(writer.path, plan)
-        job = replace(plan.job, checkpoint_folder=writer.path.absolute() / CHECKPOINTS)
+        own = plan.job.checkpoint_folder or writer.path.absolute() / CHECKPOINTS
+        job = replace(plan.job, checkpoint_folder=own)
         past: list[Record] = [Launched(launched)]
         if source is not None:
             checkpoint, past = _take_over(source, writer.path, header)
             job = replace(job, resume=checkpoint)
         begin_timeline(writer.path, spec, launched)
         with (
-            scratch() as private,
+            _private(job) as private,
             (writer.path / LOG).open("w", encoding="utf-8") as log,
             Journal(writer.path / EVENTS) as journal,
             Monitor(spec, console, log, past) as monitor,
@@ -98,18 +115,24 @@ def launch(plan: RunPlan, console: Console, source: ResumeSource | None = None, 
             past.clear()  # the monitor has them
             _announce(spec, monitor, source)
             journal.keep_slices(private, spec.world_size)
-            end = _train(replace(job, scratch=private), spec.engine, journal, monitor)
+            end = _train(replace(job, scratch=private), spec.engine, journal, monitor, watch)
             ended, notes = now(), list(source.notes if source else ())
             if job.elsewhere is None:  # else the ranks themselves are what looks like other programs
                 disturbance = environment.disturbed(load_before, environment.usage(), spec.world_size)
                 notes += [disturbance] if disturbance else []
             for text in (end.traceback, end.error and f"{end.status}: {end.error}"):
                 if text:
-                    monitor.say(text.rstrip(), on=Console(stderr=True))
+                    monitor.say(text.rstrip(), on=Console(stderr=True, quiet=watch is not None))
             with interrupts.deferred(), no_collections():
                 records = journal.merge(monitor.analysing)
                 last = RunEnd(ended, end.status, end.error, tuple(notes), restarts)
-                return _complete(writer, journal, records, last, plan, private)
+                outcome = _complete(writer, journal, records, last, plan, private)
+                return replace(outcome, cause=end.cause)
+
+
+def _private(job: Job) -> AbstractContextManager[Path]:
+    """Return the folder for the run's private files; one that is named is left in place."""
+    return scratch() if job.scratch == Path() else nullcontext(job.scratch)
 
 
 @contextmanager
@@ -130,10 +153,11 @@ def _discarding(writer: RunWriter) -> Iterator[None]:
         raise
 
 
-def _write_plan(folder: Path, plan: RunPlan) -> None:
+def _write_plan(folder: Path, plan: RunPlan | ScriptPlan) -> None:
     config = {"run_id": plan.spec.run_id, "config_hash": plan.spec.config_hash, **plan.spec.config}
     write_text(folder / CONFIG, json.dumps(config, indent=1) + "\n")
-    if (graph := described(plan)) is not None:
+    graph = described(plan) if isinstance(plan, RunPlan) else plan.graph
+    if graph is not None:
         write_text(folder / GRAPH, json.dumps(graph) + "\n")
 
 
@@ -153,7 +177,7 @@ def _take_over(source: ResumeSource, folder: Path, header: RunHeader) -> tuple[P
 
 
 def _complete(
-    writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, plan: RunPlan, private: Path
+    writer: RunWriter, journal: Journal, records: list[Record], last: RunEnd, plan: RunPlan | ScriptPlan, private: Path
 ) -> Outcome:
     """Write the rest of the folder, `metrics.json` last, and put it into place. The audit goes on beside the pictures.
 
@@ -182,12 +206,17 @@ def _draw(writer: RunWriter, metrics: Metrics, records: list[Record], spec: RunS
         yield f"the timeline is not written ({reason(error)}), all else is; it is by: python -m bench timeline {place}"
 
 
-def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
+def _train(job: Job, engine: str, journal: Journal, monitor: Monitor, watch: Emit | None) -> _End:
     """Run the engine to its end, whatever that is. Raise UsageError if it cannot go on from its checkpoint."""
 
     def emit(record: Record, at: float) -> None:
         journal.add(record, at)
         monitor.update(record)
+        if watch is not None:
+            try:
+                watch(record, at)
+            except Exception as error:  # not one of the disk that the records are on
+                raise Unwatched from error
 
     try:
         with usage():
@@ -195,16 +224,19 @@ def _train(job: Job, engine: str, journal: Journal, monitor: Monitor) -> _End:
         with short_collections():
             run(job, emit)
         interrupts.check()
-    except KeyboardInterrupt:
-        return _End("killed", "interrupted")
+    except KeyboardInterrupt as error:
+        return _End("killed", "interrupted", cause=error)
     except Torn as error:
         raise UsageError(f"{job.resume}: {error}") from error
+    except Unwatched as error:
+        cause = error.__cause__
+        return _End("failed", f"{type(cause).__name__}: {cause}", cause=cause)
     except Diverged as error:
-        return _End("diverged", str(error))
+        return _End("diverged", str(error), cause=error)
     except RankFailed as error:
-        return _End("failed", str(error), error.traceback)
+        return _End("failed", str(error), error.traceback, error)
     except EngineError as error:
-        return _End("failed", str(error))
+        return _End("failed", str(error), cause=error)
     return _End("ok")
 
 

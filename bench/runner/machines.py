@@ -22,10 +22,10 @@ from bench.base.exitcodes import Exit
 from bench.base.hosts import interface_of, on_loopback
 from bench.base.usage import UsageError, usage
 from bench.config.config import Config
-from bench.config.modes import engine_of
 from bench.runner.node import serve
 from bench.runner.torchrun import CATALOGUE, Seat, open_store
 from ddp.core.errors import ProtocolError, RankLost
+from ddp.engine.modes import engine_of
 from ddp.remote.secret import opened, seal
 
 if TYPE_CHECKING:

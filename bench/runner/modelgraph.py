@@ -6,6 +6,7 @@ for seconds). Where tensors went between layers is followed through every functi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.config.plan import RunPlan
@@ -33,7 +34,12 @@ def described(plan: RunPlan) -> Json | None:
 
 
 def follow(model: nn.Module, *inputs: Any) -> Json:
-    """Return the layers of `model` (modules without modules in them, once for each call) on `inputs`, and the edges
+    """Return the layers of `model` on `inputs`, as `follow_call` does."""
+    return follow_call(model, lambda: model(*inputs))
+
+
+def follow_call(model: nn.Module, call: Callable[[], Any]) -> Json:
+    """Return the layers of `model` (modules without modules in them, once for each time `call` uses them), and the edges
     between them.
 
     `out`: shape without the first dimension. `parameters`: numbers that belong to a layer, at its first call alone.
@@ -94,7 +100,7 @@ def follow(model: nn.Module, *inputs: Any) -> Json:
     hooks += [leaf.register_forward_hook(left) for leaf in leaves]
     try:
         with torch.no_grad(), ShapeRecorder():
-            model(*inputs)
+            call()
     finally:
         for hook in hooks:
             hook.remove()

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from bench.config.modes import engine_of
 from bench.results.analysis.stream import sort
 from bench.results.analysis.training import Finite, epoch_row
 from bench.results.recompute import differences
@@ -25,6 +24,7 @@ from ddp.core.coordinator import Coordinator
 from ddp.core.errors import ProtocolError
 from ddp.core.events import GuardVerdict, Launched, Memory, Merged, Resumed, RoundClosed, Saved, Slice
 from ddp.core.run_bounds import RunEnd, RunHeader
+from ddp.engine.modes import engine_of
 from ddp.process.codec import EVENTS as KINDS
 from ddp.process.codec import Record, body, decode
 from ddp.settings import make_policy

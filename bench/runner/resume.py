@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, ProfileConfig, TrainConfig
-from bench.config.modes import Mode, mode_of
 from bench.config.own import changed, named_by
 from bench.config.plan import RunPlan
 from bench.results import chain
@@ -32,6 +31,7 @@ from ddp.core.loader_settings import Loading
 from ddp.core.policies import DEFAULT
 from ddp.core.run_bounds import RunEnd, RunHeader
 from ddp.core.spans import Span, Spans, union
+from ddp.engine.modes import Mode, mode_of
 from ddp.process.codec import decode, encode
 
 COMMAND = ("resume", "report", "validate", "force", "logger", "dashboard")
@@ -98,9 +98,12 @@ def _begun(folder: Path) -> float:
 def _none(folder: Path) -> str:
     """Return why that run has no checkpoint."""
     try:
-        settings = read_object(folder / CONFIG).get("checkpoint") or {}
+        config = read_object(folder / CONFIG)
     except ValueError as error:
         return str(error)
+    if config.get("script"):
+        return "it is a script's: its checkpoints lie where its Trainer was told, which goes on from them by resume=..."
+    settings = config.get("checkpoint") or {}
     if not isinstance(settings, dict) or not settings.get("every"):
         return "it has no checkpoint: it was run with checkpoint.every=0"
     how = f"every {settings['every']} {settings.get('unit')}, {settings.get('spacing_s')} s or more apart"

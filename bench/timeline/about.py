@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from bench.config.modes import mode_name
 from bench.config.spec import RunSpec
 from bench.results.runfolder import CONFIG, read_object
 from bench.results.schema import MOST_RANKS
+from ddp.engine.modes import mode_name
 
 
 class TimelineHeader(msgspec.Struct):

@@ -66,6 +66,10 @@ class Judgement:
         """The gravest of all: a failed run over a regression over a refusal. Nothing judged is a refusal."""
         return Exit(gravest(verdict.exit_code for verdict in self.verdicts)) if self.verdicts else Exit.REFUSED
 
+    def __str__(self) -> str:
+        """Return a line for each verdict, as `bench validate` prints them."""
+        return "\n".join([*map(str, self.verdicts), *self.footer])
+
 
 ALWAYS = ("status", "diverged")
 """Checks that no choice leaves out."""

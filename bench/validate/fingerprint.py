@@ -65,7 +65,7 @@ def _word(value: JsonValue) -> str:
     return "-" if value is None else str(value)
 
 
-FREE = ("run_id", "config_hash", "seed", "checkpoint")
+FREE = ("run_id", "config_hash", "seed", "checkpoint", "script")
 """Keys of a configuration that do not make a cell."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.base.figures import plural
 from bench.results.cells import Cell
-from bench.results.rerun_command import command, setting
+from bench.results.rerun_command import command, script_of, setting
 from bench.results.runfolder import Run
 from bench.validate.statistics import GATING_SEEDS
 
@@ -28,6 +28,8 @@ def lacking(cell: Cell, wanted: int) -> list[int]:
 
 def training(cell: Cell, wanted: int) -> str:
     """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+    if (script := script_of(cell.runs[0])) is not None:
+        return f"with seed={_listed(lacking(cell, wanted))} in Trainer, {script}"
     return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
 
 
@@ -38,6 +40,8 @@ def seeds(cell: Cell, wanted: int) -> str:
 
 def reference(cell: Cell) -> str:
     """Return the command for the runs of the solo baseline of what a cell trains."""
+    if (script := script_of(cell.runs[0])) is not None:
+        return f"with mode='solo', output='{BASELINES}' and seed={_listed(range(GATING_SEEDS))} in Trainer, {script}"
     return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
 
 
@@ -52,7 +56,12 @@ def baseline(cell: Cell) -> str:
 
 def rerun(cell: Cell) -> str:
     """Return the command that trains a cell once more, all its seeds, where it lies."""
-    return f"{_line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))} force=true"
+    line = _line(cell.runs[0], [run.metrics.seed for run in cell.runs], _tree(cell))
+    return script_of(cell.runs[0]) or f"{line} force=true"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ",".join(map(str, seeds))
 
 
 def _line(run: Run, seeds: Iterable[int], output: Path) -> str:

@@ -188,7 +188,7 @@ def _samples(metrics: Sequence[Metrics], target: float) -> dict[str, Any]:
     """Return the samples to the recipe's target, which lies where curves are steep, if every seed reaches it; else to
     `target`. Left out where fewer than two seeds have it."""
     steep = metrics[0].target.value
-    if all(samples_to(m, steep) is not None for m in metrics):
+    if steep is not None and all(samples_to(m, steep) is not None for m in metrics):
         target = steep
     reached = [(m, samples_to(m, target)) for m in metrics]
     known = [value for _, value in reached if value is not None and value > 0]

@@ -5,8 +5,8 @@ backends beyond their names.
 """
 
 from ddp.trainer.epochs import EpochMetrics
-from ddp.trainer.handle import CheckpointInfo, RunHandle
-from ddp.trainer.state import TrainedState
+from ddp.trainer.handle import RunHandle
+from ddp.trainer.state import CheckpointInfo, TrainedState
 from ddp.trainer.trainer import Trainer
 
 __all__ = ["CheckpointInfo", "EpochMetrics", "RunHandle", "TrainedState", "Trainer"]

@@ -10,9 +10,10 @@ import atexit
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -26,11 +27,14 @@ from ddp.core.errors import Aborted, RankFailed
 from ddp.core.events import Finished, Ready, Saved
 from ddp.core.summary import EpochFigures, EpochFold
 from ddp.data.seeded import others, set_others
-from ddp.engine import elche
+from ddp.engine.solo import Emit
 from ddp.process.scratch import scratch
-from ddp.replica.task import Job, Task
+from ddp.replica.task import Job
 from ddp.trainer.epochs import EpochMetrics, epoch_metrics
-from ddp.trainer.state import TrainedState, read_state
+from ddp.trainer.recording import Recorder
+from ddp.trainer.state import CheckpointInfo, TrainedState, read_state
+from ddp.trainer.summary import SHOWN, RunSummary
+from ddp.trainer.task import Parcel
 
 PATIENCE_S = 30.0
 """How long `abort` waits for the end. A step in this very process is not cut short."""
@@ -44,20 +48,8 @@ _live: weakref.WeakSet[RunHandle] = weakref.WeakSet()
 _starting = threading.Lock()
 
 
-class _Stop(BaseException):
-    """Leaves the engine; no `except Exception` on the way takes it for an error of the run."""
-
-
-@dataclass(frozen=True)
-class CheckpointInfo:
-    """A checkpoint that lies there whole. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` is the model."""
-
-    path: Path
-    """Its folder; kept until two later ones are there."""
-    epochs: int
-    """Complete epochs in it."""
-    samples: int
-    """Samples in it, of all epochs."""
+class _Stop(KeyboardInterrupt):
+    """Leaves the engine as an interrupt does; no `except Exception` on the way takes it for an error of the run."""
 
 
 class RunHandle:
@@ -66,16 +58,22 @@ class RunHandle:
     def __init__(
         self,
         job: Job,
-        deliver: Callable[[Path], Callable[[], Task]],
-        room: int,
+        engine: Callable[[Job, Emit], None],
+        parcel: Parcel | None,
         devices: list[str],
         saved: Callable[[CheckpointInfo], None] | None = None,
+        recorder: Recorder | None = None,
+        names: tuple[str, str] = ("", "metric"),
     ) -> None:
-        self._job, self._deliver, self._room = job, deliver, room
+        """`engine` runs the job; `parcel`: what ranks get, None: they are in this process; `names`: of the mode, and of what
+        is evaluated."""
+        self._job, self._parcel, self._recorder, self._names = job, parcel, recorder, names
+        self._engine = engine if recorder is None else recorder.run
         self._devices, self._saved = tuple(devices), saved
         self._epochs, self._seconds = EpochFold(job.epochs), 0.0
         """Epochs in progress; the training clock at the end of those that were handed out."""
         self._metrics: SimpleQueue[EpochMetrics | None] = SimpleQueue()
+        self._latest: deque[EpochMetrics] = deque(maxlen=SHOWN)
         self._finished: dict[int, str] = {}
         """What each rank ended with, as a digest."""
         self._notes: list[str] = []
@@ -88,7 +86,7 @@ class RunHandle:
         self._raised = False
         self._thread = threading.Thread(target=self._run, name="ddp-run", daemon=True)
         with _starting:
-            if job.world_size == 1:
+            if parcel is None:
                 _refuse_beside_another()
             _live.add(self)
             self._thread.start()
@@ -102,6 +100,36 @@ class RunHandle:
     def devices(self) -> tuple[str, ...]:
         """Device of each rank."""
         return self._devices
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the run, once it has ended; None before, and of a run without `output`."""
+        return self._recorder.folder if self._recorder is not None else None
+
+    def __repr__(self) -> str:
+        """Return the run and how it stands, in one line."""
+        summary = self.summary()
+        return f"<RunHandle: {summary.headline}{summary.figures and f'; {summary.figures}'}>"
+
+    def __str__(self) -> str:
+        """Return the same, and what else there is to know of it."""
+        return "\n".join(self.summary().lines())
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the last epochs."""
+        return self.summary().html()
+
+    def summary(self) -> RunSummary:
+        """Return what there is to say of the run now; does not wait."""
+        state, error = "running", self._error
+        if self._state is not None:
+            state = "finished"
+        elif error is not None:
+            state = "aborted" if isinstance(error, Aborted) else f"{type(error).__name__}: {error}".splitlines()[0]
+        mode, metric = self._names
+        notes, planned = tuple(dict.fromkeys(self._notes)), self._job.epochs
+        epochs = tuple(self._latest)
+        return RunSummary(mode, metric, self._devices, planned, state, self._seconds, epochs, notes, self.folder)
 
     def next_metrics(self) -> EpochMetrics | None:
         """Wait for the next epoch to be complete; None once there will be no more, for whatever reason (`join` says)."""
@@ -124,14 +152,18 @@ class RunHandle:
                 return ready
             ready.append(metrics)
 
+    def wait(self) -> None:
+        """Wait for the end, whatever it is."""
+        with self._ending_if_interrupted():
+            self._ended.wait()
+            self._thread.join()
+
     def join(self) -> TrainedState:
         """Wait for the end. Raises what ended the run if it did not come to its own end.
 
         RankFailed (a rank raised: carries its rank and traceback), RankLost, Diverged, Aborted, other EngineErrors, OSError.
         """
-        with self._ending_if_interrupted():
-            self._ended.wait()
-            self._thread.join()
+        self.wait()
         if self._state is None:
             self._raised = True
             assert self._error is not None
@@ -172,9 +204,10 @@ class RunHandle:
 
     def _run(self) -> None:
         try:
-            with scratch(self._room) as folder, _put_back(in_place=self._job.world_size == 1):
-                job = replace(self._job, scratch=folder, task=self._deliver(folder))
-                elche.run(job, self._emit)
+            room = (self._parcel.bytes if self._parcel else 0) + (self._recorder.room if self._recorder else 0)
+            with scratch(room) as folder, _put_back(in_place=self._parcel is None):
+                task = self._parcel.deliver(folder) if self._parcel is not None else self._job.task
+                self._engine(replace(self._job, scratch=folder, task=task), self._emit)
                 self._state = read_state(folder, self._finished)
                 for note in dict.fromkeys(self._notes):  # of a run that fails, the error says it
                     warnings.warn(note, RuntimeWarning, stacklevel=1)
@@ -190,6 +223,8 @@ class RunHandle:
             self._error = error
         finally:
             self._hand_out(self._epochs.end())
+            if self._state is not None:
+                self._state = replace(self._state, run=self.summary())
             self._ended.set()  # first: who hears that there are no more metrics may leave the block at once
             self._metrics.put(None)
 
@@ -227,16 +262,17 @@ class RunHandle:
 
     def _hand_out(self, epochs: list[EpochFigures]) -> None:
         for figures in epochs:
-            self._metrics.put(epoch_metrics(figures, self._seconds, self._devices))
+            self._latest.append(epoch_metrics(figures, self._seconds, self._devices))
+            self._metrics.put(self._latest[-1])
             self._seconds = figures.seconds
 
 
 def _refuse_beside_another() -> None:
     """Raise RuntimeError: two runs in place would draw from the same random generators, and neither be what its seed
     says."""
-    if any(run.world_size == 1 and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
+    if any(run._parcel is None and run._thread.is_alive() and not run._ended.is_set() for run in list(_live)):
         raise RuntimeError(
-            "a run on one rank is going on in this process, whose random generators it needs for itself: join or abort it "
+            "a run without processes of its own is going on in this one, whose random generators it needs: join or abort it "
             "before the next one, or train that in a process of its own"
         )
 

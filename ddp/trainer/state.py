@@ -1,4 +1,4 @@
-"""`TrainedState`: what a run ends with."""
+"""`TrainedState`: what a run ends with; `CheckpointInfo`: what it leaves on its way."""
 
 from __future__ import annotations
 
@@ -11,9 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from ddp.core.errors import EngineError
+from ddp.trainer.summary import RunSummary
 
 
 @dataclass(frozen=True)
+class CheckpointInfo:
+    """A checkpoint that lies there whole. `torch.load(path / "model.pt", weights_only=True)["state_dict"]` is the model."""
+
+    path: Path
+    """Its folder; kept until two later ones are there."""
+    epochs: int
+    """Complete epochs in it."""
+    samples: int
+    """Samples in it, of all epochs."""
+
+
+@dataclass(frozen=True, repr=False)
 class TrainedState:
     """The trained model, on the CPU, by the names that the model gives its tensors."""
 
@@ -21,6 +34,25 @@ class TrainedState:
     buffers: dict[str, Tensor]
     extra: dict[str, Any] = field(default_factory=dict)
     """What modules save besides (`get_extra_state`)."""
+    run: RunSummary | None = field(default=None, compare=False)
+    """The run that it is from."""
+
+    def __repr__(self) -> str:
+        """Return its size, in one line."""
+        return f"<TrainedState: {self._size}>"
+
+    def __str__(self) -> str:
+        """Return its size, and what there is to say of its run."""
+        return "\n".join([self._size, *(self.run.lines() if self.run is not None else ())])
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the epochs."""
+        return f"<p>{self._size}</p>{self.run.html() if self.run is not None else ''}"
+
+    @property
+    def _size(self) -> str:
+        numbers = sum(tensor.numel() for tensor in self.params.values())
+        return f"{numbers:,} parameters in {len(self.params)} tensors, {len(self.buffers)} buffers"
 
     def state_dict(self) -> dict[str, Any]:
         """Return all of it, as `load_state_dict` takes it."""

@@ -10,33 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ddp import settings as checks
-from ddp.backends import paired_backends
-from ddp.checkpoint import checkpoint
-from ddp.checkpoint.parts import load as load_part
-from ddp.checkpoint.same_data import SameData
-from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
 from ddp.core.loader_settings import Loading
-from ddp.core.policies import DEFAULT, POLICIES, meets_every_step
+from ddp.core.policies import DEFAULT
 from ddp.core.world import World
 from ddp.data.augment import Augment
-from ddp.data.dataset import Collate, as_source, collated
+from ddp.data.dataset import Collate, as_source
 from ddp.data.epoch_order import EpochOrder, Sampler, refuse_part
+from ddp.engine import ENGINES
 from ddp.engine.loop import place
 from ddp.process import forkserver
+from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
 from ddp.replica.task import Job, whole_batches
-from ddp.trainer.handle import CheckpointInfo, RunHandle
-from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
+from ddp.trainer import arguments
+from ddp.trainer.handle import RunHandle
+from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
+from ddp.trainer.state import CheckpointInfo
 from ddp.trainer.task import NoSamples, Parts, make_task, pack
-
-MAX_WORLD = 64
-DAY_S = 86_400.0
-DEVICES = ("auto", "cpu", "cuda")
 
 
 class Trainer:
@@ -52,8 +46,8 @@ class Trainer:
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank.
         epochs: passes over the data, all ranks together.
-        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`.
-        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots).
+        policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
+        backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
         world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
         seed: of every random number.
         eval_step: (model, batch) -> mean metric over the batch, or (mean loss, mean metric). Without gradient, in
@@ -89,6 +83,14 @@ class Trainer:
         tolerate_loss: go on without a rank that is lost, whose unfinished samples others train; otherwise the run fails.
         faults: what goes wrong on purpose, such as `1@40:crash`: before its step 40, rank 1 is killed. The kinds:
             `docs/reference/faults.md`.
+        output: folder for run folders, `<output>/<name>/<mode>/<run_id>/`, as `python -m bench` writes them; None: none is
+            written. Needs the harness.
+        name: what the model is called there.
+        metric: what `eval_step` measures, `accuracy` for instance; in run folders alone, as what follows.
+        higher_is_better: whether a larger metric is a better one.
+        target: value of the metric that counts as reached; None: none does.
+        audit: keep some steps of a recorded run, and do them again when it is over.
+        mode: any mode (`docs/reference/modes.md`), in place of policy and backend: `solo`, `graph_sync`, `zero3`, ...
         settings: settings of the policy (`python -m bench list policies`): anchor, max_anchor, overhead_target, ...
 
     Raises ValueError that names the remedy.
@@ -103,8 +105,8 @@ class Trainer:
         *,
         batch_size: int,
         epochs: int,
-        policy: str = DEFAULT,
-        backend: str = "nccl",
+        policy: str | None = None,
+        backend: str | None = None,
         world_size: int | None = None,
         seed: int = 0,
         eval_step: Callable[[nn.Module, Any], Any] | None = None,
@@ -133,12 +135,20 @@ class Trainer:
         deadline_s: float = 60.0,
         tolerate_loss: bool = True,
         faults: Sequence[str] = (),
+        output: str | Path | None = None,
+        name: str | None = None,
+        metric: str = "metric",
+        higher_is_better: bool = True,
+        target: float | None = None,
+        audit: bool = True,
+        mode: str | None = None,
         **settings: Any,
     ) -> None:
         if (eval_step is None) != (eval_dataset is None):
             raise ValueError("eval_step and eval_dataset need each other: give both, or neither")
-        gpus = _gpus(checks.known("device", device, DEVICES))
-        size = _world_size(world_size, gpus, device)
+        gpus = arguments.gpus_for(checks.known("device", device, arguments.DEVICES))
+        way = self._mode = arguments.mode_for(mode, policy, backend)
+        size = arguments.world_size_of(world_size, gpus, device, way)
         remedy = "0 leaves the learning rate as it is"
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
@@ -156,43 +166,48 @@ class Trainer:
             drop_last=checks.flag("drop_last", drop_last),
             collate_fn=collate_fn,
         )
-        _check_functions(self._parts)
-        _check_settings(policy, settings)
+        arguments.check_functions(self._parts)
+        arguments.check_settings(way, settings, set(inspect.signature(Trainer).parameters) - {"settings"})
         self._job = Job(
             task=partial(make_task, self._parts),
             epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
             batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES),
             seed=checks.whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
-            policy=checks.make_policy(policy, settings),
-            backend=checks.known("backend", backend, paired_backends()),
-            loading=_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
+            policy=checks.make_policy(way.policy or DEFAULT, {**way.settings, **settings}),
+            backend=way.backend or arguments.BACKEND,
+            loading=arguments.check_loading(Loading(loader, prefetch, vram_max_usage, memory_max_usage)),
             scratch=Path(),  # made for each run
             device=device,
             transport=checks.check_transport(transport, gpus >= size),
             speeds=checks.emulated("speeds", speeds, size),
             lr_scale=1.0 + ratio * (size - 1),
             max_grad_norm=checks.norm_limit("max_grad_norm", max_grad_norm),
-            deadline_s=checks.number("deadline_s", deadline_s, 0.1, DAY_S),
+            deadline_s=checks.number("deadline_s", deadline_s, 0.1, arguments.DAY_S),
             tolerate_loss=checks.flag("tolerate_loss", tolerate_loss),
             faults=checks.script(faults, size),
             keep_state=True,
             preload=("ddp.trainer.task",),
-            checkpoints=_checkpoints(checkpoint_folder, checkpoint_every, checkpoint_unit, checkpoint_callback),
-            checkpoint_folder=_folder("checkpoint_folder", checkpoint_folder),
+            checkpoints=arguments.checkpointing(
+                checkpoint_folder, checkpoint_every, checkpoint_unit, checkpoint_callback
+            ),
+            checkpoint_folder=arguments.folder_of("checkpoint_folder", checkpoint_folder),
         )
         checks.check_parts(self._job.policy)
         if size > 1:
             # Settings that have an entry for each rank are refused here, not in the run.
             self._job.policy.init(World(size, 1, 1, 1, blocking=True, in_step=False))
         self._callback = checkpoint_callback
+        self._recording = check_recording(output, name, metric, higher_is_better, target, audit)
+        self._ratio, self._metric = ratio, metric
+        arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
         visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
-        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=meets_every_step(policy))
-        if (earlier := _folder("resume", resume)) is not None:
-            self._job = replace(self._job, resume=_latest(earlier))
-            _check_data(self._job, self._parts)
+        checks.check_reach(self._job.faults, len(visits), epochs, batch_size, size, alike=way.alike)
+        if (earlier := arguments.folder_of("resume", resume)) is not None:
+            self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))
+            arguments.check_data(self._job, self._parts)
 
     def run(self) -> RunHandle:
         """Start training and return at once. May be called again: every run begins anew.
@@ -200,87 +215,20 @@ class Trainer:
         ValueError if the functions or data cannot be sent to the ranks' processes. RuntimeError in a process that may not
         start others, such as a rank; and on one rank, while another such run goes on in this process.
         """
-        _refuse_in_a_rank(self._job.world_size)
-        devices = [str(place(self._job, rank)) for rank in range(self._job.world_size)]
-        if self._job.world_size == 1:
-            return RunHandle(self._job, lambda folder: self._job.task, 0, devices, self._callback)
+        job, in_place = self._job, self._job.world_size == 1 or ENGINES[self._mode.engine].one_process
+        _refuse_in_a_rank(job.world_size if not in_place else 1)
+        devices = [str(place(job, rank)) for rank in range(job.world_size)]
+        recorder = None
+        if self._recording is not None:
+            recorder = make_recorder(RecordOrder(self._recording, self._parts, job, self._mode, self._ratio))
+            job = replace(job, preload=recorder.preload)
+        engine = member("engine", self._mode.engine, ENGINES[self._mode.engine].module, "run")
+        names = (self._mode.name, self._metric)
+        if in_place:
+            return RunHandle(job, engine, None, devices, self._callback, recorder, names)
         parcel = pack(self._parts)
-        forkserver.warm(self._job.preload)  # here, where it can be kept from Ctrl-C
-        return RunHandle(self._job, parcel.deliver, parcel.bytes, devices, self._callback)
-
-
-def _gpus(device: str) -> int:
-    return torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
-
-
-def _world_size(size: int | None, gpus: int, device: str) -> int:
-    if device == "cuda" and not gpus:
-        raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
-    return min(max(gpus, 1), MAX_WORLD) if size is None else checks.whole("world_size", size, 1, MAX_WORLD)
-
-
-def _check_functions(parts: Parts) -> None:
-    for name in CALLS:
-        given = getattr(parts, name)
-        if given is not None or name in ("model_factory", "optimizer_factory", "train_step"):
-            check_function(name, given)
-    for source in (parts.dataset, parts.eval_dataset):
-        collated(source, parts.collate_fn)
-
-
-def _check_settings(policy: str, settings: dict[str, Any]) -> None:
-    own = set(inspect.signature(Trainer).parameters) - {"settings"}
-    names = inspect.signature(POLICIES[checks.known("policy", policy, POLICIES)]).parameters
-    refuse_keywords(settings, own, names, policy)
-
-
-def _checkpoints(
-    folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
-) -> Checkpointing | None:
-    arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
-    for name, value in arguments.items():
-        if folder is None and value is not None:
-            raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
-    often = 1 if every is None else checks.whole("checkpoint_every", every, 1, MOST)
-    settings = Checkpointing(often, checks.known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
-    if callback is not None:
-        checks.function("checkpoint_callback", callback)
-    return None if folder is None else settings
-
-
-def _check_data(job: Job, parts: Parts) -> None:
-    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
-    look at: to read of it here might open what cannot be sent to them."""
-    last = checkpoint.resume(job)
-    task = make_task(parts)
-    source, evaluated = task.train_data(), task.eval_data()
-    visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
-    data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
-    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
-        data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
-
-
-def _loading(loading: Loading) -> Loading:
-    if loading.kind == "resident" and loading.prefetch is not None:
-        raise ValueError(
-            f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
-        )
-    return loading
-
-
-def _folder(name: str, value: str | Path | None) -> Path | None:
-    # Path("") would be the present folder.
-    return None if value is None else Path(checks.path(name, value)).absolute()
-
-
-def _latest(folder: Path) -> Path:
-    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
-    if (folder / checkpoint.BOOKS).exists():
-        return folder
-    latest, problems = checkpoint.find(folder)
-    if latest is None:
-        raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
-    return latest.path
+        forkserver.warm(job.preload)  # here, where it can be kept from Ctrl-C
+        return RunHandle(job, engine, parcel, devices, self._callback, recorder, names)
 
 
 def _refuse_in_a_rank(world_size: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -145,11 +144,3 @@ def test_a_killed_script_leaves_no_process(warm: Warm, tmp_path: Path) -> None:
     process.wait(30)
     assert gone(process.pid, scratch=False)
     process.kill_all()
-
-
-def test_the_script_of_the_tutorial_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/tutorial/first-hour.md").read_text(), re.DOTALL)
-    exec(code, {"__name__": "__main__"})
-    *epochs, accuracy = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in epochs] == ["0", "1", "2", "3", "4", "5"]
-    assert float(accuracy) > 0.9

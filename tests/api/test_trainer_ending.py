@@ -131,7 +131,7 @@ def test_a_second_run_in_place_is_refused_until_the_first_has_ended(make: Make) 
 
     first = make(world_size=1, epoch_callback=callback).run()
     assert begun.wait(WITHIN_S)
-    with pytest.raises(RuntimeError, match="a run on one rank is going on in this process"):
+    with pytest.raises(RuntimeError, match="a run without processes of its own is going on"):
         make(world_size=1).run()
     make(world_size=2).run().join()  # in processes of its own
     on.set()

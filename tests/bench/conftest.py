@@ -28,8 +28,8 @@ def faked(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Bench:
     """The same in `folder`, for fixtures of a wider scope."""
     for name, spec in list(ENGINES.items()):
         monkeypatch.setitem(ENGINES, name, replace(spec, module=fake_engine.__name__))
-    resolve = plan._resolve
-    monkeypatch.setattr(plan, "_resolve", lambda *parts: resolve(*parts) | {"audit": False})
+    resolve = plan.resolve
+    monkeypatch.setattr(plan, "resolve", lambda *parts: resolve(*parts) | {"audit": False})
     monkeypatch.setattr(forkserver, "warm", lambda preload=(): None)
     monkeypatch.setattr(environment, "disturbed", lambda *usage: None)
     monkeypatch.delenv("BENCH_FAKE", raising=False)

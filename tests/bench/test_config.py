@@ -14,12 +14,12 @@ from bench.base.paths import CONF
 from bench.command.listing import _modes
 from bench.config.config import Config, register, typed
 from bench.config.hydra_errors import complain, known_keys
-from bench.config.modes import mode_name, modes
 from bench.config.overrides import in_our_words, readable
 from bench.models import MODELS
 from ddp.backends import BACKENDS, paired_backends
 from ddp.core.policies import POLICIES
 from ddp.engine import ENGINES
+from ddp.engine.modes import mode_name, modes
 
 
 def composed(*overrides: str) -> Config:

@@ -29,7 +29,7 @@ def section(page: Page) -> list[Block]:
 
 
 def _part(group: CellGroup) -> list[Block]:
-    rows = [row for row in map(reach, group.cells) if row.n]
+    rows = [row for row in map(reach, group.cells) if row.n and row.cell.about.target.value is not None]
     if not rows:
         return []
     solo = next((row for row in rows if row.cell.is_solo), None)
@@ -38,7 +38,8 @@ def _part(group: CellGroup) -> list[Block]:
 
 
 def _goal(rows: list[Reach]) -> Text:
-    targets = sorted({run.metrics.target.value for row in rows for run in row.cell.counted})
+    values = {run.metrics.target.value for row in rows for run in row.cell.counted}
+    targets = sorted(value for value in values if value is not None)
     goal = " or ".join(f"{target:g}" for target in targets)
     reached = f"{sum(row.reached for row in rows)} of {plural(sum(row.n for row in rows), 'run')}"
     return Text(f"Target: {plain(rows[0].cell.about.final.eval_metric)} {goal}, reached by {reached}.")

@@ -62,10 +62,14 @@ def _known(name: str, means: Scalars, finite: Finite) -> Scalars:
     return {scalar: finite(f"{name}.{scalar}", value) for scalar, value in means.items()}
 
 
-def target(rows: list[Epoch], value: float, higher_is_better: bool) -> TargetReached:
-    """Return when the metric first reached `value`."""
+def target(rows: list[Epoch], value: float | None, higher_is_better: bool) -> TargetReached:
+    """Return when the metric first reached `value`; never, where there is none."""
     for row in rows:
-        if row.eval is not None and (row.eval >= value if higher_is_better else row.eval <= value):
+        if (
+            value is not None
+            and row.eval is not None
+            and (row.eval >= value if higher_is_better else row.eval <= value)
+        ):
             return TargetReached(value=value, reached=True, samples=row.samples, seconds=row.seconds)
     return TargetReached(value=value, reached=False, samples=None, seconds=None)
 

@@ -3,7 +3,7 @@
 Compared are the digest of the final parameters, every loss, evaluation, rate and scalar of the epochs, and what was counted:
 steps, samples, the ledger, collectives and their bytes. Promised by `solo`, and by modes
 whose replicas are one after every step, but for graph mode, whose shares of a batch follow the speeds; on one kind of
-machine with one version of torch.
+machine with one version of torch. Scalars are compared up to rounding: how their sums are cut follows the clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from collections import defaultdict
 from typing import Any
 
 from bench.base.figures import plural
+from bench.results.recompute import differences
 from bench.results.schema import Metrics
 from bench.validate.findings import Case
 from bench.validate.fingerprint import Fingerprint
 from bench.validate.verdict import Verdict, verdict
 from ddp.backends import is_torch_native
 from ddp.core.policies import meets_every_step
+
+ROUNDED = 1e-13
+"""Of a scalar, relative: what sums of the same numbers, cut otherwise, may be apart."""
 
 
 def promised(m: Metrics) -> bool:
@@ -47,7 +51,13 @@ def trace(m: Metrics) -> dict[str, Any]:
 def unlike(first: Metrics, second: Metrics) -> list[str]:
     """Return what differs between two runs of a cell and seed, the digest first; empty: they are the same, bit for bit."""
     a, b = trace(first), trace(second)
-    return [f"{name}: {a[name]} and {b[name]}" for name in a if name in b and a[name] != b[name]]
+    return [f"{name}: {a[name]} and {b[name]}" for name in a if name in b and not _same(name, a[name], b[name])]
+
+
+def _same(name: str, first: Any, second: Any) -> bool:
+    if "scalars" in name:
+        return next(differences(first, second, slack=ROUNDED), None) is None
+    return bool(first == second)
 
 
 def check(case: Case) -> Verdict | None:

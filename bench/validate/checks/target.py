@@ -14,12 +14,14 @@ from bench.validate.target_crossing import samples_to
 
 
 def check(case: Case) -> Finding | None:
-    """Return the claim about the number of seeds; None without a finished run or a reference."""
+    """Return the claim about the number of seeds; None without a finished run, a reference or a target."""
     runs = trained(case.cell)
     if not runs or case.match is None:
         return None
     own, reference = case.match.own, case.match.reference
     target = reference.target.value if own else runs[0].target.value
+    if target is None:
+        return None
     reached = [m.status == "ok" and (samples_to(m, target) is not None if own else m.target.reached) for m in runs]
     missed, base = len(reached) - sum(reached), reference.misses(target)
     bound = f"at most {upper(missed, len(runs)):.0%} miss it, 95 %"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddp.backends import BACKENDS, BackendSpec
-from ddp.core.policies import EVERY_STEP, POLICIES
+from ddp.core.policies import EVERY_STEP, POLICIES, meets_every_step
 from ddp.engine import ENGINES, EngineSpec
 
 PAIRING = "elche"
@@ -34,6 +34,11 @@ class Mode:
         if self.backend is not None and spec is not None and not spec.averages:
             return self.backend
         return f"{self.backend or self.engine}_{self.policy}" if self.policy is not None else self.engine
+
+    @property
+    def alike(self) -> bool:
+        """Return whether all ranks do equally many steps."""
+        return self.policy is None or meets_every_step(self.policy)
 
 
 def modes() -> dict[str, Mode]:

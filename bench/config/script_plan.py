@@ -1,0 +1,110 @@
+"""From the arguments of a `Trainer` to the run that is recorded: a configuration like that of the bench's own models, with
+the script and the digests of what it trains in place of a recipe. Pure.
+
+Knows neither torch nor how digests are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.config.config import Choice, ClusterConfig, Config, DataConfig, ModelConfig, TrainConfig
+from bench.config.config_checks import Machine, speeds_of
+from bench.config.plan import resolve, spec_of
+from bench.config.spec import Measure, RunSpec
+from bench.models.setup import Recipe
+from ddp.core.checkpoint_settings import Checkpointing
+from ddp.core.policies import DEFAULT
+from ddp.engine.modes import Mode
+from ddp.replica.task import Job
+
+RECIPE = "script"
+"""What results call the recipe of every script."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """Where a run comes from: what is to be started so that it is made again."""
+
+    path: str | None
+    """Absolute; None: an interactive session."""
+    sha256: str | None = None
+    arguments: tuple[str, ...] = ()
+    folder: str = ""
+    """In which it was started."""
+    module: str | None = None
+    """`package.module`, where it was started by `python -m`."""
+
+
+@dataclass(frozen=True)
+class ScriptTask:
+    """What a script trains, as far as results tell."""
+
+    name: str
+    data: str
+    """What kind of data set it is."""
+    lr: float
+    """Learning rate of the optimizer's first group."""
+    lr_scale_ratio: float
+    schedule: str
+    """`constant`, or `own`."""
+    augment: bool
+    digests: dict[str, str]
+    """Of all that makes the task."""
+    measure: Measure
+    audited: bool
+    """Whether steps of it can be done again."""
+
+
+def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: str, machine: Machine) -> RunSpec:
+    """Return the run of a checked job."""
+    config = Config(
+        model=ModelConfig(task.name),
+        engine=Choice(mode.engine),
+        policy={"name": mode.policy or DEFAULT},
+        backend=Choice(job.backend),
+        averaging=job.averaging,
+        world_size=job.world_size,
+        seed=job.seed,
+        recipe=RECIPE,
+        train=TrainConfig(lr_scale_ratio=task.lr_scale_ratio, max_grad_norm=job.max_grad_norm),
+        data=DataConfig(name=task.data),
+        loader=job.loading,
+        cluster=_cluster(job),
+        checkpoint=job.checkpoints or Checkpointing(every=0),
+        output=output,
+        audit=task.audited,
+    )
+    recipe = Recipe(
+        data=task.data,
+        epochs=job.epochs,
+        batch_size=job.batch_size,
+        lr=task.lr,
+        target=task.measure.target or 0.0,
+        schedule=task.schedule,
+        lr_scale_ratio=task.lr_scale_ratio,
+        augment=task.augment,
+    )
+    resolved = resolve(config, recipe, job.policy, job.world_size)
+    resolved["training"] |= task.digests
+    resolved["script"] = asdict(script)
+    training: dict[str, Any] = resolved["training"] | {
+        "data": task.data,
+        "epochs": job.epochs,
+        "batch_size": job.batch_size,
+        "lr": task.lr,
+        "lr_scale_ratio": task.lr_scale_ratio,
+    }
+    return spec_of(config, recipe, resolved, training, task.measure, machine)
+
+
+def _cluster(job: Job) -> ClusterConfig:
+    return ClusterConfig(
+        speeds=speeds_of(list(job.speeds), job.world_size),
+        device=job.device,
+        transport=job.transport,
+        deadline_s=job.deadline_s,
+        tolerate_loss=job.tolerate_loss,
+        faults=[str(fault) for fault in job.faults],
+    )

@@ -1,0 +1,252 @@
+"""Digests of what a user's task is made of: its code, what that code depends on, and its data.
+
+Code is what the given functions do: bytecode, constants, defaults, closures, and whatever of a user's own they reach through
+global names, classes and objects. Comments, line numbers and the names of functions are no part of it. Installed packages
+count by name and version, modules of the user's own by their files. Bytecode is of one version of Python.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ddp.data.fingerprint import undisturbed
+from ddp.data.seeded import seed_others
+from ddp.data.source import TensorSource
+
+ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), torch.dtype, torch.device, torch.Size)
+NAMED = ("ddp", "bench", "torch", "numpy")
+"""Packages that count by name alone: the harness, and what every result tells the version of."""
+NOISE = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"}
+"""Attributes of a class that say nothing of what it does."""
+DRAWN = 16
+"""Samples that are read of a data set that is no tensors."""
+
+
+class TaskDigest:
+    """Collects what values reach, and hashes it. One for all that makes a task."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str] = {}
+        self._packages: dict[str, str] = {"python": ".".join(map(str, sys.version_info[:2]))}
+
+    @property
+    def dependencies(self) -> str:
+        """Return files of the user's own, by digest, and packages, by version, as far as values reached them."""
+        known = {**self._packages, **{name: digest[:16] for name, digest in self._files.items()}}
+        return ", ".join(f"{name} {known[name]}" for name in sorted(known))
+
+    def of(self, values: Iterable[Any]) -> str:
+        """Return the sha256 of all that `values` reach."""
+        return _Walk(self).digest(values)
+
+    def depend(self, name: str | None) -> bool:
+        """Note that the module of that name was reached; return whether it is the user's own."""
+        module = sys.modules.get(name or "")
+        file = getattr(module, "__file__", None)
+        if name == "__main__":
+            return True
+        if module is None or name is None or file is None:
+            return False
+        root = name.partition(".")[0]
+        if root in NAMED:
+            return False
+        if _installed(Path(file)):
+            if root not in sys.stdlib_module_names and root not in self._packages:
+                self._packages[root] = _version(root)
+            return False
+        if name not in self._files:
+            self._files[name] = sha256(Path(file).read_bytes()).hexdigest()
+            for value in list(vars(module).values()):
+                owner = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                if isinstance(owner, str) and owner != "__main__":
+                    self.depend(owner)
+        return True
+
+
+def _installed(file: Path) -> bool:
+    paths = sysconfig.get_paths()
+    return bool({"site-packages", "dist-packages"} & set(file.parts)) or any(
+        file.is_relative_to(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return str(getattr(sys.modules.get(package), "__version__", "?"))
+
+
+class _Walk:
+    """One hash over what values reach, each object once."""
+
+    def __init__(self, task: TaskDigest) -> None:
+        self._task, self._hash = task, sha256()
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []  # a number is an object's only as long as there is the object
+
+    def digest(self, values: Iterable[Any]) -> str:
+        for value in values:
+            self._walk(value)
+        return self._hash.hexdigest()
+
+    def _say(self, *words: object) -> None:
+        for word in words:
+            text = str(word).encode(errors="surrogatepass")
+            self._hash.update(b"%d:" % len(text) + text)
+
+    def _walk(self, value: Any) -> None:
+        if isinstance(value, ATOMS):
+            self._say(type(value).__name__, repr(value))
+            return
+        if id(value) in self._seen:
+            self._say("again", self._seen[id(value)])
+            return
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        self._object(value)
+
+    def _object(self, value: Any) -> None:
+        match value:
+            case Tensor():
+                self._tensor(value)
+            case np.ndarray() if value.dtype != object:
+                self._say("array", value.dtype, value.shape)
+                self._hash.update(np.ascontiguousarray(value).tobytes())
+            case list() | tuple():
+                self._say(type(value).__name__, len(value))
+                self._all(value)
+            case dict():
+                self._say("dict", len(value))
+                self._all(part for pair in value.items() for part in pair)
+            case set() | frozenset():
+                self._say("set", *sorted(_Walk(self._task).digest([member]) for member in value))
+            case FunctionType():
+                self._function(value)
+            case MethodType():
+                self._say("method")
+                self._all((value.__func__, value.__self__))
+            case type():
+                self._class(value)
+            case ModuleType():
+                self._task.depend(value.__name__)
+                self._say("module", value.__name__)
+            case CodeType():
+                self._code(value, value.co_consts)
+            case _:
+                self._other(value)
+
+    def _all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self._walk(value)
+
+    def _tensor(self, tensor: Tensor) -> None:
+        self._say("tensor", tensor.dtype, list(tensor.shape), tensor.requires_grad)
+        if not tensor.is_meta:
+            dense = tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
+            self._hash.update(dense.cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+    def _function(self, function: FunctionType) -> None:
+        if not self._task.depend(function.__module__):
+            self._say("function", function.__module__, function.__qualname__)
+            return
+        code = function.__code__
+        documented = bool(code.co_consts) and code.co_consts[0] == function.__doc__
+        self._say("own function")
+        self._code(code, (None, *code.co_consts[1:]) if documented else code.co_consts)
+        self._all((function.__defaults__, function.__kwdefaults__))
+        for cell in function.__closure__ or ():
+            try:
+                self._walk(cell.cell_contents)
+            except ValueError:  # empty as yet
+                self._say("empty")
+        for name in sorted(set(_loaded(code))):
+            if name in function.__globals__:
+                self._say("global", name)
+                self._walk(function.__globals__[name])
+
+    def _code(self, code: CodeType, constants: tuple[Any, ...]) -> None:
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        self._say("code", *counts, code.co_code.hex(), code.co_exceptiontable.hex())
+        self._say(*code.co_names, "|", *code.co_varnames, "|", *code.co_freevars, "|", *code.co_cellvars)
+        self._all(constants)
+
+    def _class(self, kind: type) -> None:
+        self._say("class", kind.__qualname__)
+        if not self._task.depend(kind.__module__):
+            self._say(kind.__module__)
+            return
+        self._all(kind.__bases__)
+        for name in sorted(vars(kind).keys() - NOISE):
+            self._say(name)
+            self._walk(vars(kind)[name])
+
+    def _other(self, value: Any) -> None:
+        """Hash an object by what `pickle` would keep of it; one that cannot be kept, by its attributes."""
+        if isinstance(value, (staticmethod, classmethod)):
+            self._walk(value.__func__)
+            return
+        if isinstance(value, property):
+            self._all((value.fget, value.fset, value.fdel))
+            return
+        if isinstance(value, functools.partial):
+            self._all((value.func, value.args, value.keywords))
+            return
+        if isinstance(value, BuiltinFunctionType) or not hasattr(value, "__dict__"):
+            self._say(getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
+        self._walk(type(value))
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:  # locks, files, generators of random numbers
+            reduced = (getattr(value, "__dict__", None),)
+        if isinstance(reduced, str):
+            self._say(reduced)
+            return
+        self._all(part if not isinstance(part, Iterator) else list(part) for part in reduced)
+
+
+def _loaded(code: CodeType) -> Iterator[str]:
+    """Yield the global names that code reads, functions inside it too."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _loaded(constant)
+
+
+def data_digest(task: TaskDigest, source: Any) -> tuple[str, bool]:
+    """Return the sha256 of a data set, and whether its samples are the same at each reading; where they are not, they are no
+    part of it.
+
+    Of tensors all is looked at; of others, the code of their class, their length and some samples at even distances."""
+    if type(source) is TensorSource:
+        return task.of(source.tensors), True
+    if not len(source):
+        return task.of([None]), True
+    about = [type(source), type(getattr(source, "_dataset", None)), len(source)]
+    positions = torch.tensor(sorted({len(source) * place // DRAWN for place in range(DRAWN)}))
+    seen: list[str] = []
+    with undisturbed():
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            seed_others(seed)
+            try:
+                seen.append(task.of([source.batch(positions)]))
+            except Exception:  # of the user's own code: it is heard where the sample is trained
+                return task.of(about), False
+    same = seen[0] == seen[1]
+    return task.of([*about, seen[0] if same else None]), same

@@ -1,0 +1,177 @@
+"""Records the runs of a user's `ddp.Trainer`: the same run folder, by the same path, as a run of the bench's own models.
+
+`ddp.trainer.recording` finds `recorder` here by name. Owns what a script is, and what is known of its task before it trains.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from dataclasses import fields, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from bench.base import canonical
+from bench.base.usage import UsageError
+from bench.config.config_checks import Machine
+from bench.config.plan import ScriptPlan
+from bench.config.script_plan import Script, ScriptTask, script_spec
+from bench.config.spec import Measure
+from bench.report import write_report
+from bench.runner.digests import TaskDigest, data_digest
+from bench.runner.launch import launch
+from bench.runner.modelgraph import follow_call, tensors
+from bench.runner.script_again import again_order, audit_here
+from ddp.data.fingerprint import undisturbed
+from ddp.data.source import TensorSource
+from ddp.engine import ENGINES
+from ddp.engine.solo import Emit
+from ddp.process.cores import cores
+from ddp.replica.scalars import Scalars
+from ddp.replica.task import Job
+from ddp.trainer.mistakes import make_model
+from ddp.trainer.recording import RecordOrder
+from ddp.trainer.task import Parcel, Parts, pack
+
+AUDITOR = "bench.audit.audit"
+"""Module that the fork server imports for the audit."""
+
+
+def recorder(order: RecordOrder) -> ScriptRecorder:
+    """Return who records the run. Raise ValueError for one that cannot be described; SystemExit where this process was
+    started to audit the run, once that is done."""
+    if order.job.resume is not None:
+        raise ValueError("resume with output: a run folder holds all of its run; leave output out to go on without one")
+    again = again_order()
+    plan = script_plan(order, str(order.recording.output) if again is None else again.output)
+    if again is not None and again.audit is not None and again.run_id == plan.spec.run_id:
+        audit_here(again, replace(plan, parcel=plan.parcel or pack(order.parts)))
+        raise SystemExit(0)
+    return ScriptRecorder(plan)
+
+
+def script_plan(order: RecordOrder, output: str) -> ScriptPlan:
+    """Return the plan of a run whose folder belongs into `output`. Raise ValueError."""
+    job, recording, parts = order.job, order.recording, order.parts
+    lr, graph = _sketch(parts, recording.metric)
+    digest = TaskDigest()
+    code = digest.of(
+        getattr(parts, part.name) for part in fields(parts) if part.name not in ("dataset", "eval_dataset")
+    )
+    read = [data_digest(digest, source) for source in (parts.dataset, parts.eval_dataset)]
+    data = canonical.digest([sha for sha, _ in read])
+    why, parcel = _unaudited(order, all(repeatable for _, repeatable in read))
+    task = ScriptTask(
+        name=recording.name,
+        data=_kind(parts.dataset),
+        lr=lr,
+        lr_scale_ratio=order.lr_scale_ratio,
+        schedule="constant" if parts.schedule is None else "own",
+        augment=parts.augment is not None,
+        digests={"code": code, "dependencies": digest.dependencies, "data": data},
+        measure=Measure(recording.metric, recording.higher_is_better, recording.target),
+        audited=recording.audit and not why,
+    )
+    machine = Machine(cores(), torch.cuda.device_count())
+    spec = script_spec(script(), task, job, order.mode, output, machine)
+    if why and recording.audit:
+        spec = replace(spec, warnings=(*spec.warnings, f"the run is not audited: {why}"))
+    if task.audited:
+        job = replace(job, audit=spec.run_id, preload=(*job.preload, AUDITOR))
+    return ScriptPlan(spec, job, graph, parcel if task.audited else None)
+
+
+def _unaudited(order: RecordOrder, repeatable: bool) -> tuple[str, Parcel | None]:
+    """Return why steps of the run cannot be done again; and where they can, and its ranks are in this process, the task for
+    another one."""
+    parts = order.parts
+    for name in ("augment", "sampler", "epoch_callback"):
+        if getattr(parts, name) is not None:
+            return f"what {name} does is not known beyond its run", None
+    if parts.drop_last:
+        return "drop_last leaves out samples", None
+    if not repeatable:
+        return "the data set gives other samples at each reading", None
+    if order.job.world_size > 1 and not ENGINES[order.mode.engine].one_process:
+        return "", None
+    try:
+        return "", pack(parts)
+    except ValueError as error:
+        return str(error), None
+
+
+class ScriptRecorder:
+    """Records one run."""
+
+    def __init__(self, plan: ScriptPlan) -> None:
+        self._plan = plan
+        self.folder: Path | None = None
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """Return the modules that ranks, and the audit, need."""
+        return self._plan.job.preload
+
+    @property
+    def room(self) -> int:
+        """Return the bytes that go into the run's private folder for the audit."""
+        return self._plan.parcel.bytes if self._plan.parcel is not None else 0
+
+    def run(self, job: Job, emit: Emit) -> None:
+        """Run the engine, write the run folder and its report. Raises what ended the run; ValueError, OSError if the folder
+        cannot be written."""
+        console = Console(file=io.StringIO(), quiet=True)
+        try:
+            plan = replace(self._plan, job=replace(job, audit=self._plan.job.audit))
+            outcome = launch(plan, console, watch=emit)
+        except UsageError as error:
+            raise error.__cause__ or ValueError(str(error)) from error
+        self.folder = outcome.folder
+        if again_order() is None and outcome.metrics.status != "killed":  # whoever aborts does not wait for a report
+            try:
+                write_report(outcome.folder, outcome.folder)
+            except (ValueError, OSError) as error:
+                warnings.warn(f"the report of {outcome.folder} is not written: {error}", RuntimeWarning, stacklevel=1)
+        if outcome.cause is not None:
+            raise outcome.cause
+
+
+def script() -> Script:
+    """Return what this process was started with."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    here = Script(None, arguments=tuple(sys.argv[1:]), folder=str(Path.cwd()))
+    if file is None or not Path(file).is_file():
+        return here
+    path = Path(file).resolve()
+    spec = getattr(main, "__spec__", None)
+    module = None if spec is None else str(spec.name)
+    return replace(here, path=str(path), sha256=sha256(path.read_bytes()).hexdigest(), module=module)
+
+
+def _kind(source: Any) -> str:
+    """Return what results call the data set."""
+    return "tensors" if type(source) is TensorSource else type(getattr(source, "_dataset", source)).__name__
+
+
+def _sketch(parts: Parts, metric: str) -> tuple[float, dict[str, Any] | None]:
+    """Return the learning rate of the optimizer's first group, and the graph of the model where it can be followed. Makes
+    the model once, and leaves random generators as they were."""
+    with undisturbed():
+        model = make_model(parts.model_factory)
+        made = parts.optimizer_factory(list(model.parameters()))
+        first = made[0] if isinstance(made, (list, tuple)) else made
+        rate = float(first.param_groups[0]["lr"])
+        try:
+            batch = parts.dataset.batch(torch.zeros(1, dtype=torch.int64))
+            model.eval()
+            with Scalars():
+                graph = follow_call(model, lambda: parts.train_step(model, batch))
+        except Exception:  # whatever a user's own may do: a picture is not worth a run
+            return rate, None
+    return rate, {"metric": metric, "input": list(tensors(batch)[0].shape[1:]), **graph}

@@ -1,0 +1,112 @@
+"""Starts a user's script again, for `rerun` and `audit`: both ends of it, the command's and that of the script's process.
+
+Nothing of a run folder is unpickled: what trains is what the script makes, and the script must be the one that made the run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.audit.order import order_of
+from bench.audit.process import AuditProcess
+from bench.base import environment
+from bench.config.plan import ScriptPlan
+from bench.results.audit_file import AuditReport
+from bench.results.runfolder import Run, find_runs, place, read_records
+from ddp.process.scratch import scratch
+
+AGAIN = "BENCH_AGAIN"
+"""The environment variable by which a script's process knows what it is started for."""
+
+
+class Again(msgspec.Struct, frozen=True):
+    """What a script is started again for."""
+
+    output: str
+    """Where its runs go, in place of where it says."""
+    audit: str | None = None
+    """Folder of a run that is to be audited and not trained."""
+    run_id: str = ""
+    report: str = ""
+    """File for the report of the audit."""
+
+
+def again_order() -> Again | None:
+    """Return what this process was started for; None: by nobody but its user."""
+    text = os.environ.get(AGAIN)
+    return None if text is None else msgspec.json.decode(text, type=Again)
+
+
+def rerun_script(run: Run, output: Path) -> Run:
+    """Start the script of a run again, with its folders in `output`; return the same run from there. Raise ValueError."""
+    code = _start(run, Again(str(output)))
+    m = run.metrics
+    made = place(output, m.model, m.mode, m.run_id)
+    if not made.is_dir():
+        why = (
+            f"ended with exit code {code} before that" if code else "trained something else, such as with another seed"
+        )
+        raise ValueError(f"{run.path}: {_name(run)} was run again and did not make this run: it {why}")
+    return find_runs(made)[0][0]
+
+
+def audit_script(run: Run, folder: Path) -> AuditReport:
+    """Start the script of a run as far as the `Trainer` that made the run, and audit it there. `folder`: for files of it
+    alone. Raise ValueError."""
+    report = folder / "report.json"
+    order = Again(str(folder / "runs"), str(run.path.absolute()), run.metrics.run_id, str(report))
+    code = _start(run, order)
+    if not report.exists():
+        raise ValueError(f"{run.path}: {_name(run)} did not come to this run; it ended with exit code {code}")
+    return AuditReport.model_validate_json(report.read_bytes())
+
+
+def _name(run: Run) -> str:
+    return str(run.config["script"]["path"])
+
+
+def _start(run: Run, order: Again) -> int:
+    """Run the script to its end; return its exit code. Raise ValueError where it is not the one that made the run."""
+    known: dict[str, Any] = run.config["script"]
+    path, folder = known.get("path"), str(known.get("folder"))
+    if not path:
+        raise ValueError(f"{run.path}: it was made in an interactive session: there is no script to run again")
+    try:
+        now = sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}: the script that made {run.path} is not there") from None
+    if now != known.get("sha256"):
+        was = str(known.get("sha256"))
+        raise ValueError(f"{path} was changed since {run.path}: sha256 {was[:16]} then, {now[:16]} now; restore it")
+    if not Path(folder).is_dir():
+        raise ValueError(f"{folder}: the folder that the script was started in is not there")
+    what = ["-m", str(known["module"])] if known.get("module") else [str(path)]
+    words = [sys.executable, *what, *map(str, known.get("arguments") or ())]
+    print(f"runs {path} again", file=sys.stderr, flush=True)
+    variables = environment.inherited() | {AGAIN: msgspec.json.encode(order).decode()}
+    return run_process(words, folder, variables)
+
+
+def run_process(words: list[str], folder: str, variables: dict[str, str]) -> int:
+    """Run a program to its end; return its exit code. What it prints goes to standard error."""
+    return subprocess.run(words, cwd=folder, env=variables, stdout=sys.stderr.fileno(), check=False).returncode
+
+
+def audit_here(order: Again, plan: ScriptPlan) -> None:
+    """Audit the run that `order` names with the task of `plan`, and leave the report."""
+    assert order.audit is not None
+    folder = Path(order.audit)
+    run = find_runs(folder)[0][0]
+    with scratch() as private:
+        task = plan.audit_task(private)
+        kept = order_of(plan, run.metrics, list(read_records(folder)), folder / "audit", task)
+        with AuditProcess(kept, plan.job.preload) as process:
+            report = process.report()
+    Path(order.report).write_text(report.model_dump_json(), encoding="utf-8")

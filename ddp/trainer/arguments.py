@@ -1,0 +1,146 @@
+"""The arguments of `Trainer`, each checked and completed by a function: a mistake is a ValueError that names the remedy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ddp import settings as checks
+from ddp.backends import paired_backends
+from ddp.checkpoint import checkpoint
+from ddp.checkpoint.parts import load as load_part
+from ddp.checkpoint.same_data import SameData
+from ddp.core.checkpoint_settings import MOST, UNITS, Checkpointing
+from ddp.core.loader_settings import Loading
+from ddp.core.policies import DEFAULT, POLICIES
+from ddp.data.dataset import collated
+from ddp.data.epoch_order import EpochOrder
+from ddp.engine.modes import PAIRING, Mode, backend_of, engine_of, mode_of, modes
+from ddp.replica.task import Job, whole_batches
+from ddp.trainer.mistakes import CALLS, check_function, refuse_keywords
+from ddp.trainer.state import CheckpointInfo
+from ddp.trainer.task import Parts, make_task
+
+MAX_WORLD = 64
+DAY_S = 86_400.0
+BACKEND = "nccl"
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def gpus_for(device: str) -> int:
+    """Return how many CUDA devices there are for ranks on `device`."""
+    return torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
+
+
+def mode_for(mode: str | None, policy: str | None, backend: str | None) -> Mode:
+    """Return the way of training, by its name or by the names of its parts. Raise ValueError."""
+    if mode is None:
+        chosen = checks.known("backend", BACKEND if backend is None else backend, paired_backends())
+        return mode_of(PAIRING, checks.known("policy", DEFAULT if policy is None else policy, POLICIES), chosen)
+    ways = modes()
+    for name, value in (("policy", policy), ("backend", backend)):
+        if value is not None:
+            raise ValueError(f"{name}={value!r} with mode={mode!r}, which names it already: leave one of them out")
+    return ways[checks.known("mode", mode, ways)]
+
+
+def check_mode(way: Mode, job: Job) -> None:
+    """Raise ValueError for what the mode cannot do."""
+    able, backend = engine_of(way.engine), backend_of(way)
+    if job.faults and able.one_process:
+        raise ValueError(f"faults with mode={way.name!r}, whose ranks are in this very process: use mode='nccl_sync'")
+    if backend is None:
+        return
+    if not backend.checkpoints and (job.checkpoints is not None or job.resume is not None):
+        raise ValueError(
+            f"mode={way.name!r} makes no checkpoints and cannot go on from one: leave out checkpoint_folder and resume, or "
+            "choose another mode"
+        )
+    if backend.torch_native and job.transport == "memory":
+        raise ValueError(f"transport='memory' with mode={way.name!r}, which has PyTorch's own; leave it out")
+
+
+def world_size_of(size: int | None, gpus: int, device: str, way: Mode) -> int:
+    """Return the number of ranks; None: one for each CUDA device, where the mode can have several."""
+    if device == "cuda" and not gpus:
+        raise ValueError("device='cuda', but torch sees no CUDA device; use device='auto' or 'cpu'")
+    if size is None:
+        return 1 if engine_of(way.engine).one_rank else min(max(gpus, 1), MAX_WORLD)
+    if not engine_of(way.engine).fits(checks.whole("world_size", size, 1, MAX_WORLD)):
+        raise ValueError(f"world_size={size} with mode={way.name!r}, which has one rank: leave it out")
+    return size
+
+
+def check_functions(parts: Parts) -> None:
+    """Raise ValueError for a function that cannot be called as it will be."""
+    for name in CALLS:
+        given = getattr(parts, name)
+        if given is not None or name in ("model_factory", "optimizer_factory", "train_step"):
+            check_function(name, given)
+    for source in (parts.dataset, parts.eval_dataset):
+        collated(source, parts.collate_fn)
+
+
+def check_settings(way: Mode, settings: dict[str, Any], own: Collection[str]) -> None:
+    """Raise ValueError for keywords that are neither settings of the mode's policy nor `own`, the arguments of `Trainer`."""
+    policy = way.policy or DEFAULT
+    names = inspect.signature(POLICIES[policy]).parameters
+    refuse_keywords(settings, own, names, policy)
+    if way.policy is None and settings:
+        raise ValueError(f"{next(iter(settings))} with mode={way.name!r}, which has no policy: leave it out")
+
+
+def checkpointing(
+    folder: str | Path | None, every: int | None, unit: str | None, callback: Callable[[CheckpointInfo], None] | None
+) -> Checkpointing | None:
+    """Return how often checkpoints are made; None: never."""
+    arguments = {"checkpoint_every": every, "checkpoint_unit": unit, "checkpoint_callback": callback}
+    for name, value in arguments.items():
+        if folder is None and value is not None:
+            raise ValueError(f"{name} without checkpoint_folder: say where checkpoints are to be laid down")
+    often = 1 if every is None else checks.whole("checkpoint_every", every, 1, MOST)
+    settings = Checkpointing(often, checks.known("checkpoint_unit", unit or UNITS[0], UNITS), spacing_s=0.0)
+    if callback is not None:
+        checks.function("checkpoint_callback", callback)
+    return None if folder is None else settings
+
+
+def check_data(job: Job, parts: Parts) -> None:
+    """Raise ValueError if the checkpoint to go on from is of another run, or of other tensors. What else data may be, ranks
+    look at: to read of it here might open what cannot be sent to them."""
+    last = checkpoint.resume(job)
+    task = make_task(parts)
+    source, evaluated = task.train_data(), task.eval_data()
+    visits = EpochOrder(job.seed, len(source), task.sampler, whole_batches(task.drop_last, job))
+    data = SameData((source, visits, task.augment), (evaluated, EpochOrder(0, len(evaluated), shuffle=False), None))
+    if last is not None and data.lasting and last.books.epoch_samples == len(visits):
+        data.check(load_part(last.path / checkpoint.MODEL, last.origin(None)).get("data"))
+
+
+def check_loading(loading: Loading) -> Loading:
+    """Return the settings of the loader. Raise ValueError for those that contradict each other."""
+    if loading.kind == "resident" and loading.prefetch is not None:
+        raise ValueError(
+            f"prefetch={loading.prefetch} with loader='resident', which reads nothing ahead; leave one of them out"
+        )
+    return loading
+
+
+def folder_of(name: str, value: str | Path | None) -> Path | None:
+    """Return the folder that the argument `name` gives, absolute; None: none was given."""
+    # Path("") would be the present folder.
+    return None if value is None else Path(checks.path(name, value)).absolute()
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """Return the checkpoint in `folder`, or the latest whole one of those in it."""
+    if (folder / checkpoint.BOOKS).exists():
+        return folder
+    latest, problems = checkpoint.find(folder)
+    if latest is None:
+        raise ValueError(f"resume={folder}: {problems[0] if problems else 'there is no checkpoint in it'}; begin anew")
+    return latest.path

@@ -1,0 +1,85 @@
+"""`RunSummary`: what there is to say of a run in a terminal and in a notebook. Pure: knows neither threads nor models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from ddp.trainer.epochs import EpochMetrics
+
+SHOWN = 20
+"""Epochs that a table has: the last ones."""
+STYLE = "text-align: right; padding: 0 0.6em"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run at some moment."""
+
+    mode: str
+    metric: str
+    """What is evaluated."""
+    devices: tuple[str, ...]
+    planned: int
+    """Epochs that it is to train."""
+    state: str
+    """`running`, `finished`, `aborted`, or what ended it."""
+    seconds: float
+    """Of training, evaluation not counted."""
+    epochs: tuple[EpochMetrics, ...]
+    """The last ones that are complete."""
+    notes: tuple[str, ...] = ()
+    """What is to be known of it: ranks that it went on without, how the data was read."""
+    folder: Path | None = None
+
+    @property
+    def headline(self) -> str:
+        """Return the run and how it stands, in one line."""
+        ranks = "1 rank" if len(self.devices) == 1 else f"{len(self.devices)} ranks"
+        where = ", ".join(dict.fromkeys(self.devices))
+        done = self.epochs[-1].epoch + 1 if self.epochs else 0
+        time = f", {self.seconds:.1f} s of training" if self.epochs else ""
+        return f"{self.mode} on {ranks} ({where}): {self.state}, {done} of {self.planned} epochs{time}"
+
+    @property
+    def figures(self) -> str:
+        """Return the figures of the last epoch; empty: none is complete."""
+        if not self.epochs:
+            return ""
+        return ", ".join(f"{name} {value}" for name, value in self._row(self.epochs[-1]).items())
+
+    def lines(self) -> Iterator[str]:
+        """Yield all there is to say, for a terminal."""
+        yield self.headline
+        if self.figures:
+            yield self.figures
+        yield from self.notes
+        if self.folder is not None:
+            yield f"results {self.folder}"
+
+    def html(self) -> str:
+        """Return the same with a table of the last epochs."""
+        rows = [self._row(epoch) for epoch in self.epochs[-SHOWN:]]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        parts = [f"<p>{escape(self.headline)}</p>"]
+        if rows:
+            head = "".join(f'<th style="{STYLE}">{escape(name)}</th>' for name in names)
+            cells = (
+                "".join(f'<td style="{STYLE}">{escape(row.get(name, "-"))}</td>' for name in names) for row in rows
+            )
+            body = "".join(f"<tr>{line}</tr>" for line in cells)
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        parts += [f"<p>{escape(note)}</p>" for note in self.notes]
+        if self.folder is not None:
+            parts.append(f"<p>results <code>{escape(str(self.folder))}</code></p>")
+        return "".join(parts)
+
+    def _row(self, epoch: EpochMetrics) -> dict[str, str]:
+        """Return the figures of an epoch that there are, by name."""
+        known = {"loss": epoch.loss, self.metric: epoch.eval, "test loss": epoch.eval_loss, "lr": epoch.lr}
+        rate = {"samples/s": f"{epoch.samples / epoch.seconds:,.0f}"} if epoch.seconds > 0 else {}
+        figures = {name: f"{value:.4g}" for name, value in known.items() if value is not None}
+        scalars = {name: "-" if value is None else f"{value:.4g}" for name, value in epoch.scalars.items()}
+        return {"epoch": str(epoch.epoch), **figures, **rate, **scalars}

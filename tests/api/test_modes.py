@@ -1,0 +1,91 @@
+"""`mode=` names any way of training that there is; what a mode cannot do is told in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ddp.engine.modes import modes
+from ddp.trainer import TrainedState
+from tests.api.conftest import Make, right
+from tests.runtime import toy
+
+IN_STEP = [name for name, mode in modes().items() if mode.alike and mode.backend != "cpu" and name != "solo"]
+"""Modes that train as one device on the global batch does."""
+FORKED = ("torch_zero1", "torch_local_sgd", "torch_fsdp")
+"""PyTorch's, whose ranks must be processes; one of them stands for all."""
+
+
+def trained(make: Make, mode: str, **more: Any) -> TrainedState:
+    size = None if mode == "solo" else 2
+    return make(mode=mode, world_size=size, epochs=1, model_factory=lambda: toy.net(norm=False), **more).run().join()
+
+
+def by_name(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch["inputs"]), batch["labels"])
+
+
+class Named(torch.utils.data.Dataset[Any]):
+    """Samples that are dictionaries."""
+
+    def __len__(self) -> int:
+        return toy.SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        inputs, labels = toy.data()
+        return {"inputs": inputs[index], "labels": labels[index]}
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("mode", [name for name in modes() if name not in FORKED])
+def test_every_mode_trains_a_task_of_a_users_own(make: Make, mode: str) -> None:
+    state = trained(make, mode, train_step=by_name, dataset=Named())
+    before = toy.net(norm=False).state_dict()
+    assert state.params.keys() == before.keys()
+    assert all(torch.isfinite(value).all() for value in state.params.values())
+    if mode in IN_STEP:
+        reference = trained(make, "nccl_sync", train_step=by_name, dataset=Named())
+        for name, value in state.params.items():
+            torch.testing.assert_close(value, reference.params[name])
+
+
+def test_solo_is_one_rank_by_itself(make: Make) -> None:
+    handle = make(mode="solo", world_size=None, epochs=1).run()
+    assert handle.world_size == 1
+    handle.join()
+
+
+def test_a_run_in_graph_mode_is_alone_in_its_process(make: Make) -> None:
+    kept = torch.random.get_rng_state()
+    with make(mode="graph_sync", epochs=10**6, eval_step=right, eval_dataset=toy.data(20)).run() as run:
+        assert run.next_metrics() is not None
+        with pytest.raises(RuntimeError, match="without processes of its own"):
+            make(mode="graph_cadence").run()
+    assert torch.equal(torch.random.get_rng_state(), kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"mode": "nccl_synch"}, "unknown mode 'nccl_synch'; did you mean 'nccl_sync'"),
+        ({"mode": "nccl_sync", "policy": "sync"}, "policy='sync' with mode='nccl_sync', which names it already"),
+        ({"mode": "zero1", "backend": "cpu"}, "backend='cpu' with mode='zero1'"),
+        ({"mode": "solo", "world_size": 2}, "world_size=2 with mode='solo', which has one rank"),
+        ({"mode": "solo", "world_size": None, "anchor": 3}, "anchor with mode='solo', which has no policy"),
+        ({"mode": "graph_sync", "faults": ["1@3:crash"]}, "faults with mode='graph_sync', whose ranks are in this"),
+        ({"mode": "torch_fsdp", "checkpoint_folder": "laid"}, "mode='torch_fsdp' makes no checkpoints"),
+        ({"mode": "torch_ddp", "transport": "memory"}, "transport='memory' with mode='torch_ddp'"),
+    ],
+)
+def test_what_a_mode_cannot_do(make: Make, given: dict[str, Any], remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy) as error:
+        make(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_of_a_mode_are_where_its_policy_begins(make: Make) -> None:
+    assert (own := make(mode="graph_cadence")._job.policy) == type(own)(anchor=1, max_anchor=4)  # type: ignore[call-arg]
+    assert make(mode="graph_cadence", max_anchor=2)._job.policy == type(own)(anchor=1, max_anchor=2)  # type: ignore[call-arg]

@@ -1,0 +1,138 @@
+"""A changed step, model, constant, data set or module of the user's own is another task; a comment is not."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench.runner.digests import TaskDigest, data_digest
+from ddp.data.dataset import as_source
+
+SCRIPT = """
+import math
+import torch
+from torch import nn
+SCALE = 0.5
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.layer = nn.Linear(width, 2)
+    def forward(self, x):
+        return self.layer(x).relu()
+def helper(x):
+    return x * SCALE
+def step(model, batch):
+    '''What it learns.'''
+    return helper(model(batch[0])).mean()
+def made(factor):
+    return lambda model, batch: step(model, batch) * factor
+given = Net, made(2.0), {1, 2, 3}
+"""
+
+
+def digest(text: str) -> str:
+    """That of a script, from its own start."""
+    module: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, "touch.py", "exec"), module)
+    return TaskDigest().of([module["given"]])
+
+
+def test_the_same_script_has_the_same_digest_wherever_its_lines_are() -> None:
+    spaced = SCRIPT.replace("def helper", "\n\n# what it is for\ndef helper").replace("What it learns", "Else")
+    assert digest(SCRIPT) == digest(SCRIPT) == digest(spaced)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x * SCALE", "x + SCALE"),
+        ("SCALE = 0.5", "SCALE = 0.25"),
+        ("width=4", "width=5"),
+        (".relu()", ".tanh()"),
+        ("made(2.0)", "made(3.0)"),
+        ("* factor", "/ factor"),
+        ("{1, 2, 3}", "{1, 2, 4}"),
+        ("nn.Linear(width, 2)", "nn.Linear(width, 2, bias=False)"),
+        (".mean()", ".sum()"),
+    ],
+)
+def test_what_changes_the_task_changes_the_digest(before: str, after: str) -> None:
+    changed = SCRIPT.replace(before, after)
+    assert changed != SCRIPT
+    assert digest(changed) != digest(SCRIPT)
+
+
+def test_objects_count_with_what_is_in_them() -> None:
+    def of(value: Any) -> str:
+        return TaskDigest().of([value])
+
+    layer = torch.nn.Linear(2, 2)
+    before = of(functools.partial(layer))
+    assert of(functools.partial(layer)) == before
+    with torch.no_grad():
+        layer.weight[0, 0] += 1
+    assert of(functools.partial(layer)) != before
+    values: list[Any] = [1]
+    values.append(values)
+    assert of(values) == of(values), "what holds itself ends"
+    assert of(torch.Generator().manual_seed(1)) == of(torch.Generator().manual_seed(1)), "by no address"
+    assert of(object()) == of(object())
+
+
+def test_modules_of_ones_own_count_by_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_parts.py").write_text("def width():\n    return 3\n")
+    (tmp_path / "own_model.py").write_text(
+        "import own_parts\nimport rich\n\ndef build():\n    return own_parts.width()\n"
+    )
+
+    def read() -> tuple[str, str]:
+        for name in ("own_model", "own_parts"):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+        build: Callable[[], int] = importlib.import_module("own_model").build
+        task = TaskDigest()
+        return task.of([build]), task.dependencies
+
+    code, before = read()
+    assert "own_model " in before
+    assert "own_parts " in before
+    assert f"python 3.{sys.version_info.minor}" in before
+    assert "rich " in before
+    assert "torch" not in before
+    (tmp_path / "own_parts.py").write_text("def width():\n    return 14\n")
+    assert read() != (code, before)
+    for name in ("own_model", "own_parts"):
+        sys.modules.pop(name)
+
+
+class Drawing(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self, shift: float, random: bool = False) -> None:
+        self.shift, self.random = shift, random
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2,), index + self.shift) + (torch.rand(2) if self.random else 0.0)
+
+
+def test_data_counts_by_its_samples_as_far_as_they_stay_the_same() -> None:
+    def of(data: Any) -> tuple[str, bool]:
+        return data_digest(TaskDigest(), as_source(data))
+
+    kept = torch.random.get_rng_state()
+    values = torch.arange(12.0).reshape(6, 2)
+    assert of(values) == of(values.clone())
+    assert of(values) != of(values + 1e-6)
+    assert of(Drawing(0.0)) == of(Drawing(0.0))
+    assert of(Drawing(0.0))[0] != of(Drawing(0.5))[0]
+    assert of(Drawing(0.0, random=True)) == (of(Drawing(0.5, random=True))[0], False)
+    assert torch.equal(torch.random.get_rng_state(), kept)

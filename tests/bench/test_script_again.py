@@ -1,0 +1,131 @@
+"""A recorded run is made again, and audited, through the script that made it; and only by that."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import judge
+from bench.command import cli
+from bench.results.runfolder import find_runs
+from tests.bench.scripts import in_threads, step, trainer
+from tests.runtime import toy
+
+SCRIPT = """
+import sys
+from tests.bench.scripts import trainer
+handle = trainer("runs", audit=True, mode="solo", world_size=None, seed=int(sys.argv[1])).run()
+handle.join()
+"""
+
+
+def start(words: list[str], folder: str | Path, variables: Mapping[str, str]) -> int:
+    """Run a script in this process, in place of one of its own; its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", words[1:])
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        try:
+            runpy.run_path(words[1], run_name="__main__")
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that a script made, beside the script."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "touch.py").write_text(SCRIPT)
+    with in_threads() as patch:
+        patch.setattr("bench.runner.script_again.run_process", start)
+        start(["python", str(folder / "touch.py"), "5"], folder, os.environ)
+        (run,), _ = find_runs(folder / "runs")
+        yield run.path
+
+
+def test_the_run_names_its_script(made: Path) -> None:
+    (run,), _ = find_runs(made)
+    script = run.config["script"]
+    assert (script["path"], script["arguments"]) == (str(made.parents[3] / "touch.py"), ["5"])
+    assert (run.metrics.seed, run.metrics.mode) == (5, "solo")
+    assert "tests.bench.scripts" in run.config["training"]["dependencies"]
+
+
+def test_rerun_gives_the_same_bits(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.dispatch(["rerun", str(made)]) == 0
+    assert capsys.readouterr().out.startswith(f"EQUAL      {made}: the same bits")
+    assert len(find_runs(made.parents[2])[0]) == 1, "nothing else came into the tree"
+
+
+def test_audit_does_its_steps_again(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (made / "audit.json").read_bytes()
+    (made / "audit.json").unlink()
+    assert cli.dispatch(["audit", str(made)]) == 0
+    assert "steps and the evaluation are as they were" in capsys.readouterr().out
+    assert (made / "audit.json").exists()
+    (made / "audit.json").write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda script: script.write_text(SCRIPT + "# changed\n"), "was changed since"),
+        (lambda script: script.unlink(), "is not there"),
+    ],
+)
+def test_another_script_is_not_run(
+    change: Callable[[Path], object], reason: str, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = made.parents[3] / "touch.py"
+    change(script)
+    try:
+        for verb in ("rerun", "audit"):
+            assert cli.dispatch([verb, str(made)]) == 2
+            err = capsys.readouterr().err
+            assert reason in err
+            assert len(err.splitlines()) == 1
+    finally:
+        script.write_text(SCRIPT)
+
+
+def solo(output: Path, seed: int, **more: Any) -> Any:
+    handle = trainer(output, mode="solo", world_size=None, seed=seed, **more).run()
+    handle.join()
+    return handle
+
+
+def halved(model: Any, batch: Any) -> Any:
+    return step(model, batch) * 0.5
+
+
+def test_no_baseline_judges_another_step_or_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.runner.script.write_report", lambda *paths: None)
+    with in_threads():
+        for seed in range(5):
+            solo(tmp_path / "runs", seed)
+        runs, _ = find_runs(tmp_path / "runs")
+        assert len({run.metrics.config_hash for run in runs}) == 1, "the seeds of one cell"
+        words = ["--mode", "solo", "--dirty", "--out", str(tmp_path / "proposed")]
+        assert cli.dispatch(["baseline", "propose", str(tmp_path / "runs"), *words]) == 0
+        folders = [str(tmp_path / name) for name in ("proposed", "baselines")]
+        assert cli.dispatch(["baseline", "accept", folders[0], "--baseline", folders[1]]) == 0
+        same = trainer(tmp_path / "more", mode="nccl_sync").run()
+        checked = {verdict.check for verdict in judge(same, tmp_path / "baselines").verdicts}
+        assert {"quality", "status"} <= checked
+        less = tuple(part[:200] for part in toy.data())
+        for changed in ({"train_step": halved}, {"dataset": less}):
+            handle = trainer(tmp_path / "other", mode="nccl_sync", **changed).run()
+            other = judge(handle, tmp_path / "baselines")
+            (refused,) = [verdict for verdict in other.verdicts if verdict.name == "REFUSED"]
+            assert "not comparable" in refused.text
+            field = "training.code" if "train_step" in changed else "training.data"
+            assert field in refused.text
+            assert not {"quality"} & {verdict.check for verdict in other.verdicts}
