@@ -80,7 +80,9 @@ def disturbed(before: Usage, after: Usage, ranks: int) -> str | None:
 
 
 def inherited() -> dict[str, str]:
-    """Return variables for a process of ours beside a run: it finds the package where we did, and nothing of torchrun."""
+    """Return variables for a process of ours beside a run: it finds the package where we did, and nothing of torchrun.
+
+    With `-P`, a folder of our names where the command was given is not taken for it."""
     path = os.environ.get("PYTHONPATH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC")}
     return kept | {"PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)}

@@ -41,7 +41,7 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command that `arguments` ask for; return its exit code."""
     verb, rest = (arguments[0], arguments[1:]) if arguments and arguments[0] in VERBS else ("run", arguments)
     try:
-        if verb in ("run", "plan"):
+        if verb in ("run", "plan", "prove"):
             from bench.config.own import enrolled
 
             with usage():
@@ -146,6 +146,26 @@ def _audit(arguments: list[str]) -> int:
     return int(audit(path))
 
 
+def _more(arguments: list[str]) -> int:
+    parser = _parser("more", "Train the seeds, or the baseline, that the verdicts on a run or a tree lack.")
+    parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what the verdicts compare with")
+    parser.add_argument("--show", action="store_true", help="print the commands, train nothing")
+    options = parser.read(arguments)
+    from bench.command.more import more
+
+    return int(more(options.path, options.baseline, dispatch, options.show))
+
+
+def _prove(arguments: list[str]) -> int:
+    from bench.command.prove_command import prove
+
+    about = "Hold a few steps of a model, in each mode, to plain PyTorch on one device, bit by bit"
+    return int(
+        prove(arguments, _parser("prove", f"{about}. KEY=VALUE choose what; all modes if none is given."), tuple(VERBS))
+    )
+
+
 def _timeline(arguments: list[str]) -> int:
     written = (
         "Write the timeline of a run folder again (timeline.json, .html, .csv, .png), of a run that was killed too"
@@ -230,10 +250,12 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "plan": _plan,
     "report": _report,
     "validate": _validate,
+    "more": _more,
     "baseline": _baseline,
     "rerun": _on_one_run("rerun", RERUN),
     "replay": _on_one_run("replay", REPLAY),
     "audit": _audit,
+    "prove": _prove,
     "dashboard": _dashboard,
     "timeline": _timeline,
     "list": _list,

@@ -270,7 +270,9 @@ def make_plan(
         from ddp.process import forkserver
 
         # The bundled data's reader takes a second to import.
-        forkserver.warm((MODELS[name], "sklearn.datasets", *(("bench.audit.audit",) if config.audit else ())))
+        forkserver.warm(
+            ("bench.models", MODELS[name], "sklearn.datasets", *(("bench.audit.audit",) if config.audit else ()))
+        )
     import torch
 
     from bench import models

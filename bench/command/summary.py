@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from bench.results.cells import Cell as Runs
     from bench.validate import Verdict
 
+MOST, WIDTH = 4, 90
+"""Verdicts that are named; signs of a line beside its label."""
+UNDECIDED = ("INCONCLUSIVE", "NO_BASELINE")
+"""Verdicts that say that something is lacking, not that something is wrong."""
 PARTS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 
 
@@ -141,15 +145,34 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
     verdicts = judgement.verdicts
     errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
     raised_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
-    _line(console, "verdict", raised_first + (_counted(verdict.name for verdict in verdicts) or "none"))
-    shown = {replace(verdict, cell=""): verdict.cell for verdict in verdicts if verdict.name != "PASS"}
-    for verdict, cell in shown.items():  # what holds for many cells is printed once
-        count = sum(replace(other, cell="") == verdict for other in verdicts)
-        text = replace(verdict, cell=cell if count == 1 else f"{count} cells")
-        console.print(f"  {text}", markup=False, soft_wrap=True)
+    for line in in_words(verdicts, root):
+        _line(console, "verdict", raised_first + line)
+        raised_first = ""
     if line := _others([verdict for verdict in beside.verdicts if verdict not in verdicts]):
         _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code
+
+
+def in_words(verdicts: Sequence[Verdict], root: Path) -> list[str]:
+    """Return what verdicts come to, for somebody who does not know their names; then whatever did not pass, cut short."""
+    place = shlex.quote(str(root))
+    failing = [verdict for verdict in verdicts if verdict.name not in ("PASS", "XFAIL")]
+    kinds = {verdict.name for verdict in failing}
+    if not failing:
+        return [f"as good as one device: all {len(verdicts)} verdicts pass" if verdicts else "none"]
+    seeds = max((verdict.figures.seeds for verdict in verdicts if verdict.figures is not None), default=0)
+    decided = f"; what decides: python -m bench more {place}" if any(verdict.more for verdict in failing) else ""
+    if kinds == {"INCONCLUSIVE"}:
+        lines = [f"nothing is wrong so far as {figures.plural(seeds, 'seed')} can tell{decided}"]
+    elif kinds == {"NO_BASELINE"}:
+        lines = [f"nothing to compare the result with{decided}"]
+    else:
+        lines = [f"{_counted(verdict.name for verdict in verdicts)}{decided}"]
+    shown = list(dict.fromkeys(f"{v.name} {v.cell}  {v.check}: {v.why}" for v in failing if v.name not in UNDECIDED))
+    lines += [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in shown[:MOST]]
+    if len(shown) > MOST or any(len(line) > WIDTH for line in shown):
+        lines.append(f"in full: python -m bench validate --brief {place}")
+    return lines
 
 
 def _counted(names: Iterable[str]) -> str:

@@ -203,5 +203,5 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         faults=spec.faults,
         profile_steps=config.profile.steps,
         audit=spec.run_id if spec.config["audit"] else "",
-        preload=(models.MODELS[spec.model],),
+        preload=("bench.models", models.MODELS[spec.model]),  # ours first: a user's folder may have our names
     )

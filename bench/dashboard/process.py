@@ -27,7 +27,7 @@ class DashboardProcess:
             self.address = address(listening, "127.0.0.1")
             words = ["dashboard", str(output), "--socket", str(listening.fileno())]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench", *words],
+                [sys.executable, "-P", "-m", "bench", *words],
                 env=inherited(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -30,7 +30,7 @@ class LoggerProcesses:
             words = [LOGGERS[name], str(folder), str(output), json.dumps(asdict(info))]
             try:
                 self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", "bench.loggers.follow", *words],
+                    [sys.executable, "-P", "-m", "bench.loggers.follow", *words],
                     env=inherited(),
                     text=True,
                     stdin=subprocess.PIPE,

@@ -135,10 +135,10 @@ def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
 
 
 def _options(page: Page, cells: list[Cell]) -> list[Option]:
-    found = {row.cell.name: row for row in qualities(page, cells)}
+    quality = {row.cell.name: row for row in qualities(page, cells)}
     failing = gravest(page.verdicts)
     return [
-        _option(page, rival, found.get(rival.cell.name), failing.get(rival.cell.name))
+        _option(page, rival, quality.get(rival.cell.name), failing.get(rival.cell.name))
         for rival in rivals(cells)
         if not rival.cell.is_solo
     ]
@@ -156,22 +156,22 @@ def _option(page: Page, rival: Rival, quality: Quality | None, failing: Verdict 
 
 def _limits(page: Page, rival: Rival) -> tuple[str, ...]:
     about, cores = rival.cell.about, page.cores(rival.cell)
-    found = {
+    limits = {
         "emulated devices": about.emulated_speeds,
         "runs with faults made on purpose": about.scripted_faults,
         "runs that lost a rank": rival.cell.bereft,
         f"more ranks than the {cores} cores": cores is not None and cores < about.world_size,
         "one device of several ranks' speed": rival.solo is not None and rival.solo.about.emulated_speeds,
     }
-    return tuple(text for text, present in found.items() if present)
+    return tuple(text for text, present in limits.items() if present)
 
 
 def gravest(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
     """Return cell -> the gravest of its verdicts that did not pass."""
-    found: dict[str, Verdict] = {}
+    worst: dict[str, Verdict] = {}
     for verdict in sorted((each for each in verdicts if each.name in GRAVEST), key=lambda v: GRAVEST.index(v.name)):
-        found.setdefault(verdict.cell, verdict)
-    return found
+        worst.setdefault(verdict.cell, verdict)
+    return worst
 
 
 def _apart(best: Option, other: Option) -> bool:

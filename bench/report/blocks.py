@@ -29,7 +29,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Lead:
+class LeadText:
     """A sentence that page one is read for."""
 
     text: str
@@ -96,7 +96,7 @@ class Picture:
     """Path of the SVG; empty: there is none."""
 
 
-Block = Heading | Text | Lead | Tiles | Bullets | Code | TableBlock | Picture
+Block = Heading | Text | LeadText | Tiles | Bullets | Code | TableBlock | Picture
 
 
 def plain(text: object) -> str:

@@ -17,7 +17,19 @@ from typing import get_args
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Lead, Picture, TableBlock, Text, Tile, Tiles, Verdicts
+from bench.report.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Heading,
+    LeadText,
+    Picture,
+    TableBlock,
+    Text,
+    Tile,
+    Tiles,
+    Verdicts,
+)
 from bench.validate.verdict import Name
 from ddp import regular_files
 
@@ -90,7 +102,7 @@ def _block(block: Block, folder: Path) -> str:
             return f"<h{level}>{inline(text)}</h{level}>"
         case Text(text):
             return f"<p>{inline(text)}</p>"
-        case Lead(text):
+        case LeadText(text):
             return f'<p class="lead">{inline(text)}</p>'
         case Tiles(items):
             return f'<dl class="tiles">{"".join(map(_tile, items))}</dl>'

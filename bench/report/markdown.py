@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bench.report.blocks import Block, Bullets, Code, Heading, Lead, Picture, TableBlock, Text, Tiles
+from bench.report.blocks import Block, Bullets, Code, Heading, LeadText, Picture, TableBlock, Text, Tiles
 
 WIDEST = 36
 """Columns are padded to this width, signs; longer cells stick out."""
@@ -21,7 +21,7 @@ def _block(block: Block) -> str:
     match block:
         case Heading(text, level):
             return f"{'#' * level} {_safe(text)}"
-        case Text(text) | Lead(text):
+        case Text(text) | LeadText(text):
             return _safe(text)
         case Tiles(items):
             return _table(

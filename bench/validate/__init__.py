@@ -209,7 +209,8 @@ def _case(cell: Cell, library: Library, terms: Terms) -> tuple[Case, list[Verdic
     match = library.match(cell)
     if match is None:
         line = f"none for {cell.workload.title}; make one: {next_runs.baseline(cell)}"
-        return Case(cell, None), [remark("NO_BASELINE", "baseline", cell.name, line)]
+        lacking = remark("NO_BASELINE", "baseline", cell.name, line)
+        return Case(cell, None), [replace(lacking, more=next_runs.reference(cell))]
     every, name = tuple(match.differing), match.reference.name
     match = replace(match, differing=beyond(match.differing, terms.allowed))
     if differing := tuple(match.differing):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.base.figures import plural
+from bench.results.cells import Cell
 from bench.validate import next_runs
 from bench.validate.findings import Finding, LevelClaim, Rate, Spread
 from bench.validate.statistics import (
@@ -98,7 +99,15 @@ def _level(claim: LevelClaim, call: Call, better: bool, accept_improvement: bool
     extra = [line for line in (_sensitivity(claim), claim.aside) if line]
     own = claim.case.own is not None
     figures = LevelFigures(float(claim.comparison.worse), low, high, claim.margin, claim.seeds, claim.base_seeds, own)
-    return replace(verdict(name, claim.check, claim.case.cell, f"{'; '.join([text, *extra])}: {why}"), figures=figures)
+    line = f"{'; '.join([text, *extra])}: {why}"
+    more = _more(claim.case.cell, claim.seeds) if name == "INCONCLUSIVE" else ""
+    return replace(verdict(name, claim.check, claim.case.cell, line), figures=figures, more=more)
+
+
+def _more(cell: Cell, seeds: int) -> str:
+    """Return the command for the seeds up to the next look; empty after the last."""
+    following = next_look(seeds)
+    return "" if following is None else next_runs.training(cell, following)
 
 
 def _sensitivity(claim: LevelClaim) -> str:
@@ -168,7 +177,8 @@ def _rate(claim: Rate, p: float) -> Verdict:
         return verdict("PASS", claim.check, claim.case.cell, text)
     more = next_look(len(claim.case.cell.one_each))
     need = next_runs.seeds(claim.case.cell, more) if more else "not to be explained by chance alone, nor proved"
-    return verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
+    shortfall = verdict("INCONCLUSIVE", claim.check, claim.case.cell, f"{text}: more than expected; {need}")
+    return replace(shortfall, more=_more(claim.case.cell, len(claim.case.cell.one_each)))
 
 
 def _footer(levels: Sequence[LevelClaim], spreads: Sequence[Spread], rates: Sequence[Rate]) -> list[str]:

@@ -20,17 +20,34 @@ USUAL = Path("runs")
 """Where runs go if nothing is said."""
 
 
-def seeds(cell: Cell, wanted: int) -> str:
-    """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+def lacking(cell: Cell, wanted: int) -> list[int]:
+    """Return the seeds that a cell lacks of so many."""
     have = {m.seed for m in cell.ok}
-    fresh = [seed for seed in range(wanted + len(have)) if seed not in have][: wanted - len(have)]
-    return f"{plural(len(fresh), 'more seed')} needed: {_line(cell.runs[0], fresh, _tree(cell))}"
+    return [seed for seed in range(wanted + len(have)) if seed not in have][: max(wanted - len(have), 0)]
+
+
+def training(cell: Cell, wanted: int) -> str:
+    """Return the command for the seeds that a cell lacks of so many, into the tree that it lies in."""
+    return _line(cell.runs[0], lacking(cell, wanted), _tree(cell))
+
+
+def seeds(cell: Cell, wanted: int) -> str:
+    """Say how many seeds a cell lacks of so many, with the command for them."""
+    return f"{plural(len(lacking(cell, wanted)), 'more seed')} needed: {training(cell, wanted)}"
+
+
+def reference(cell: Cell) -> str:
+    """Return the command for the runs of the solo baseline of what a cell trains."""
+    return _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
+
+
+PROPOSE = f"python -m bench baseline propose {BASELINES} --mode solo"
+ACCEPT = "python -m bench baseline accept"
 
 
 def baseline(cell: Cell) -> str:
     """Return the commands for the solo baseline of what a cell trains."""
-    line = _line(_solo(cell.runs[0]), range(GATING_SEEDS), BASELINES)
-    return f"{line} && python -m bench baseline propose {BASELINES} --mode solo && python -m bench baseline accept"
+    return f"{reference(cell)} && {PROPOSE} && {ACCEPT}"
 
 
 def rerun(cell: Cell) -> str:

@@ -68,11 +68,21 @@ class Records:
     """How many slices of each kind every rank recorded; empty: an earlier version, of which they are not read."""
     seconds: defaultdict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
     """How long they took."""
+    spans: dict[tuple[int, str], tuple[float, float]] = field(default_factory=dict)
+    """Begin of the first and end of the last."""
 
     @property
     def groups(self) -> tuple[SketchGroup, ...]:
         """What sketches are of, row by row; empty: an earlier version made none."""
         return next((event.sketched for event in self.ready if event.sketched), ())
+
+    def add_slice(self, record: Slice) -> None:
+        """Count a slice in."""
+        key, end = (record.rank, record.kind), record.at + record.seconds
+        self.slices[key] += 1
+        self.seconds[key] += record.seconds
+        begun, ended = self.spans.get(key, (record.at, end))
+        self.spans[key] = min(begun, record.at), max(ended, end)
 
     def torn(self) -> set[int]:
         """Return the epochs in which a run was gone on with: ranks sum up beyond the snapshots that the checkpoint has of
@@ -195,8 +205,7 @@ def _read(path: Path, written: int, seal: Seal | None) -> Reading:
             if whole:
                 every.append(record)
             if isinstance(record, Slice):
-                known.slices[record.rank, record.kind] += 1
-                known.seconds[record.rank, record.kind] += record.seconds
+                known.add_slice(record)
             if type(record) in places:
                 places[type(record)].append(record)
         return Reading(known, *_recomputed(path, every)) if whole else Reading(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,6 +23,8 @@ Name = Literal[
     "XFAIL",
     "XPASS",
 ]
+
+_COMMAND = re.compile(r"[:;]? (?:make one: )?python -m bench ")
 
 EXITS: dict[Name, Exit] = {
     "PASS": Exit.OK,
@@ -86,6 +89,13 @@ class Verdict:
     """Of the cell; None: what is judged is no cell, or was refused."""
     figures: LevelFigures | None = None
     """Of a level."""
+    more: str = ""
+    """The command that trains what a decision lacks; empty: no training decides."""
+
+    @property
+    def why(self) -> str:
+        """The line without the commands in it."""
+        return _COMMAND.split(self.line)[0]
 
     @property
     def text(self) -> str:

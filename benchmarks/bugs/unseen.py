@@ -8,30 +8,24 @@ beside this, and a row here: `python -m benchmarks.bugs NAME` tries it, and it i
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from types import ModuleType
 
 from benchmarks.bugs import unseen_more as m
 from benchmarks.bugs import unseen_steps as s
 from benchmarks.bugs import unseen_training as t
 from benchmarks.bugs.bug import Bug, Patch
 
-
-class Row(NamedTuple):
-    """A line of the table."""
-
-    breaks: str
-    source: str
-    cell: str
-    """Model and mode."""
-    module: str
-    patch: Patch
+Row = tuple[str, str, str, str]
+"""What is broken, source, cell (model and mode), module."""
 
 
-def _family(family: str, **rows: Row) -> dict[str, Bug]:
+def _family(family: str, patches: ModuleType, **rows: Row) -> dict[str, Bug]:
+    """Return the bugs of a family by name, which is that of their patch in a file."""
     bugs: dict[str, Bug] = {}
-    for name, (breaks, source, cell, module, patch) in rows.items():
+    for name, (breaks, source, cell, module) in rows.items():
         model, mode = cell.split()
-        bugs[name] = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), {module: patch}, (model,))
+        broken: dict[str, Patch] = {module: getattr(patches, name)}
+        bugs[name] = Bug(f"{family}: {breaks}", "unseen", source, "any", (mode,), broken, (model,))
     return bugs
 
 
@@ -48,168 +42,108 @@ RESNET = "resnet_graph nccl_cadence"
 UNSEEN: dict[str, Bug] = {
     **_family(
         "data",
-        block_reused=Row(
-            "the last batch of a block read ahead is its first one again", "B7.15", SYNC, RESIDENT, t.block_reused
-        ),
-        labels_late=Row(
+        t,
+        block_reused=("the last batch of a block read ahead is its first one again", "B7.15", SYNC, RESIDENT),
+        labels_late=(
             "later epochs' first block has labels of the order before",
             "a cache renewed late",
             SOLO,
             RESIDENT,
-            t.labels_late,
         ),
-        tail_padded=Row(
-            "the short last batch is filled with repeats of its last sample", "B03", SOLO, RESIDENT, t.tail_padded
-        ),
-        split_by_rank=Row("rank 1 trains on half of the test set", "A23", CADENCE, DIGITS, t.split_by_rank),
+        tail_padded=("the short last batch is filled with repeats of its last sample", "B03", SOLO, RESIDENT),
+        split_by_rank=("rank 1 trains on half of the test set", "A23", CADENCE, DIGITS),
     ),
     **_family(
         "order",
-        order_of_first_epoch=Row("every epoch has the order of the first", "A01", SOLO, VISITS, t.order_of_first_epoch),
-        order_of_first_epoch_on_rank=Row(
+        t,
+        order_of_first_epoch=("every epoch has the order of the first", "A01", SOLO, VISITS),
+        order_of_first_epoch_on_rank=(
             "rank 1 goes by the first epoch's order in every epoch",
             "A01, on one rank",
             ASYNC,
             VISITS,
-            t.order_of_first_epoch_on_rank,
         ),
-        order_of_small_buffer=Row(
+        order_of_small_buffer=(
             "samples are shuffled in stretches of 1024 of the data set",
             "a small shuffle buffer",
             CADENCE,
             VISITS,
-            t.order_of_small_buffer,
         ),
-        order_sorted_in_blocks=Row(
-            "indices are sorted in stretches of 1024 of the order", "A05", ASYNC, VISITS, t.order_sorted_in_blocks
-        ),
-        order_of_fixed_seed=Row(
-            "the order comes from a fixed seed, whatever the run's", "A19", SYNC, VISITS, t.order_of_fixed_seed
-        ),
+        order_sorted_in_blocks=("indices are sorted in stretches of 1024 of the order", "A05", ASYNC, VISITS),
+        order_of_fixed_seed=("the order comes from a fixed seed, whatever the run's", "A19", SYNC, VISITS),
     ),
     **_family(
         "forward",
-        loss_by_nominal_batch=Row(
-            "a short batch's loss is divided by the nominal batch size", "B07", SYNC, REPLICA, t.loss_by_nominal_batch
-        ),
-        forward_narrow_on_rank=Row(
-            "rank 1 runs its forward pass in bfloat16", "B9.07", SYNC, REPLICA, t.forward_narrow_on_rank
-        ),
-        norm_mode_lost=Row(
-            "batch norms stay in evaluation mode after an evaluation", "B11", LENET, REPLICA, t.norm_mode_lost
-        ),
-        norm_momentum_on_rank=Row(
-            "rank 1 has another momentum of running statistics", "B21", RESNET, REPLICA, t.norm_momentum_on_rank
-        ),
-        init_of_fixed_seed=Row(
-            "initial parameters come from a fixed seed", "B6.12", SOLO, REPLICA, t.init_of_fixed_seed
-        ),
+        t,
+        loss_by_nominal_batch=("a short batch's loss is divided by the nominal batch size", "B07", SYNC, REPLICA),
+        forward_narrow_on_rank=("rank 1 runs its forward pass in bfloat16", "B9.07", SYNC, REPLICA),
+        norm_mode_lost=("batch norms stay in evaluation mode after an evaluation", "B11", LENET, REPLICA),
+        norm_momentum_on_rank=("rank 1 has another momentum of running statistics", "B21", RESNET, REPLICA),
+        init_of_fixed_seed=("initial parameters come from a fixed seed", "B6.12", SOLO, REPLICA),
     ),
     **_family(
         "gradient",
-        clipped_by_default=Row(
+        s,
+        clipped_by_default=(
             "gradients are clipped to 1, which nobody asked for",
             "a default taken for a wish",
             SOLO,
             REPLICA,
-            s.clipped_by_default,
         ),
-        last_gradient_late=Row(
-            "the last parameter has the gradient of the step before", "C14", SYNC, PACKED, s.last_gradient_late
-        ),
-        small_gradients_alone=Row(
-            "biases have their owner's gradient instead of the mean", "C24", SHARDS, ZERO1, s.small_gradients_alone
-        ),
-        gradient_kept_for_log=Row(
-            "every 50th gradient is kept and counts in the next step", "C22", CADENCE, REPLICA, s.gradient_kept_for_log
-        ),
-        narrow_sum=Row("replicas in one process add gradients up in bfloat16", "B9.05", GRAPH, SHARED, s.narrow_sum),
+        last_gradient_late=("the last parameter has the gradient of the step before", "C14", SYNC, PACKED),
+        small_gradients_alone=("biases have their owner's gradient instead of the mean", "C24", SHARDS, ZERO1),
+        gradient_kept_for_log=("every 50th gradient is kept and counts in the next step", "C22", CADENCE, REPLICA),
+        narrow_sum=("replicas in one process add gradients up in bfloat16", "B9.05", GRAPH, SHARED),
     ),
     **_family(
         "optimizer",
-        moments_lost=Row("the optimizer's moments are lost with every epoch", "D11", CADENCE, REPLICA, s.moments_lost),
-        correction_restarts=Row(
-            "the bias correction begins anew after every average", "D19", CADENCE, NCCL, s.correction_restarts
-        ),
-        decay_lost=Row(
-            "the optimizer steps without its weight decay", "D17", "resnet_graph solo", REPLICA, s.decay_lost
-        ),
-        betas_of_another=Row(
-            "rank 1 has another decay of the second moments", "B5.17", ASYNC, REPLICA, s.betas_of_another
-        ),
-        shard_tail_unmoved=Row(
-            "the last elements of rank 0's shards never move", "B6.20", SHARDS, ZERO1, s.shard_tail_unmoved
-        ),
+        s,
+        moments_lost=("the optimizer's moments are lost with every epoch", "D11", CADENCE, REPLICA),
+        correction_restarts=("the bias correction begins anew after every average", "D19", CADENCE, NCCL),
+        decay_lost=("the optimizer steps without its weight decay", "D17", "resnet_graph solo", REPLICA),
+        betas_of_another=("rank 1 has another decay of the second moments", "B5.17", ASYNC, REPLICA),
+        shard_tail_unmoved=("the last elements of rank 0's shards never move", "B6.20", SHARDS, ZERO1),
     ),
     **_family(
         "schedule",
-        rate_by_epoch=Row("the schedule advances once an epoch", "B5.15", SYNC, REPLICA, s.rate_by_epoch),
-        horizon_too_far=Row(
-            "the schedule counts one epoch more than there are", "B5.09", "lenet solo", REPLICA, s.horizon_too_far
-        ),
-        rate_stale_on_rank=Row(
-            "rank 1 steps with an old rate and reports the right one", "B5.11", CADENCE, RATES, s.rate_stale_on_rank
-        ),
-        rate_with_floor=Row("the rate never falls below a tenth", "B5.07", ASYNC, RATES, s.rate_with_floor),
-        rate_warmed_up=Row("the rate rises at first, which no recipe says", "D13", SYNC, RATES, s.rate_warmed_up),
+        s,
+        rate_by_epoch=("the schedule advances once an epoch", "B5.15", SYNC, REPLICA),
+        horizon_too_far=("the schedule counts one epoch more than there are", "B5.09", "lenet solo", REPLICA),
+        rate_stale_on_rank=("rank 1 steps with an old rate and reports the right one", "B5.11", CADENCE, RATES),
+        rate_with_floor=("the rate never falls below a tenth", "B5.07", ASYNC, RATES),
+        rate_warmed_up=("the rate rises at first, which no recipe says", "D13", SYNC, RATES),
     ),
     **_family(
         "average",
-        average_by_nominal_batch=Row(
-            "ranks weigh by steps times the nominal batch size", "B9.01", CADENCE, NCCL, m.average_by_nominal_batch
-        ),
-        average_by_last_weights=Row(
-            "snapshots weigh by the samples of the round before", "B6.28", ASYNC, CPU, m.average_by_last_weights
-        ),
-        buffers_of_first_rank=Row(
-            "all ranks take rank 0's running statistics", "B17", LENET, NCCL, m.buffers_of_first_rank
-        ),
-        tail_unwritten=Row(
-            "elements behind the last whole 64 are never averaged", "B9.09", ASYNC, CPU, m.tail_unwritten
-        ),
-        first_twice=Row("the first member counts twice in the running mean", "B6.26", ASYNC, MEAN, m.first_twice),
+        m,
+        average_by_nominal_batch=("ranks weigh by steps times the nominal batch size", "B9.01", CADENCE, NCCL),
+        average_by_last_weights=("snapshots weigh by the samples of the round before", "B6.28", ASYNC, CPU),
+        buffers_of_first_rank=("all ranks take rank 0's running statistics", "B17", LENET, NCCL),
+        tail_unwritten=("elements behind the last whole 64 are never averaged", "B9.09", ASYNC, CPU),
+        first_twice=("the first member counts twice in the running mean", "B6.26", ASYNC, MEAN),
     ),
     **_family(
         "evaluation",
-        mean_of_means=Row("the evaluation is the mean of the batches' means", "B07", SOLO, REPLICA, m.mean_of_means),
-        training_mode_on_rank=Row("rank 1 evaluates in training mode", "B11", LENET, REPLICA, m.training_mode_on_rank),
-        smoothed_evaluated=Row(
-            "a moving average of the averages is evaluated", "B7.19", CADENCE, NCCL, m.smoothed_evaluated
-        ),
-        ties_are_right=Row(
-            "an answer that ties in bfloat16 counts as right",
+        m,
+        mean_of_means=("the evaluation is the mean of the batches' means", "B07", SOLO, REPLICA),
+        training_mode_on_rank=("rank 1 evaluates in training mode", "B11", LENET, REPLICA),
+        smoothed_evaluated=("a moving average of the averages is evaluated", "B7.19", CADENCE, NCCL),
+        ties_are_right=(
+            "an answer that ties in eight bits counts as right",
             "scores compared, not places",
             SYNC,
             PARTS,
-            m.ties_are_right,
         ),
-        own_statistics_evaluated=Row(
-            "ranks evaluate with their own running statistics",
-            "B17",
-            "lenet cpu_async",
-            CPU,
-            m.own_statistics_evaluated,
-        ),
+        own_statistics_evaluated=("ranks evaluate with their own running statistics", "B17", "lenet cpu_async", CPU),
     ),
     **_family(
         "record",
-        loss_of_first_rank=Row(
-            "the first rank's training loss is shown as the loss", "B8.09", ASYNC, SUMMARY, m.loss_of_first_rank
-        ),
-        loss_of_step_before=Row(
-            "the loss of a step is that of the step before",
-            "a device read a step late",
-            SOLO,
-            LOOP,
-            m.loss_of_step_before,
-        ),
-        speed_without_waits=Row(
-            "samples per second are of the busiest rank's seconds", "B8.05", CADENCE, SPEED, m.speed_without_waits
-        ),
-        short_slices_dropped=Row(
-            "slices under 50 us are left out of the record", "B8.07", SYNC, METER, m.short_slices_dropped
-        ),
-        rate_averaged=Row("the rate of an epoch is the mean of its reports", "B5.05", SYNC, SUMMARY, m.rate_averaged),
+        m,
+        loss_of_first_rank=("the first rank's training loss is shown as the loss", "B8.09", ASYNC, SUMMARY),
+        loss_of_step_before=("the loss of a step is that of the step before", "a device read a step late", SOLO, LOOP),
+        speed_without_waits=("samples per second are of the busiest rank's seconds", "B8.05", CADENCE, SPEED),
+        short_slices_dropped=("slices under 50 us are left out of the record", "B8.07", SYNC, METER),
+        rate_averaged=("the rate of an epoch is the mean of its reports", "B5.05", SYNC, SUMMARY),
     ),
 }
 """Name -> what it is."""

@@ -121,13 +121,13 @@ def smoothed_evaluated(nccl: Module) -> None:
 
 
 def ties_are_right(parts: Module) -> None:
-    """Count an answer as right if it ties with the best one in bfloat16."""
+    """Count an answer as right if it ties with the best one in eight bits."""
     accuracy = parts.accuracy
 
     def broken(model: Any, batch: Any) -> Any:
         loss, _ = accuracy(model, batch)
         images, labels = batch
-        logits = model(images).bfloat16()
+        logits = model(images).to(parts.torch.float8_e4m3fn).float()
         return loss, (logits.gather(1, labels[:, None])[:, 0] >= logits.max(1).values).sum()
 
     parts.accuracy = broken

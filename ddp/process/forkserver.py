@@ -5,15 +5,18 @@ Started as early as possible, so that its imports run beside the parent's own. P
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import sys
+import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from types import ModuleType
 
 from ddp.process.resource_errors import enough
@@ -22,6 +25,8 @@ PRELOAD = ("ddp.engine.rank", "ddp.backends.allreduce", "ddp.backends.snapshot",
 """What every rank needs; the first optimizer that a process makes imports `torch._dynamo`, which takes seconds."""
 NAMES = "DDP_PRELOAD"
 """The environment variable by which the server knows what else to import, a line each: a file's name may have spaces."""
+GIVEN = "DDP_GIVEN"
+"""The one by which it knows what the user has of the variables that were set for it alone."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -51,14 +56,33 @@ def warm(preload: tuple[str, ...] = ()) -> ForkServerContext:
     with enough("the tracker of resources cannot be started"):
         resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = {name: os.environ.get(name) for name in (*PATHS, NAMES, GIVEN)}
     try:
-        os.environ[NAMES] = "\n".join(preload)
+        os.environ.update(_paths(before) | {NAMES: "\n".join(preload)})
         with enough("the fork server cannot be started"):
             forkserver.ensure_running()
     finally:
-        os.environ.pop(NAMES, None)
+        for variable, earlier in before.items():
+            if earlier is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = earlier
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return context
+
+
+PATHS = ("PYTHONSAFEPATH", "PYTHONPATH")
+_ROOT = Path(__file__).parents[2]
+
+
+def _paths(before: Mapping[str, str | None]) -> dict[str, str]:
+    """Return variables by which the server finds this package, whatever the present folder has of its name: Python's own
+    server looks there first, until it gets the parent's path."""
+    own = {} if str(_ROOT) in sysconfig.get_paths().values() else {"PYTHONPATH": str(_ROOT)}
+    if own and before["PYTHONPATH"]:
+        own["PYTHONPATH"] += f"{os.pathsep}{before['PYTHONPATH']}"
+    given = {name: value for name, value in before.items() if value is not None}
+    return {"PYTHONSAFEPATH": "1", GIVEN: json.dumps(given), **own}
 
 
 @contextmanager

@@ -6,15 +6,21 @@ An exception of a module, a user's own perhaps, would end the server; whoever ne
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import suppress
 
 from ddp import user_code
-from ddp.process.forkserver import NAMES, PRELOAD
+from ddp.process.forkserver import GIVEN, NAMES, PATHS, PRELOAD
 from ddp.process.orphans import at_parents_end, bind_server
 
 at_parents_end(signal.SIGKILL)  # there are no ranks yet, and imports take seconds in which nothing else is noticed
+
+given = json.loads(os.environ.pop(GIVEN, "{}"))
+for name in PATHS:  # ranks, and what they start, have what the user has
+    os.environ.pop(name, None)
+    os.environ.update({name: given[name]} if name in given else {})
 
 for name in (*PRELOAD, *filter(None, os.environ.get(NAMES, "").split("\n"))):
     with suppress(Exception, SystemExit):

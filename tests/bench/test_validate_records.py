@@ -303,6 +303,8 @@ def timed(e: Any) -> Any:
         (lambda records: records, {(1, "backward"): 30}, "rank 1 has 60 times of backward"),
         (each(Evaluated, timed), {}, "by its reports"),
         (each(Progress, timed), {}, "its steps took"),
+        (each(Ready, lambda e: replace(e, at=e.at + 0.5)), {}, "before it was ready"),
+        (each(Finished, second(lambda e: replace(e, at=e.at - 0.5))), {}, "after it was done"),
     ],
 )
 def test_time_is_on_record_once(
@@ -311,16 +313,15 @@ def test_time_is_on_record_once(
     spec = make_spec("nccl_cadence")
     write(tmp_path, spec, change)
     ((run, known),) = recorded(cells(find_runs(tmp_path)[0])[0])
-    known = replace(known, slices=Counter(), seconds=defaultdict(float))
+    known = replace(known, slices=Counter(), seconds=defaultdict(float), spans={})
     for event in told(spec):
         if isinstance(event, Slice):
-            known.slices[event.rank, event.kind] += 1
-            known.seconds[event.rank, event.kind] += event.seconds
+            known.add_slice(event)
     known.slices.subtract(fewer)
     monkeypatch.setattr(breakdown, "recorded", lambda cell: [(run, known)])
     verdict = breakdown.check(Case(cells([run])[0], None))
     assert verdict is not None
-    assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True)
+    assert (verdict.name, line in verdict.line) == ("FAIL" if line else "PASS", True), verdict.line
 
 
 def test_batches_have_the_size_that_is_set(tmp_path: Path, base: Path) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+OWN, EXTEND = ((ROOT / f"docs/how-to/{page}.md").read_text() for page in ("own-model-and-data", "extend"))
 SHIPPED = ("bench", "ddp", "hydra_plugins", "models", "conf", "baselines", "pyproject.toml", "README.md", "LICENSE")
 
 
@@ -40,6 +45,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = (source / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
         content.extractall(target)
+    shutil.copy(wheel, target.parent)
     return target
 
 
@@ -59,18 +65,82 @@ def test_the_folders_of_the_repository_are_there_whole(installed, folder):
     assert files(installed / "bench" / folder) == files(ROOT / folder) != set()
 
 
+@pytest.mark.parametrize("package", ["bench", "ddp"])
+def test_types_are_there_for_who_uses_it(installed, package):
+    assert (installed / package / "py.typed").is_file()
+
+
+@pytest.fixture(scope="module")
+def environment(installed, tmp_path_factory) -> Path:
+    """An environment of its own with the wheel in it, and what the wheel needs on its path; `my_package` beside it."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, symlinks=True)
+    (wheel,) = installed.parent.glob("*.whl")
+    into = ("--python", str(place / "bin/python"), "install", "--no-deps", "--no-index", "--quiet", str(wheel))
+    python(place, "-m", "pip", *into, path=place)
+    (packages,) = place.glob("lib/*/site-packages")
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    (packages / "needed.pth").write_text(str(Path(torch.origin).parents[1]))
+    write_package(packages)
+    return place
+
+
+def write_package(folder: Path) -> None:
+    """The package of docs/how-to/extend.md, of the code printed there, with its entry points."""
+    home = folder / "my_package"
+    home.mkdir()
+    for code, name in re.findall(r"```python\n(.*?)```\n\n`[\w/]+/(\w+)\.py`", EXTEND, re.DOTALL):
+        with (home / f"{name}.py").open("a") as file:  # section and check share a file
+            file.write(code.replace('"""', "", 2) if file.tell() else code)
+    (home / "memory.py").write_text((home / "memory.py").read_text().replace("No first rank", "# No first rank"))
+    (home / "specs.py").write_text(
+        "from ddp.backends import Acts, BackendSpec\nfrom ddp.engine import EngineSpec\n"
+        'BF16 = BackendSpec("my_package.bf16", Acts.COLLECTIVE)\n'
+        'PROFILED = EngineSpec("my_package.profiled", one_rank=True, one_process=True)\n'
+    )
+    (home / "__init__.py").write_text("")
+    for code, name in zip(re.findall(r"```python\n(.*?)```", OWN, re.DOTALL), ("touches", "touch"), strict=True):
+        (home / f"{name}.py").write_text(code)
+    points = tomllib.loads(re.findall(r"```toml\n(.*?)```", EXTEND, re.DOTALL)[0])["project"]["entry-points"]
+    about = folder / "my_package-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
+    lines = [
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in own.items()) for group, own in points.items()
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+
+
 @pytest.mark.slow
-def test_it_trains_and_judges_beside_folders_of_the_same_names(installed, tmp_path):
-    for name in ("models", "conf", "baselines"):
+def test_it_trains_and_judges_with_a_users_own_parts_beside_folders_of_our_names(environment, tmp_path):
+    for name in ("models", "conf", "baselines", "bench", "ddp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')")
         (tmp_path / name / "config.yaml").write_text("not: [ours")
-    words = ("model=logistic", "mode=nccl_sync", "world_size=2", "train.epochs=1", "report=false")
-    assert "verdict" in python(tmp_path, "-m", "bench", *words, path=installed)
+    (tmp_path / "mine.py").write_text("from bench.models.logistic import SETUP")
+    words = ("model=mine.py", "mode=bf16_fixed", "train.epochs=1", "logger=csv", "policy.steps=20")
+    done = subprocess.run(
+        [environment / "bin/bench", *words], cwd=tmp_path, capture_output=True, text=True, timeout=100, env=bare()
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "verdict" in done.stdout
     (file,) = (tmp_path / "runs").rglob("metrics.json")
-    assert json.loads(file.read_text())["status"] == "ok"
-    shown = python(tmp_path, "-c", "from bench.base import paths; print(paths.CONF, paths.BASELINES)", path=installed)
-    assert shown.split() == [str(installed / "bench" / "conf"), str(installed / "bench" / "baselines")]
+    metrics = json.loads(file.read_text())
+    assert (metrics["status"], metrics["policy"], metrics["backend"]) == ("ok", "fixed", "bf16")
+    assert (file.parent / "series.csv").is_file()
+    assert sorted(json.loads((file.parent / "config.json").read_text())["code"]) == ["backend", "model", "policy"]
+    assert "Memory" in (file.parent / "report.md").read_text()
+    show = "from bench.base import paths; print(paths.CONF, paths.BASELINES)"
+    (packages,) = environment.glob("lib/*/site-packages")
+    shown = subprocess.run([environment / "bin/python", "-Pc", show], capture_output=True, text=True, env=bare())
+    assert shown.stdout.split() == [str(packages / "bench" / "conf"), str(packages / "bench" / "baselines")]
+
+
+def bare() -> dict[str, str]:
+    """Variables without what leads Python elsewhere."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
 
 def test_models_have_one_name():

@@ -1,51 +1,30 @@
-"""Who is held to the oracle, and a rank's side of that: several courses in one process, as its engine trains them."""
+"""Who is held to the oracle in the tests, and on what: models, optimizers, bundled data. How: `bench.prove`."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import itertools
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bench import models
 from bench.models.data.options import PLAIN, DataOptions
 from bench.models.setup import Recipe
-from ddp.backends.base import load
-from ddp.core.commands import Join
+from bench.prove import ranks
+from bench.prove.entrants import OURS, TORCH, Entrant, ProofEntry
+from bench.prove.oracle import OracleCourse
+from bench.prove.ranks import trained
 from ddp.core.policies.sync import Sync
 from ddp.data.source import TensorSource
-from ddp.engine.loop import TrainingLoop
-from ddp.process import forkserver
 from ddp.replica.norms import least_samples
-from ddp.replica.task import Job, Task
-from tests.conformance.oracle import Course, Rule
+from ddp.replica.task import Task
 from tests.runtime import toy
 
-OURS = Rule(scaled="gradient", buffers="mean")
-TORCH = Rule(scaled="loss", buffers="own")
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """A synchronous engine on a transport."""
-
-    engine: str
-    """What `ddp.backends.base.load` knows."""
-    transport: str
-    rule: Rule
-    exact: int
-    """Up to so many ranks the order of its sums is known, and its bits are those of the oracle."""
-    module: str = ""
-    """Where its `Backend` is, if not with the engine."""
-
+__all__ = ["ENTRANTS", "OPTIMIZERS", "TORCH", "Entrant", "cells", "course", "save_data", "train", "trained"]
 
 ENTRANTS = {
     "nccl_sync/memory": Entrant("nccl", "memory", OURS, exact=4),
@@ -102,7 +81,7 @@ def make_task(model: str, optimizer: str, data: Path, dtype: torch.dtype = torch
     return replace(task, optimizer=OPTIMIZERS[optimizer], **changed)
 
 
-def course(model: str, optimizer: str, world_size: int, data: Path, exact: bool = True) -> Course:
+def course(model: str, optimizer: str, world_size: int, data: Path, exact: bool = True) -> OracleCourse:
     """`DIGESTED` steps with four samples for each rank; in the last one, one or two, or with batch norm none for a rank.
 
     Where the result is not to be `exact`, in double precision: one rounding of float32 may switch a ReLU of the ResNet, and
@@ -110,7 +89,7 @@ def course(model: str, optimizer: str, world_size: int, data: Path, exact: bool 
     """
     tail, dtype = 2 * world_size + 1, torch.float32 if exact else torch.float64
     task = partial(make_task, model, optimizer, data, dtype)
-    return Course(task, world_size, batch=4, steps=DIGESTED, tail=tail, least=_least(model))
+    return OracleCourse(task, world_size, batch=4, steps=DIGESTED, tail=tail, least=_least(model))
 
 
 @cache
@@ -134,82 +113,9 @@ DIGESTED = 10
 """Steps after which ranks are compared."""
 
 
-@dataclass
-class Trained:
-    """What a course came to."""
-
-    losses: list[float]
-    """Of the global batches."""
-    digests: list[list[str]]
-    """By rank and step."""
-    state: dict[str, Tensor]
-
-
-def fingerprint(state: Mapping[str, Tensor]) -> str:
-    """Of all bits."""
-    digest = hashlib.sha256()
-    for value in state.values():
-        digest.update(value.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-Entry = tuple[Entrant, Course]
-
-
-def train(entries: Sequence[Entry], folder: Path) -> None:
+def train(entries: Sequence[tuple[Entrant, OracleCourse]], folder: Path) -> None:
     """Have all of them trained, one after the other, on ranks that are started once; `trained` reads the results."""
-    context = forkserver.warm()
-    size = max(each.world_size for _, each in entries)
-    ranks = [context.Process(target=_rank, args=(entries, folder, rank)) for rank in range(size)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-
-
-def trained(number: int, world_size: int, folder: Path) -> Trained:
-    """What became of an entry. AssertionError with the traceback of a rank that failed, in this one or before."""
-    for failure in folder.glob("failure-*.txt"):
-        assert (folder / f"trained-{number}-0.pt").exists(), failure.read_text()
-    parts = [torch.load(folder / f"trained-{number}-{rank}.pt") for rank in range(world_size)]
-    losses = [sum(shares) for shares in zip(*(part["losses"] for part in parts), strict=True)]
-    return Trained(losses, [part["digests"] for part in parts], parts[0]["state"])
-
-
-def _rank(entries: Sequence[Entry], folder: Path, rank: int) -> None:
-    try:
-        for number, (entrant, each) in enumerate(entries):
-            if rank < each.world_size:
-                scratch = folder / f"scratch-{number}"
-                scratch.mkdir(exist_ok=True)
-                torch.save(_follow(entrant, each, scratch, rank), folder / f"trained-{number}-{rank}.pt")
-    except Exception:
-        (folder / f"failure-{rank}.txt").write_text(traceback.format_exc())
-        raise
-
-
-def _follow(entrant: Entrant, course: Course, scratch: Path, rank: int) -> dict[str, Any]:
-    """One rank, one course: losses weighed by their share of the global batch, digests after every step, final state."""
-    size = course.world_size
-    fields: dict[str, Any] = {"transport": entrant.transport, "device": "cpu"}
-    job = Job(course.task, course.epochs, course.batch, course.seed, size, Sync(), entrant.engine, scratch, **fields)
-    loop = TrainingLoop(job, rank, lambda event: None)
-    side: Any = importlib.import_module(entrant.module).Backend if entrant.module else load(entrant.engine)
-    backend, replica = side(job, rank, loop), loop.replica
-    backend.join(Join(rank, 0, tuple(range(size)), True, "conformance"))
-    replica.in_step = backend.in_step(replica)
-    losses, digests = [], []
-    for step in range(course.steps):
-        batch = course.batches(step)[rank]
-        loss, _ = replica.step(batch, course.seen(step))
-        losses.append(float(loss.detach()) * batch.samples / batch.total if loss is not None else 0.0)
-        if step < DIGESTED:
-            with backend.consensus(exact=True):
-                digests.append(fingerprint(replica.model.state_dict()))
-    backend.settle()
-    state = {name: value.clone() for name, value in replica.model.state_dict().items()}
-    backend.close()
-    return {"losses": losses, "digests": digests, "state": state}
+    ranks.train([ProofEntry(entrant, course, Sync()) for entrant, course in entries], folder)
 
 
 def cells(names: Iterable[str] = models.MODELS) -> list[tuple[str, str]]:

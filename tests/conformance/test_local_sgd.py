@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.prove.oracle import OracleCourse
 from ddp.data.order import derive, order
 from tests.conformance import entrants
 from tests.conformance.entrants import TORCH, Entrant, course
-from tests.conformance.oracle import Course
 from tests.conformance.test_oracle import CLOSE, distance, truth
 
 EVERY_STEP = Entrant("torch_local_sgd", "gloo", TORCH, 0, "tests.conformance.every_step")
 EVERY_THIRD = Entrant("torch_local_sgd", "gloo", TORCH, 0, "tests.conformance.local")
 
 
-def alone(course: Course, warmup: int, period: int) -> dict[str, Tensor]:
+def alone(course: OracleCourse, warmup: int, period: int) -> dict[str, Tensor]:
     """The mean of replicas that train by plain SGD: together for the warm-up, then each for itself."""
     torch.manual_seed(derive(course.seed, "init"))
     task = course.task()

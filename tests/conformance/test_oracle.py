@@ -16,9 +16,12 @@ import pytest
 import torch
 
 from bench import models
+from bench.prove.entrants import distance as apart
+from bench.prove.entrants import fingerprint
+from bench.prove.oracle import OracleCourse, Rule, replay
+from bench.prove.ranks import CourseResult
 from tests.conformance import entrants
-from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, Trained, cells, course, fingerprint
-from tests.conformance.oracle import Course, Rule, replay
+from tests.conformance.entrants import ENTRANTS, OPTIMIZERS, cells, course
 
 ASKED = os.environ.get("CONFORMANCE", "").split(",")
 WHOLE = [name for name in ENTRANTS if "all" in ASKED or name in ASKED]
@@ -55,7 +58,7 @@ FIELD = {size: [(name, cell) for name in ENTRANTS for cell in chosen(name, size)
 """Number of ranks -> the cells of all engines."""
 
 
-def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> Course:
+def taken(name: str, world_size: int, cell: tuple[str, str], data: Path) -> OracleCourse:
     return course(*cell, world_size, data, exact=world_size <= ENTRANTS[name].exact)
 
 
@@ -65,12 +68,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, tuple[str, str]], Trained]:
+def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int, tuple[str, str]], CourseResult]:
     """What each engine made of each of its cells. Those of a number of ranks are trained one after the other, by processes
     that are started once."""
     folders: dict[int, Path] = {}
 
-    def of(name: str, size: int, cell: tuple[str, str]) -> Trained:
+    def of(name: str, size: int, cell: tuple[str, str]) -> CourseResult:
         if size not in folders:
             folders[size] = tmp_path_factory.mktemp(f"field-{size}")
             entrants.train([(ENTRANTS[n], taken(n, size, c, data)) for n, c in FIELD[size]], folders[size])
@@ -80,27 +83,26 @@ def field(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
 
 
 @cache
-def truth(course: Course, rule: Rule) -> Trained:
+def truth(course: OracleCourse, rule: Rule) -> CourseResult:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     losses, digests, state = [], [], {}
-    for loss, state in replay(course, rule):
+    for loss, _, state in replay(course, rule):
         losses.append(loss)
         digests.append(fingerprint(state))
     torch.set_num_threads(threads)
-    return Trained(losses, [digests], {name: value.clone() for name, value in state.items()})
+    return CourseResult(losses, [digests], {name: value.clone() for name, value in state.items()})
 
 
-def distance(one: Trained, other: Trained) -> float:
+def distance(one: CourseResult, other: CourseResult) -> float:
     """The largest difference of two values of the final states."""
-    assert one.state.keys() == other.state.keys()
-    return max(float((one.state[name].double() - value.double()).abs().max()) for name, value in other.state.items())
+    return apart(one.state, other.state)
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("name", "world_size"), [(n, size) for n in ENTRANTS for size in SIZES if chosen(n, size)])
 def test_an_engine_is_the_replay_of_its_ranks(
-    name: str, world_size: int, data: Path, field: Callable[..., Trained], record_property: Callable[..., None]
+    name: str, world_size: int, data: Path, field: Callable[..., CourseResult], record_property: Callable[..., None]
 ) -> None:
     entrant = ENTRANTS[name]
     for cell in chosen(name, world_size):
@@ -118,7 +120,7 @@ def test_an_engine_is_the_replay_of_its_ranks(
 @pytest.mark.timeout(600)
 def test_no_rank_has_a_lone_sample_of_a_batch_norm(tmp_path: Path) -> None:
     """14 samples, batches of 4 on three ranks: the last two go to the first rank, and the model is that of this cut."""
-    small = Course(entrants.normed_task, 3, batch=4, steps=2, tail=10, least=2)
+    small = OracleCourse(entrants.normed_task, 3, batch=4, steps=2, tail=10, least=2)
     assert [batch.samples for batch in small.batches(1)] == [2, 0, 0]
     entrants.train([(entrant, small) for entrant in ENTRANTS.values()], tmp_path)
     for number, (name, entrant) in enumerate(ENTRANTS.items()):

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from bench.base.figures import plural
 from bench.base.style import SOLO, brief
 from bench.report.answer import Answer, Interval, Kind, Option, answer, gravest, order
-from bench.report.blocks import Block, Heading, Lead, Text, Tile, Tiles, Verdicts, nonempty, plain
+from bench.report.blocks import Block, Heading, LeadText, Text, Tile, Tiles, Verdicts, nonempty, plain
 from bench.report.compare import gap, is_fraction
 from bench.report.page import NONE, Page, listed, more, percent
 from bench.results.cells import Workload
@@ -33,7 +33,7 @@ def section(page: Page) -> list[Block]:
     shown = answers[:WORKLOADS]
     return nonempty(
         Heading(TITLE, 1),
-        *[Lead(sentence(page, workload, each)) for workload, each in shown],
+        *[LeadText(sentence(page, workload, each)) for workload, each in shown],
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
         Tiles(tiles(page, answers)) if answers else None,
         _picture(page, [(workload, each) for workload, each in shown if _points(each)]),
@@ -73,13 +73,13 @@ def _between(ratio: Interval) -> str:
 
 
 def _as_good(option: Option) -> str:
-    found = option.quality
-    if found is None or found.margin is None:
+    quality = option.quality
+    if quality is None or quality.margin is None:
         return "its quality without a verdict"
     metric = option.cell.about.final.eval_metric
-    margin = gap(-found.margin, metric).lstrip("+")
-    value = f"{plain(metric)} {gap(-found.difference.value, metric)}"
-    return f"as good as one device ({value}, margin {margin}, {plural(found.difference.n, 'seed')})"
+    margin = gap(-quality.margin, metric).lstrip("+")
+    value = f"{plain(metric)} {gap(-quality.difference.value, metric)}"
+    return f"as good as one device ({value}, margin {margin}, {plural(quality.difference.n, 'seed')})"
 
 
 def tiles(page: Page, answers: Sequence[tuple[Workload, Answer]]) -> tuple[Tile, ...]:
@@ -128,12 +128,12 @@ def _worst(options: Sequence[Option]) -> Option | None:
 
 def _lowest(option: Option) -> Tile:
     assert option.quality is not None
-    found, metric = option.quality.difference, option.cell.about.final.eval_metric
+    difference, metric = option.quality.difference, option.cell.about.final.eval_metric
     name = plain(option.cell.name)
-    if found.low is None or found.high is None:
-        return Tile(f"worst {plain(metric)}", gap(-found.value, metric), f"{name}; n={found.n}")
-    between = f"{gap(-found.low, metric)} to {gap(-found.high, metric)}"
-    return Tile(f"worst {plain(metric)}", gap(-found.value, metric), f"{name}; {between}")
+    if difference.low is None or difference.high is None:
+        return Tile(f"worst {plain(metric)}", gap(-difference.value, metric), f"{name}; n={difference.n}")
+    between = f"{gap(-difference.low, metric)} to {gap(-difference.high, metric)}"
+    return Tile(f"worst {plain(metric)}", gap(-difference.value, metric), f"{name}; {between}")
 
 
 def _table(page: Page) -> list[Block]:
@@ -152,7 +152,7 @@ def every_option(page: Page) -> list[Option]:
 
 def row(page: Page, option: Option) -> dict[str, str]:
     """Return what the reader decides by, of one cell."""
-    found, metric = option.quality, option.cell.about.final.eval_metric
+    quality, metric = option.quality, option.cell.about.final.eval_metric
     return {
         "cell": plain(option.cell.name if len(page.workloads) > 1 else option.cell.label),
         "verdict": (option.failing.name if option.failing else "PASS") if page.verdicts else NONE,
@@ -160,7 +160,7 @@ def row(page: Page, option: Option) -> dict[str, str]:
         "time to target": _ratio(option.time),
         "samples/s": _ratio(option.speed),
         "of ideal": NONE if option.speed is None else percent(option.speed.value / option.rival.ideal),
-        "quality": NONE if found is None else gap(-found.difference.value, metric),
+        "quality": NONE if quality is None else gap(-quality.difference.value, metric),
         "seeds": str(len(option.cell.one_each)),
     }
 
@@ -171,13 +171,13 @@ def _ratio(ratio: Interval | None) -> str:
 
 def reason(option: Option) -> str:
     """Return why it did not pass or is not recommended, in a dozen words."""
-    found = option.quality
-    if option.failing is not None and option.failing.check == "quality" and found is not None and found.margin:
+    quality = option.quality
+    if option.failing is not None and option.failing.check == "quality" and quality is not None and quality.margin:
         metric = option.cell.about.final.eval_metric
         kind = "proved worse than" if option.failing.name == "FAIL" else "may be worse by"
-        text = f"quality: {kind} the margin of {gap(-found.margin, metric).lstrip('+')}"
+        text = f"quality: {kind} the margin of {gap(-quality.margin, metric).lstrip('+')}"
     elif option.failing is not None:
-        text = f"{option.failing.check}: {option.failing.line}"
+        text = f"{option.failing.check}: {option.failing.why}"
     elif option.time is None:
         text = f"target reached by {option.reach.reached} of {option.reach.n} seeds"
     else:

@@ -14,7 +14,6 @@ from bench.validate import Verdict
 
 ROWS = 400
 """Cells with verdicts that are shown, those that did not pass first."""
-_COMMAND = re.compile(r"[:;]? (?:make one: )?python -m bench ")
 _DIGITS = re.compile(r"\d[\d.,]*")
 
 
@@ -76,7 +75,7 @@ def _verdicts(page: Page) -> list[Block]:
 
 def _reason(verdict: Verdict) -> str:
     """Return why without the commands in it: there is a section for them."""
-    return f"{verdict.check}: {_COMMAND.split(verdict.line)[0]}"
+    return f"{verdict.check}: {verdict.why}"
 
 
 def _warnings(page: Page) -> list[Block]:

@@ -2,7 +2,8 @@
 
 Steps are timed as a whole beside their parts (`Progress.busy_s`), and what a rank books as computing lies inside them. So
 waiting that is booked as computing shows. Every step has each of its parts on record, however short; no time is booked as
-that of steps and of something else; evaluations took as long as they are said to have stopped the clock of training.
+that of steps and of something else; evaluations took as long as they are said to have stopped the clock of training, which
+runs from when ranks are ready to when they are done: all of their work lies between.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ FRACTIONS = ("compute", "data", "comm", "wait", "eval", "checkpoint", "other")
 TOLERANCE = 0.001
 SLACK, SHARE = 1.1, 0.02
 """Times what steps took, and of the rank's time, that it may compute: parts and whole are read off the clock apart."""
+CLOCK = 0.02
+"""Seconds that a report may be behind what it is of."""
 NEARLY = 0.9
 """Of the batches that samples make: some may be larger than the others."""
 
@@ -36,7 +39,7 @@ def check(case: Case) -> Verdict | None:
         return verdict("FAIL", "breakdown", cell, f"{line}; {len(missing)} runs lack ranks")
     for run, known in recorded(cell):
         measured = known.slices and not known.resumed  # what a killed run had measured is gone with it
-        if wrong := _longer(run, known) or (_lacking(run, known) or _booked_twice(run, known) if measured else ""):
+        if wrong := _longer(run, known) or (_unlike(run, known) if measured else ""):
             return verdict("FAIL", "breakdown", cell, f"seed {run.metrics.seed}: {wrong}")
     return verdict("PASS" if off <= TOLERANCE else "FAIL", "breakdown", cell, line)
 
@@ -46,8 +49,27 @@ def _longer(run: Run, known: Records) -> str:
     busy = _busy(known)
     for rank, (row, wall) in enumerate(zip(run.metrics.breakdown, run.metrics.time_s.rank_wall, strict=False)):
         computing = (row.compute + row.data) * wall
-        if computing > SLACK * busy[rank] + SHARE * wall:
+        # Replicas in one process update their models between steps, too.
+        outside = known.seconds[rank, "optimizer"] if run.metrics.engine == "graph" else 0.0
+        if computing > SLACK * busy[rank] + outside + SHARE * wall:
             return f"rank {rank} is booked as computing for {computing:.3g} s, and its steps took {busy[rank]:.3g} s"
+    return ""
+
+
+def _unlike(run: Run, known: Records) -> str:
+    """Say what of the slices does not fit what ranks report."""
+    return _outside(known) or _lacking(run, known) or _booked_twice(run, known)
+
+
+def _outside(known: Records) -> str:
+    """Say which rank was at work before it was ready, or after it was done: the clock of training does not count that."""
+    ready = {event.rank: event.at for event in known.ready}
+    done = {event.rank: event.at for event in known.finished}
+    for (rank, kind), (first, last) in known.spans.items():
+        if first < ready.get(rank, first) - CLOCK:
+            return f"rank {rank} was at work ({kind}) for {ready[rank] - first:.3g} s before it was ready"
+        if kind != "hidden" and last > done.get(rank, last) + CLOCK:
+            return f"rank {rank} was at work ({kind}) for {last - done[rank]:.3g} s after it was done"
     return ""
 
 

@@ -1,0 +1,47 @@
+"""The verb `more`: train the seeds, or the baseline, that verdicts lack for a decision."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.base.exitcodes import Exit, gravest
+from bench.base.usage import usage
+from bench.command.validate_command import some_runs
+from bench.results.cells import cells
+from bench.results.runfolder import METRICS
+from bench.validate import judge_cells, next_runs
+
+
+def lacking(path: Path, baselines: Path) -> list[str]:
+    """Return the commands that train what the verdicts on a run, its other seeds among them, or on a tree lack."""
+    alone = (path / METRICS).is_file()
+    with usage():
+        runs, _ = some_runs(path.resolve().parent if alone else path)
+        grouped = cells(runs)
+        if alone:
+            here = path.resolve()
+            grouped = [cell for cell in grouped if any(run.path.resolve() == here for run in cell.runs)]
+        verdicts = judge_cells(grouped, [], baselines).verdicts
+    return list(dict.fromkeys(verdict.more for verdict in verdicts if verdict.more))
+
+
+def more(path: Path, baselines: Path, run: Callable[[list[str]], int], show: bool = False) -> Exit:
+    """Train what verdicts lack; with `show`, print the commands alone. Runs of a baseline are proposed, not accepted."""
+    commands = lacking(path, baselines)
+    if not commands:
+        print("nothing is lacking: no seed or baseline would change a verdict")
+        return Exit.OK
+    new_baseline = any(shlex.split(command)[-1] == f"output={next_runs.BASELINES}" for command in commands)
+    commands += [next_runs.PROPOSE] if new_baseline else []
+    codes = []
+    for command in commands:
+        print(command, flush=True)
+        if not show:
+            words = shlex.split(command)[3:]
+            quiet = [] if words[0] == "baseline" else ["validate=false", "report=false"]
+            codes.append(Exit(run([*words, *quiet])))
+    if new_baseline:
+        print(f"then, if the proposal is sound: {next_runs.ACCEPT}")
+    return gravest(codes) if codes else Exit.OK

@@ -1,0 +1,169 @@
+"""The verb `prove`: a few steps of a model in each mode against plain PyTorch on one device, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from tabulate import tabulate
+
+from bench.base.exitcodes import Exit
+from bench.base.usage import UsageError, reason, usage
+from bench.base.writing import write_text
+from bench.config.compose import compose
+from bench.config.config import Config, typed
+from bench.config.hydra_errors import complain
+from bench.config.modes import engine_of, modes
+
+if TYPE_CHECKING:
+    from bench.config.plan import RunPlan
+    from bench.prove.proof import Proof
+    from bench.prove.whole_batch import WholeBatch
+
+WAYS = ("mode", "engine", "policy", "backend", "experiment")
+"""Groups that choose a way of training; where none is given, all are proved."""
+MOST_STEPS = 100
+
+
+@dataclass
+class ProofOrder:
+    """What a command line asks to be proved: plans by model, in their order."""
+
+    plans: dict[tuple[str, str], list[RunPlan]] = field(default_factory=dict)
+
+    def job(self, composed: DictConfig) -> None:
+        """Note one way of training; Hydra calls this. Raise UsageError."""
+        from bench.command.run import make_plan
+
+        try:
+            config = typed(composed)
+        except (OmegaConfBaseException, ValueError) as error:
+            raise UsageError(complain(error)) from error
+        plan = make_plan(_quiet(config))
+        known = self.plans.setdefault((plan.spec.model, plan.spec.data), [])
+        if all((other.spec.mode, other.spec.world_size) != (plan.spec.mode, plan.spec.world_size) for other in known):
+            known.append(plan)
+
+
+def _quiet(config: Config) -> Config:
+    """Return the configuration without what is no part of a proof; engines of one rank on one."""
+    size = 1 if engine_of(config.engine.name).one_rank else config.world_size
+    return replace(config, world_size=size, audit=False, checkpoint=replace(config.checkpoint, every=0))
+
+
+def prove(arguments: list[str], parser: argparse.ArgumentParser, verbs: tuple[str, ...]) -> Exit:
+    """Prove what `arguments` ask for: options of `parser`, then overrides.
+
+    Return exit code 1 if something is different, 3 if something could not be proved."""
+    parser.add_argument("--steps", type=int, default=3, help="steps, or averages, that are compared (default: 3)")
+    parser.add_argument("--batch", type=int, default=4, help="samples of a step of one rank (default: 4)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all differences by step")
+    options, words = parser.parse_known_args(arguments)
+    if not 1 <= options.steps <= MOST_STEPS or not options.batch >= 2:
+        raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, and --batch 2 or more")
+    order = ProofOrder()
+    if not any(word.lstrip("+").partition("=")[0] in WAYS for word in words):
+        words = [*words, f"mode={','.join(modes())}"]
+    sweep = any("," in word.partition("=")[2] for word in words) and "-m" not in words
+    compose((["-m"] if sweep else []) + words, verbs, order.job, lambda line: None, planning=True)
+    proofs: list[tuple[str, Proof]] = []
+    wholes: list[tuple[str, WholeBatch]] = []
+    for (model, _), plans in order.plans.items():
+        with usage():
+            _prove(model, plans, options, proofs, wholes)
+    if options.json is not None:
+        _write(options, proofs, wholes)
+    print(*table(proofs, wholes), sep="\n")
+    verdicts = {proof.verdict for _, proof in proofs}
+    return Exit.REGRESSION if "different" in verdicts else Exit.INCONCLUSIVE if "not proved" in verdicts else Exit.OK
+
+
+def _prove(
+    model: str,
+    plans: list[RunPlan],
+    options: argparse.Namespace,
+    proofs: list[tuple[str, Proof]],
+    wholes: list[tuple[str, WholeBatch]],
+) -> None:
+    """Add what comes out for one model, in the order of its plans."""
+    from bench.prove.proof import Way, prove
+    from bench.prove.whole_batch import whole
+
+    first = plans[0]
+    ways = [
+        Way(plan.spec.mode, plan.spec.engine, plan.spec.backend, plan.job.policy, plan.spec.world_size)
+        for plan in plans
+    ]
+    task, seed = first.job.task, first.spec.seed
+    results = {
+        (proof.mode, proof.ranks): proof
+        for proof in prove(task, ways, options.steps, options.batch, seed, first.job.preload)
+    }
+    proofs += [(model, results[way.mode, way.ranks]) for way in ways]
+    for ranks in sorted({way.ranks for way in ways} - {1}):
+        wholes.append((model, whole(task, ranks, options.steps, options.batch, seed)))
+
+
+def _write(options: argparse.Namespace, proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> None:
+    """Write the file. Raise UsageError."""
+    body = {
+        "steps": options.steps,
+        "batch": options.batch,
+        "proofs": [{"model": model, **asdict(proof)} for model, proof in proofs],
+        "whole_batch": [{"model": model, **asdict(whole)} for model, whole in wholes],
+    }
+    try:
+        write_text(options.json, json.dumps(body, indent=1) + "\n")
+    except OSError as error:
+        raise UsageError(f"{options.json} cannot be written: {reason(error)}") from error
+
+
+def table(proofs: list[tuple[str, Proof]], wholes: list[tuple[str, WholeBatch]]) -> list[str]:
+    """Return a row for each proof, and a line on each comparison with the whole batch."""
+    rows = [
+        [
+            model,
+            proof.mode,
+            str(proof.ranks),
+            proof.verdict,
+            *(_number(proof.worst(name)) for name in ("gradients", "parameters", "loss")),
+            _word(proof.replicas_equal),
+            _word(proof.unshard_equal),
+            proof.precision.partition(",")[0],
+            "; ".join(filter(None, (proof.why, proof.precision.partition(", ")[2]))),
+        ]
+        for model, proof in proofs
+    ]
+    headers = [
+        "model",
+        "mode",
+        "ranks",
+        "verdict",
+        "gradients",
+        "parameters",
+        "loss",
+        "replicas",
+        "unshard",
+        "in",
+        "why",
+    ]
+    lines = tabulate(rows, headers, disable_numparse=True).splitlines()
+    for model, whole in wholes:
+        differences = f"gradients {whole.gradients:.1e}, parameters {whole.parameters:.1e}, loss {whole.loss:.1e}"
+        lines.append(
+            f"{model}, {whole.ranks} slices against the whole batch on one device: {differences} ({whole.why})"
+        )
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def _word(value: bool | None) -> str:
+    return "-" if value is None else "equal" if value else "DIFFERENT"

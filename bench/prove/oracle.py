@@ -1,0 +1,221 @@
+"""The oracle: a synchronous run played in one process, every rank's slice of every step in the order of ranks.
+
+Plain PyTorch on purpose: of the project it uses where samples and seeds come from, and how a step is cut, which is what an
+engine is given. How an engine weighs and reduces, and what it does with buffers, is its documented `Rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ddp.core.spans import Batch, Chunk
+from ddp.data.order import derive, order
+from ddp.data.seeded import seed_others
+from ddp.replica.flat import FlatState
+from ddp.replica.task import Source, Task
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What tells one engine's result from another's."""
+
+    scaled: str
+    """`gradient`: that of the slice's mean loss, times samples / samples of all; then summed. `loss`: the loss times
+    samples x ranks / samples of all, its gradient times 1 / ranks; then summed."""
+    buffers: str
+    """After a step. `mean`: changes are averaged by samples, counters take the maximum. `first`: rank 0's, on all ranks.
+    `own`: each rank has its own, and the model has rank 0's."""
+    flat: bool = True
+    """Parameters lie in one piece of memory, not each in its own: a convolution of one or two images takes another path for
+    weights that are not aligned, and its last bit with it."""
+
+
+@dataclass(frozen=True)
+class OracleCourse:
+    """What is trained, on how many ranks; picklable."""
+
+    task: Callable[[], Task]
+    world_size: int
+    batch: int
+    """Samples of a step of one rank."""
+    steps: int
+    tail: int = 0
+    """Samples that the last step lacks."""
+    seed: int = 5
+    epochs: int = 1
+    least: int = 1
+    """Fewest samples of a slice."""
+    first: int = 0
+    """The step that it begins with; that many were done before."""
+
+    def batches(self, step: int) -> list[Batch]:
+        """Return each rank's slice, as the coordinator cuts an epoch."""
+        whole = self.batch * self.world_size
+        stop = whole * (self.first + self.steps) - self.tail
+        ranks = range(self.world_size)
+        return [Chunk(0, 0, stop, whole, rank, self.world_size, least=self.least).at(step) for rank in ranks]
+
+    def seen(self, step: int) -> float:
+        """Return the samples that all ranks have seen when a step begins."""
+        return step * self.batch * self.world_size
+
+
+State = dict[str, Tensor]
+
+
+class OracleStep(NamedTuple):
+    """What a step came to."""
+
+    loss: float
+    """Of the global batch before it."""
+    gradients: list[Tensor | None]
+    """Of the global batch, by parameter; None: nobody's loss has to do with it."""
+    state: State
+    """Of the model after it; shared, not copied."""
+
+
+class PlainTrainer:
+    """A model with its optimizers, rates and random numbers, as every engine begins with them."""
+
+    def __init__(self, course: OracleCourse, flat: bool = True) -> None:
+        torch.set_num_threads(1)  # as a rank has: sums of several threads are in another order
+        torch.manual_seed(derive(course.seed, "init"))
+        seed_others(derive(course.seed, "init"))
+        self.course, self.task = course, course.task()
+        self.model, self.data = self.task.model(), self.task.train_data()
+        if flat:
+            FlatState(self.model)
+        self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        made = self.task.optimizer(list(self.model.parameters()))
+        self._optimizers: list[Any] = list(made) if isinstance(made, list | tuple) else [made]
+        self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._rates = [group["lr"] for group in self._groups]
+        self._positions = order(course.seed, 0, len(self.data))
+        self._base = derive(course.seed, "step", 0)
+
+    def schedule(self, seen: float) -> None:
+        """Set the rates for a step that begins after `seen` samples."""
+        factor = self.task.schedule(min(seen / (self.course.epochs * len(self.data)), 1.0))
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean loss of a slice, with the random numbers that belong to it."""
+        torch.manual_seed((self._base + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
+        return self.task.loss(self.model, self.data.batch(self._positions[batch.start : batch.stop]))
+
+    def step(self, gradients: list[Tensor | None]) -> None:
+        """Step all optimizers."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+
+def replay(course: OracleCourse, rule: Rule) -> Iterator[OracleStep]:
+    """Play the steps of a course; yield what each came to."""
+    plain = PlainTrainer(course, rule.flat)
+    model = plain.model
+    buffers = [_buffers(model)] * course.world_size
+    for step in range(course.first, course.first + course.steps):
+        plain.schedule(course.seen(step))
+        mean_loss, left = 0.0, []
+        total: list[Tensor | None] = [None] * len(plain.parameters)
+        batches = course.batches(step)
+        for rank, batch in enumerate(batches):
+            load_buffers(model, buffers[rank])
+            loss, gradients = _slice(plain, batch, rule, course.world_size)
+            total = [_sum(a, b) for a, b in zip(total, gradients, strict=True)]
+            left.append(_buffers(model))
+            mean_loss += loss * batch.samples / batch.total
+        buffers = _settled(buffers, left, batches, rule)
+        load_buffers(model, buffers[0])
+        plain.step(total)
+        yield OracleStep(mean_loss, total, model.state_dict())
+
+
+def _sum(first: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if first is None or other is None:
+        return first if other is None else other
+    return first + other
+
+
+def _slice(plain: PlainTrainer, batch: Batch, rule: Rule, ranks: int) -> tuple[float, list[Tensor | None]]:
+    """Return loss and weighted gradients of one rank's slice; of an empty one, none."""
+    if not batch.samples:
+        return 0.0, [torch.zeros_like(parameter) for parameter in plain.parameters]
+    loss = plain.loss(batch)
+    scale, weight = 1.0, batch.samples / batch.total
+    if rule.scaled == "loss":
+        scale, weight = batch.samples * ranks / batch.total, 1.0 / ranks
+    gradients = torch.autograd.grad(loss * scale, plain.parameters, allow_unused=True)
+    return float(loss.detach()), [None if gradient is None else gradient * weight for gradient in gradients]
+
+
+def _settled(
+    before: list[list[Tensor]], after: list[list[Tensor]], batches: list[Batch], rule: Rule
+) -> list[list[Tensor]]:
+    """Return every rank's buffers for the next step."""
+    if rule.buffers == "own":
+        return after
+    if rule.buffers == "first":
+        return [after[0]] * len(after)
+    mean = []
+    for index, old in enumerate(before[0]):
+        new = [buffers[index] for buffers in after]
+        if not old.is_floating_point():
+            mean.append(torch.stack(new).amax(dim=0))
+            continue
+        changes = [(buffer - old) * (b.samples / b.total) for buffer, b in zip(new, batches, strict=True)]
+        change = changes[0]
+        for more in changes[1:]:
+            change = change + more
+        mean.append(old + change)
+    return [mean] * len(after)
+
+
+def _buffers(model: nn.Module) -> list[Tensor]:
+    return [buffer.clone() for buffer in model.buffers()]
+
+
+def load_buffers(model: nn.Module, values: list[Tensor]) -> None:
+    """Put values into the buffers of a model."""
+    for buffer, value in zip(model.buffers(), values, strict=True):
+        buffer.copy_(value)
+
+
+def whole_batches(course: OracleCourse) -> Iterator[OracleStep]:
+    """Play a course as somebody with one device writes it: each global batch at once. Yield what each step came to."""
+    plain = PlainTrainer(course, flat=False)
+    for step in range(course.first, course.first + course.steps):
+        plain.schedule(course.seen(step))
+        batches = course.batches(step)
+        start, stop = min(b.start for b in batches if b.samples), max(b.stop for b in batches)
+        loss = plain.loss(Batch(0, start, stop, stop - start))
+        gradients: list[Tensor | None] = [*torch.autograd.grad(loss, plain.parameters, allow_unused=True)]
+        plain.step(gradients)
+        yield OracleStep(float(loss.detach()), gradients, plain.model.state_dict())
+
+
+def limited(source: Source, samples: int) -> Source:
+    """Return the first samples of a source."""
+    return source if len(source) <= samples else _FirstSamples(source, samples)
+
+
+class _FirstSamples:
+    def __init__(self, source: Source, samples: int) -> None:
+        self._source, self._samples = source, samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def batch(self, indices: Tensor) -> Any:
+        return self._source.batch(indices)
+
+    def to(self, device: torch.device) -> _FirstSamples:
+        return _FirstSamples(self._source.to(device), self._samples)

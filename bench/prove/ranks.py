@@ -1,0 +1,128 @@
+"""Ranks that train courses for the oracle, one after the other, in processes that are started once; and what came of it."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.prove.entrants import ProofEntry, against, fingerprint, job_of, shown
+from bench.prove.windows import follow_windows
+from ddp.backends import BACKENDS, Acts
+from ddp.backends.base import load
+from ddp.core.commands import Join
+from ddp.engine.loop import TrainingLoop
+from ddp.process import forkserver
+
+
+@dataclass
+class CourseResult:
+    """What a course came to."""
+
+    losses: list[float]
+    """Of the global batches."""
+    digests: list[list[str]]
+    """By rank and step."""
+    state: dict[str, Tensor]
+    apart: list[list[float]] = field(default_factory=list)
+    """By rank and step, the largest difference to the oracle's state, where that was given."""
+    unshards: bool = True
+    """Whether assembling the whole model twice gave the same bits, after every step on every rank."""
+
+
+def train(entries: Sequence[ProofEntry], folder: Path, preload: tuple[str, ...] = ()) -> None:
+    """Have all of them trained, one after the other, on ranks that are started once; `trained` reads the results."""
+    context = forkserver.warm(preload)
+    size = max(entry.course.world_size for entry in entries)
+    ranks = [context.Process(target=_rank, args=(entries, folder, rank), daemon=True) for rank in range(size)]
+    try:
+        with forkserver.script_left_alone():
+            for process in ranks:
+                process.start()
+        for process in ranks:
+            process.join()
+    finally:
+        for process in ranks:
+            process.kill() if process.pid is not None else None
+
+
+def failure(number: int, folder: Path) -> str | None:
+    """Return what a rank failed with in an entry or before it, in whole; None: nothing failed."""
+    for text in sorted(folder.glob("failure-*.txt")):
+        if not (folder / f"trained-{number}-0.pt").exists():
+            return text.read_text(encoding="utf-8")
+    return None
+
+
+def trained(number: int, world_size: int, folder: Path) -> CourseResult:
+    """Return what became of an entry. AssertionError with the traceback of a rank that failed, in this one or before."""
+    problem = failure(number, folder)
+    assert problem is None, problem
+    parts = [torch.load(folder / f"trained-{number}-{rank}.pt") for rank in range(world_size)]
+    losses = [sum(shares) for shares in zip(*(part["losses"] for part in parts), strict=True)]
+    return CourseResult(
+        losses,
+        [part["digests"] for part in parts],
+        parts[0]["state"],
+        [part["apart"] for part in parts],
+        all(part["unshards"] for part in parts),
+    )
+
+
+def _rank(entries: Sequence[ProofEntry], folder: Path, rank: int) -> None:
+    try:
+        for number, entry in enumerate(entries):
+            if rank < entry.course.world_size:
+                scratch = folder / f"scratch-{number}"
+                scratch.mkdir(exist_ok=True)
+                spec = BACKENDS.get(entry.entrant.engine)
+                step = spec is None or (Acts.STEP in spec.acts and entry.policy.every_step)
+                done = (_follow if step else follow_windows)(entry, scratch, rank)
+                part = folder / f".trained-{number}-{rank}.pt"
+                torch.save(done, part)
+                part.rename(folder / f"trained-{number}-{rank}.pt")
+    except Exception:
+        (folder / f"failure-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+
+
+def _follow(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
+    """Train one rank's part of a course; return losses weighed by their share of the global batch, digests and distances
+    after every step, and the final state."""
+    entrant, course = entry.entrant, entry.course
+    size = course.world_size
+    job = job_of(entry, scratch)
+    loop = TrainingLoop(job, rank, lambda event: None)
+    replica, backend = loop.replica, None
+    if entrant.engine:
+        side: Any = importlib.import_module(entrant.module).Backend if entrant.module else load(entrant.engine)
+        backend = side(job, rank, loop)
+        backend.join(Join(rank, 0, tuple(range(size)), True, "proof"))
+        replica.in_step = backend.in_step(replica)
+    losses, digests, apart, unshards = [], [], [], True
+    for step in range(course.first, course.first + course.steps):
+        batch = course.batches(step)[rank]
+        loss, _ = replica.step(batch, course.seen(step))
+        losses.append(float(loss.detach()) * batch.samples / batch.total if loss is not None else 0.0)
+        views = []
+        for _ in range(1 if backend is None or entry.truth is None else 2):
+            with backend.consensus(exact=True) if backend is not None else torch.no_grad():
+                state = shown(replica.model.state_dict(), entry.only)
+                views.append(fingerprint(state))
+                if entry.truth is not None and len(views) == 1:
+                    apart.append(against(state, views[0], entry.truth, f"{step}"))
+        unshards &= len(set(views)) == 1
+        digests.append(views[0])
+    if backend is not None:
+        backend.settle()
+    state = {name: value.clone() for name, value in replica.model.state_dict().items()} if entry.truth is None else {}
+    if backend is not None:
+        backend.close()
+    replica.close()
+    return {"losses": losses, "digests": digests, "apart": apart, "unshards": unshards, "state": state}

@@ -1,0 +1,98 @@
+"""Tasks as a proof needs them: without what is random in each sample, in double precision, with the gradient laid open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from ddp.replica.norms import least_samples
+from ddp.replica.task import Source, Task
+
+Make = Callable[[], Task]
+
+
+def least(make: Make) -> int:
+    """Return the fewest samples of a slice."""
+    return least_samples(make().model())
+
+
+def plain(make: Make) -> Make:
+    """Return the task without what is random in each sample: augmentation, and orders of a sampler's own."""
+    return partial(_plain, make)
+
+
+def _plain(make: Make) -> Task:
+    return replace(make(), augment=None, sampler=None, drop_last=False)
+
+
+def double(make: Make) -> Make:
+    """Return the task in double precision."""
+    return partial(_double, make)
+
+
+def _double(make: Make) -> Task:
+    task = make()
+
+    def model() -> nn.Module:
+        return task.model().double()
+
+    return replace(
+        task, model=model, train_data=lambda: Wide(task.train_data()), eval_data=lambda: Wide(task.eval_data())
+    )
+
+
+class Wide:
+    """A source whose real numbers are in double precision."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def batch(self, indices: torch.Tensor) -> Any:
+        """Return the samples at `indices`."""
+        return tree_map(_wide, self._source.batch(indices))
+
+    def to(self, device: torch.device) -> Wide:
+        """Return the same data on `device`."""
+        return Wide(self._source.to(device))
+
+
+def _wide(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+class TakeGradient(torch.optim.SGD):
+    """Makes each parameter its gradient, so that a whole model shows it, however it is sharded."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Replace the parameters; those without a gradient become zeros."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.copy_(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
+
+
+def gradient_task(task: Task, state: Path) -> Task:
+    """Return the task that begins with a saved state and leaves the gradient of one step in place of the parameters."""
+    build = task.model
+
+    def model() -> torch.nn.Module:
+        made = build()
+        made.load_state_dict(torch.load(state))
+        return made
+
+    return replace(task, model=model, optimizer=lambda parameters: TakeGradient(parameters, lr=1.0))
+
+
+def gradient(make: Make, state: Path) -> Task:
+    """Return the task of `gradient_task`; importable by name, so that a rank can call it."""
+    return gradient_task(make(), state)

@@ -1,0 +1,58 @@
+"""The ranks' slices against the whole batch at once: what somebody with one device would train, and why it differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from bench.prove.entrants import distance, entrant
+from bench.prove.oracle import OracleCourse, PlainTrainer, replay, whole_batches
+from bench.prove.tasks import Make, least, plain
+
+MOST = 1e-3
+"""More of a gradient is no rounding."""
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """How far the oracle is from the whole batch on one device."""
+
+    ranks: int
+    gradients: float
+    parameters: float
+    loss: float
+    why: str
+
+
+def whole(make: Make, size: int, steps: int, batch: int, seed: int = 5) -> WholeBatch:
+    """Hold the ranks' slices against the whole batch at once, as one device trains it: the same training but for rounding,
+    unless the model looks at its batch as a whole, or draws random numbers."""
+    course = OracleCourse(plain(make), size, batch, steps, seed=seed, least=least(make))
+    rule = entrant("nccl").rule
+    gradients = parameters = loss = 0.0
+    for ours, theirs in zip(replay(course, rule), whole_batches(course), strict=True):
+        pairs = zip(ours.gradients, theirs.gradients, strict=True)
+        gaps = [float((a - b).abs().max()) for a, b in pairs if a is not None and b is not None and a.numel()]
+        gradients, loss = max([gradients, *gaps]), max(loss, abs(ours.loss - theirs.loss))
+        parameters = max(parameters, distance(ours.state, theirs.state))
+    return WholeBatch(size, gradients, parameters, loss, _reason(course, gradients))
+
+
+def _reason(course: OracleCourse, gradients: float) -> str:
+    """Return why slices and the whole batch differ."""
+    trainer = PlainTrainer(course, flat=False)
+    if any(isinstance(module, nn.modules.batchnorm._NormBase) for module in trainer.model.modules()):
+        return "batch norm: each rank has the statistics of its own slice"
+    batch = trainer.data.batch(torch.arange(course.batch))
+    with torch.no_grad():
+        losses = set()
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            losses.add(float(trainer.task.loss(trainer.model, batch)))
+    if len(losses) > 1:
+        return "random numbers, such as dropout's: each rank draws its own"
+    if gradients > MOST:
+        return "more than rounding: the loss is no mean over the samples of a batch"
+    return "rounding: sums in another order"

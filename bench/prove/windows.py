@@ -1,0 +1,192 @@
+"""Local steps between averages: a rank's side of it, as backends average, and the same in plain PyTorch, rank by rank.
+
+Ranks do unequal numbers of steps in a window, and where a backend lets them go on meanwhile, one more before the average
+comes. How long a window is a policy's business, and `bench replay`'s; what an average is, is proved here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.prove.entrants import ProofEntry, against, fingerprint, job_of
+from bench.prove.oracle import OracleCourse, PlainTrainer, State
+from ddp.backends import BACKENDS, Acts
+from ddp.backends.base import load, reducing
+from ddp.core.commands import Average, Join, Reduce
+from ddp.core.spans import Batch
+from ddp.engine.loop import TrainingLoop
+
+DEADLINE_S = 120.0
+"""How long ranks wait for each other."""
+
+
+def window(course: OracleCourse, number: int, rank: int) -> list[Batch]:
+    """Return the batches of a rank before an average: as many for each rank as for no other, one to three."""
+    most = 3 * course.world_size
+    start = (number * most + 3 * rank) * course.batch
+    count = 1 + (number + rank) % 2
+    return [_batch(start + k * course.batch, course.batch) for k in range(count)]
+
+
+def beyond(course: OracleCourse, number: int, rank: int) -> Batch:
+    """Return the batch that a rank trains while the average of a window is made."""
+    return _batch((number * 3 * course.world_size + 3 * rank + 2) * course.batch, course.batch)
+
+
+def _batch(start: int, samples: int) -> Batch:
+    return Batch(0, start, start + samples, samples)
+
+
+def follow_windows(entry: ProofEntry, scratch: Path, rank: int) -> dict[str, Any]:
+    """Train one rank's windows; return mean losses of its steps by window, digests and distances after every average."""
+    course, spec = entry.course, BACKENDS[entry.entrant.engine]
+    job, members = job_of(entry, scratch), tuple(range(course.world_size))
+    loop = TrainingLoop(job, rank, lambda event: None)
+    backend: Any = load(entry.entrant.engine)(job, rank, loop)
+    if Acts.SNAPSHOT not in spec.acts:
+        backend.join(Join(rank, 0, members, True, "proof"))
+    losses, digests, apart = [], [], []
+    with _reducer(entry, scratch, rank) as reduce:
+        for number in range(course.steps):
+            batches = window(course, number, rank)
+            steps = [loop.replica.step(batch, course.seen(number))[0] for batch in batches]
+            samples = sum(batch.samples for batch in batches)
+            order = Average(rank, number, members, True, "proof")
+            if Acts.SNAPSHOT in spec.acts:
+                backend.snapshot(order)
+                (scratch / f"laid-{number}-{rank}").write_text(str(samples), encoding="utf-8")
+                last = number == course.steps - 1
+                if not last:
+                    steps.append(loop.replica.step(beyond(course, number, rank), course.seen(number))[0])
+                reduce(number)
+                backend.apply(number, last)
+            else:
+                backend.average(order, samples)
+            losses.append(sum(float(loss.detach()) for loss in steps if loss is not None) / len(steps))
+            state = loop.replica.model.state_dict()
+            digests.append(fingerprint(state))
+            assert entry.truth is not None
+            apart.append(against(state, digests[-1], entry.truth, f"{number}-{rank}"))
+    backend.close()
+    loop.replica.close()
+    return {"losses": losses, "digests": digests, "apart": apart, "unshards": True, "state": {}}
+
+
+class _Reducing:
+    """Waits for the average of a window; on the first rank, it has it made as the coordinator does."""
+
+    def __init__(self, scratch: Path, ranks: int) -> None:
+        self._scratch, self._ranks = scratch, ranks
+        self._done = threading.Event()
+        self._error: Exception | None = None
+        self.submit: Callable[[Reduce], None] | None = None
+
+    def finish(self, event: Any) -> None:
+        """Note that the reducer is done, or what it failed with."""
+        self._error = event if isinstance(event, Exception) else None
+        self._done.set()
+
+    def __call__(self, number: int) -> None:
+        laid = [self._scratch / f"laid-{number}-{rank}" for rank in range(self._ranks)]
+        ready = self._scratch / f"reduced-{number}"
+        if self.submit is not None:
+            _await(lambda: all(path.exists() and path.stat().st_size for path in laid))
+            self._done.clear()
+            samples = tuple(int(path.read_text(encoding="utf-8")) for path in laid)
+            self.submit(Reduce(number, tuple(range(self._ranks)), samples, "proof"))
+            self._done.wait(DEADLINE_S)
+            if self._error is not None:
+                raise self._error
+            ready.touch()
+        _await(ready.exists)
+
+
+@contextmanager
+def _reducer(entry: ProofEntry, scratch: Path, rank: int) -> Iterator[_Reducing]:
+    """Yield what waits for averages."""
+    waiting = _Reducing(scratch, entry.course.world_size)
+    if rank or Acts.SNAPSHOT not in BACKENDS[entry.entrant.engine].acts:
+        yield waiting
+        return
+    with reducing(job_of(entry, scratch), waiting.finish) as reducer:
+        assert reducer is not None
+        waiting.submit = reducer.submit
+        yield waiting
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError("another rank does not come")
+        time.sleep(0.001)
+
+
+def replay_windows(course: OracleCourse, goes_on: bool) -> Iterator[tuple[list[float], list[State]]]:
+    """Play the windows of all ranks in plain PyTorch; yield each rank's mean loss and state after each average. `goes_on`:
+    ranks train one more batch before it comes, and take it as a difference."""
+    ranks = [PlainTrainer(course) for _ in range(course.world_size)]
+    for number in range(course.steps):
+        losses, weights, snapshots, work = [], [], [], []
+        for rank, plain in enumerate(ranks):
+            batches = window(course, number, rank)
+            losses.append([_step(plain, batch, course.seen(number)) for batch in batches])
+            weights.append(float(sum(batch.samples for batch in batches)))
+            snapshots.append(_copy(plain))
+            work.append(len(batches))
+        mean = _mean(snapshots, weights)
+        last = number == course.steps - 1
+        for rank, plain in enumerate(ranks):
+            if goes_on and not last:
+                losses[rank].append(_step(plain, beyond(course, number, rank), course.seen(number)))
+            _take(plain, mean, snapshots[rank] if goes_on and not last else None)
+        yield [sum(each) / len(each) for each in losses], [plain.model.state_dict() for plain in ranks]
+
+
+def _step(plain: PlainTrainer, batch: Batch, seen: float) -> float:
+    plain.schedule(seen)
+    loss = plain.loss(batch)
+    plain.step(list(torch.autograd.grad(loss, plain.parameters, allow_unused=True)))
+    return float(loss.detach())
+
+
+def _copy(plain: PlainTrainer) -> State:
+    return {name: value.clone() for name, value in plain.model.state_dict().items()}
+
+
+def _mean(states: list[State], weights: list[float]) -> State:
+    """Return the mean weighted by samples, rounded once; counters take the maximum."""
+    mean: State = {}
+    for name, first in states[0].items():
+        values = [state[name] for state in states]
+        if not first.is_floating_point():
+            mean[name] = torch.stack(values).amax(dim=0)
+            continue
+        total = values[0].double() * weights[0]
+        for value, weight in zip(values[1:], weights[1:], strict=True):
+            total = total + value.double() * weight
+        mean[name] = (total / sum(weights)).to(first.dtype)
+    return mean
+
+
+@torch.no_grad()
+def _take(plain: PlainTrainer, mean: State, snapshot: State | None) -> None:
+    """Become the mean; with a `snapshot`, add what it changed of that."""
+    seen: set[int] = set()
+    for name, value in plain.model.state_dict().items():
+        if value.data_ptr() in seen and value.numel():
+            continue  # shared with another
+        seen.add(value.data_ptr())
+        if snapshot is None:
+            value.copy_(mean[name])
+        elif value.dtype is torch.bool:
+            value.logical_or_(mean[name])
+        else:
+            value.sub_(snapshot[name] - mean[name])

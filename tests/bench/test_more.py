@@ -1,0 +1,61 @@
+"""What decides a verdict is one short command; and verdicts are said in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.command import cli
+from bench.command.more import lacking
+from bench.command.summary import in_words
+from bench.results.runfolder import find_runs
+from bench.validate import judge
+from tests.bench import fake_engine
+from tests.bench.conftest import Bench
+from tests.bench.references import baselines, cell
+
+MODE = ("model=mlp", "mode=nccl_sync", "world_size=2", "train.epochs=1")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    return baselines(tmp_path, tuple(0.90 + k / 1000 for k in range(20)))
+
+
+def test_more_trains_the_seeds_that_a_decision_lacks(tmp_path: Path, library: Path) -> None:
+    runs = cell(tmp_path / "runs", "nccl_sync", (0.91,))
+    (run,) = find_runs(runs)[0]
+    first = in_words(judge([run.path], library).verdicts, run.path)[0]
+    assert first.startswith("nothing is wrong so far as 1 seed can tell; what decides: python -m bench more ")
+    (command,) = lacking(runs, library)
+    assert " seed=1,2" in command
+    assert lacking(run.path, library) == [command]
+    cell(runs, "nccl_sync", (0.91, 0.911, 0.912))
+    assert lacking(runs, library) == []
+
+
+def test_more_makes_the_baseline_that_is_lacking(
+    bench: Bench, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.timeline.draw", lambda *picture: None)
+    (tmp_path / "base").mkdir()
+    assert bench(*MODE) == 0
+    fake_engine.runs.clear()
+    capsys.readouterr()
+    assert bench("more", "runs", "--baseline", "base", "--show") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[3] for line in shown[:2]] == ["-m", "baseline"]
+    assert "then, if the proposal is sound: python -m bench baseline accept" in shown[-1]
+    assert not fake_engine.runs
+    assert cli.dispatch(["more", "nowhere"]) == 2
+
+
+def test_what_failed_is_named_and_cut_short(tmp_path: Path, library: Path) -> None:
+    runs = cell(tmp_path / "runs", "nccl_sync", (0.5, 0.51, 0.52, 0.5, 0.51))
+    lines = in_words(judge([runs], library).verdicts, runs)
+    assert "FAIL" in lines[0]
+    assert any(line.startswith("FAIL mlp nccl_sync ×2  quality: ") for line in lines)
+    assert max(map(len, lines[1:-1])) <= 90
+    assert lines[-1].startswith("in full: python -m bench validate --brief ")

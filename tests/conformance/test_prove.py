@@ -1,0 +1,193 @@
+"""`bench prove`: models as a new user brings them are proved in each way of averaging; what is wrong is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.prove import proof
+from bench.prove.entrants import TORCH, Entrant, entrant
+from bench.prove.proof import Proof, Way, prove
+from bench.prove.whole_batch import whole
+from ddp.core.policies import DEFAULT, EVERY_STEP, POLICIES
+from ddp.replica.task import Task
+from tests.runtime import toy
+from tests.warm import Warm
+
+OWN = '''
+"""`{name}`: {about}."""
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.models.parts import SCHEDULES
+from bench.models.setup import Recipe, Setup
+from ddp.data import as_source
+from ddp.replica.task import Task
+
+
+class Pairs(torch.utils.data.Dataset):
+    def __init__(self, count):
+        draw = torch.Generator().manual_seed(count)
+        self.x, self.y = torch.randn(count, 6, generator=draw), torch.randint(0, 6, (count,), generator=draw)
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, index):
+        return {sample}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.out, self.spare = nn.Linear(6, 6), nn.Linear(6, 6), nn.Parameter(torch.ones(3))
+        {tie}
+
+    def forward(self, x):
+        hidden = self.into(x).tanh()
+        return self.out(hidden), hidden
+
+
+def loss(model, batch):
+    logits, hidden = model({inputs})
+    return {loss}
+
+
+def evaluate(model, batch):
+    logits, _ = model({inputs})
+    return F.cross_entropy(logits, {labels}, reduction="sum"), (logits.argmax(1) == {labels}).sum()
+
+
+def task(recipe, data_dir):
+    adam = partial(torch.optim.AdamW, lr=recipe.lr)
+    data = lambda: as_source(Pairs(200))
+    return Task(Net, adam, loss, evaluate, data, data, SCHEDULES["constant"])
+
+
+RECIPES = {{"quick": Recipe("digits", 1, 8, 1e-2, 0.5)}}
+SETUP = Setup("own", "ours", "none", "accuracy", True, RECIPES, task)
+'''
+PLAIN = {
+    "sample": "self.x[index], self.y[index]",
+    "tie": "pass",
+    "inputs": "batch[0]",
+    "labels": "batch[1]",
+    "loss": "F.cross_entropy(logits, batch[1])",
+}
+BROUGHT = {
+    "tied": {"about": "one weight in two layers", "tie": "self.out.weight = self.into.weight"},
+    "two_losses": {"about": "two losses", "loss": "F.cross_entropy(logits, batch[1]) + 0.1 * hidden.square().mean()"},
+    "dictionary": {
+        "about": "batches that are dictionaries",
+        "sample": '{"x": self.x[index], "y": self.y[index]}',
+        "inputs": 'batch["x"]',
+        "labels": 'batch["y"]',
+        "loss": 'F.cross_entropy(logits, batch["y"])',
+    },
+}
+
+
+def test_models_as_a_new_user_brings_them_are_proved(warm: Warm, tmp_path: Path) -> None:
+    for name, parts in BROUGHT.items():
+        (tmp_path / f"{name}.py").write_text(OWN.format(name=name, **PLAIN | parts))
+    words = (f"model={','.join(f'{name}.py' for name in BROUGHT)}", "mode=solo,nccl_sync,nccl_cadence,zero3")
+    code, out, err = warm.start(tmp_path, "-m", "bench", "prove", *words, "--steps", "2", "--json", "out.json").result()
+    assert code == 0, out + err
+    proofs = json.loads((tmp_path / "out.json").read_text())["proofs"]
+    assert [(each["model"], each["verdict"]) for each in proofs] == [
+        (name, "exact") for name in BROUGHT for _ in range(4)
+    ]
+    for each in proofs:
+        assert each["replicas_equal"] is True
+        for step in each["steps"]:
+            assert not step["parameters"]
+            assert not step["gradients"]
+            assert step["loss"] < 1e-6
+
+
+def normed() -> Task:
+    return replace(toy.task(norm=True, optimizer="AdamW", lr=0.01), model=partial(net, 0.0))
+
+
+def dropping() -> Task:
+    return replace(normed(), model=partial(net, 0.3))
+
+
+def random_only() -> Task:
+    return replace(normed(), model=lambda: nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.5), nn.Linear(12, 2)))
+
+
+def summed() -> Task:
+    task = toy.task()
+    return replace(task, loss=lambda model, batch: task.loss(model, batch) * len(batch[0]))
+
+
+def net(share: float) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Dropout(share), nn.Linear(12, 2))
+
+
+def way(mode: str, backend: str | None, policy: str = EVERY_STEP, ranks: int = 2, engine: str = "elche") -> Way:
+    return Way(mode, engine, backend, POLICIES[policy](), ranks)
+
+
+def proved(ways: list[Way], steps: int = 2) -> list[Proof]:
+    return list(prove(dropping, ways, steps, 4))
+
+
+def test_each_kind_of_average_is_proved_and_says_how_far_it_is_off() -> None:
+    ways = [
+        way("nccl_sync", "nccl", ranks=3),
+        way("cpu_async", "cpu", DEFAULT),
+        way("nccl_cadence", "nccl", DEFAULT, ranks=3),
+        way("torch_ddp", "torch_ddp", ranks=3),
+        way("graph_sync", None, engine="graph"),
+    ]
+    found = {each.mode: each for each in proved(ways)}
+    assert [found[each.mode].verdict for each in ways] == ["exact", "close", "exact", "close", "exact"]
+    assert all(found[mode].precision == "float64" for mode in ("cpu_async", "torch_ddp"))
+    assert found["nccl_sync"].steps[1].gradients == 0.0
+    assert not any(each.failed for each in found.values())
+
+
+def test_another_rule_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that did with buffers what another one does would be as far off as this."""
+    monkeypatch.setattr(proof, "entrant", lambda backend: Entrant("nccl", "memory", replace(TORCH, flat=True), 4))
+    (found,) = proved([way("nccl_sync", "nccl")])
+    assert found.failed
+    assert found.verdict == "different"
+    assert (found.worst("parameters") or 0) > 0
+
+
+def test_a_rank_that_fails_is_said_and_the_others_are_proved() -> None:
+    first, then = proved([way("zero1", "zero1"), way("nccl_sync", "nccl")], steps=1)
+    assert (first.verdict, then.verdict) == ("exact", "exact")
+    bad = replace(entrant("nccl"), module="nowhere.at.all")
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        patch.setattr(proof, "entrant", lambda name: bad if name == "zero1" else entrant(name))
+        first, then = proved([way("zero1", "zero1"), way("nccl_sync", "nccl")], steps=1)
+    assert first.verdict == "not proved"
+    assert "ModuleNotFoundError: No module named 'nowhere'" in first.why
+    assert then.verdict == "exact"
+
+
+def test_slices_are_the_whole_batch_but_for_what_a_model_sees_of_it() -> None:
+    bare = partial(toy.task, optimizer="AdamW", lr=0.01)
+    rounding = whole(bare, 2, 2, 4)
+    assert rounding.why.startswith("rounding")
+    assert max(rounding.gradients, rounding.loss) < 1e-6
+    assert whole(random_only, 2, 1, 4).why.startswith("random numbers")
+    assert whole(summed, 2, 1, 4).why.startswith("more than rounding")
+    assert whole(normed, 2, 2, 4).why.startswith("batch norm")
+    assert whole(normed, 2, 2, 4).gradients > 1e-6
+    assert isinstance(normed().loss(net(0.0), (torch.randn(4, 6), torch.tensor([0, 1, 0, 1]))), Tensor)
