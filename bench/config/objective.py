@@ -30,7 +30,7 @@ def check(name: str) -> None:
 
 
 def objective(name: str, metrics: Any) -> float:
-    """Return the number of a run with these `Metrics`; infinitely bad for a run that did not end well or never got to its target."""
+    """Return the number of a run with these `Metrics`; infinitely bad where it failed or never got to its target."""
     higher, number = OBJECTIVES[name]
     value = number(metrics) if metrics.status == "ok" else None
     if value is not None:
