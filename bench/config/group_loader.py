@@ -52,7 +52,7 @@ class GroupLoader(ConfigLoader):
 
     def _forget(self) -> None:
         self._parsed: dict[str, Override] = {}
-        self._groups: dict[str, bool] = {}
+        self._groups: frozenset[str] | None = None
         self._compositions: dict[tuple[str, ...], Composition] = {}
         self._points: dict[tuple[tuple[str, ...], ...], DictConfig] = {}
 
@@ -105,9 +105,9 @@ class GroupLoader(ConfigLoader):
     def _is_choice(self, override: Override) -> bool:
         """Tell whether this chooses a member of a group, or is of Hydra itself: both are composed."""
         key = override.key_or_group
-        if key not in self._groups:
-            self._groups[key] = _of_hydra(key) or bool(self._loader.get_group_options(key))
-        return self._groups[key]
+        if self._groups is None:
+            self._groups = frozenset(self._loader.list_groups(""))
+        return _of_hydra(key) or "/" in key or key in self._groups
 
     def _composed(self, master: DictConfig, chosen: tuple[str, ...]) -> Composition:
         if chosen not in self._compositions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,10 +13,7 @@ from bench.config.sweep_points import values
 from bench.models import MODELS, load
 from ddp.suggest import unknown
 
-if TYPE_CHECKING:
-    from bench.results.schema import Metrics
-
-OBJECTIVES: dict[str, tuple[bool | None, Callable[[Metrics], float | None]]] = {
+OBJECTIVES: dict[str, tuple[bool | None, Callable[[Any], float | None]]] = {
     "metric": (None, lambda m: m.final.eval),
     "samples_per_s": (True, lambda m: m.throughput.samples_per_s),
     "time_to_target": (False, lambda m: m.target.seconds if m.target.reached else None),
@@ -32,8 +29,8 @@ def check(name: str) -> None:
         raise ValueError(unknown("objective", name, OBJECTIVES))
 
 
-def objective(name: str, metrics: Metrics) -> float:
-    """Return the number of a run; infinitely bad for a run that did not end well or never got to its target."""
+def objective(name: str, metrics: Any) -> float:
+    """Return the number of a run with these `Metrics`; infinitely bad where it failed or never got to its target."""
     higher, number = OBJECTIVES[name]
     value = number(metrics) if metrics.status == "ok" else None
     if value is not None:
