@@ -144,9 +144,10 @@ def judge(console: Console, root: Path, baselines: Path, own: Collection[Path]) 
     verdicts = judgement.verdicts
     errors = [line for cell in mine for m in cell.bereft for line in raised(m.faults)]
     raised_first = f"{errors[0]}{f' ({len(errors)} such errors)' * (len(errors) > 1)}; " if errors else ""
-    for line in in_words(verdicts, root):
-        _line(console, "verdict", raised_first + line)
-        raised_first = ""
+    first, *rest = in_words(verdicts, root)
+    _line(console, "verdict", raised_first + first)
+    for line in rest:
+        _line(console, "", line)
     if line := _others([verdict for verdict in beside.verdicts if verdict not in verdicts]):
         _line(console, "others", f"{line}; not of this command: python -m bench validate {shlex.quote(str(root))}")
     return Exit.OK if judgement.code in (Exit.REFUSED, Exit.INCONCLUSIVE) else judgement.code

@@ -182,7 +182,7 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
             seed=msgspec.convert(saved["seed"], int),
             recipe=msgspec.convert(saved["recipe"], str),
             train=_typed(saved["train"], TrainConfig),
-            data=_typed(saved["data"] | {"name": named_by(saved, "data", saved["data"]["name"])}, DataConfig),
+            data=_typed(_data(saved), DataConfig),
             loader=_typed(saved.get("loader", {}), Loading),
             cluster=_typed(saved["cluster"], ClusterConfig),
             checkpoint=_typed(saved["checkpoint"], Checkpointing),
@@ -192,6 +192,12 @@ def config_of(saved: dict[str, Any], folder: Path) -> Config:
     except (KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         why = f"not the configuration of a run ({type(error).__name__}: {error})"
         raise ValueError(f"{folder / CONFIG}: {why}") from error
+
+
+def _data(saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the data settings, with a user's own set named so that it is found again; early runs named none."""
+    data: dict[str, Any] = saved["data"]
+    return data | {"name": named_by(saved, "data", data["name"])} if "name" in data else data
 
 
 def _policy(saved: Any) -> dict[str, Any]:

@@ -65,8 +65,12 @@ def run(job: Job, emit: Callable[[Record, float], None]) -> None:
 
 def measured(job: Job, parts: list[Slice]) -> None:
     """Write slices as a rank does."""
-    with (job.scratch / f"slices-{parts[0].rank}.jsonl").open("ab") as file:
-        file.writelines(encode(part) + b"\n" for part in parts)
+    path = job.scratch / f"slices-{parts[0].rank}.jsonl"
+    try:
+        with path.open("ab") as file:
+            file.writelines(encode(part) + b"\n" for part in parts)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def misbehave(how: str) -> None:
@@ -81,7 +85,7 @@ def misbehave(how: str) -> None:
             raise KeyboardInterrupt
         case "full" | "saved":
             # No file may grow any more: what a disk without room is, to this process alone.
-            resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         case "files":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         case "bug":

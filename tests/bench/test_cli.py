@@ -315,7 +315,7 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    judging = {"report", "validate", "more", "baseline", "rerun", "replay", "audit", "timeline", "dashboard"}
+    judging = {"report", "validate", "more", "baseline", "rerun", "replay", "audit", "prove", "timeline", "dashboard"}
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
 
 
@@ -365,7 +365,7 @@ def test_a_broken_entry_takes_no_other_down(bench, quiet, capsys, tmp_path, monk
     assert "cannot be used: model nowhere: it is registered as module bench.models.nowhere, and there is none" in said
     assert "smoke" in said
     assert bench("doctor") == 0
-    assert "data set touch2: touch2.py:3: ValueError: no way\n" in capsys.readouterr().out
+    assert "touch2" not in capsys.readouterr().out, "it is of this machine, and runs nobody's own code"
 
 
 @pytest.mark.usefixtures("own_choices")

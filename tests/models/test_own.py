@@ -90,6 +90,7 @@ def test_a_file_of_a_users_own_trains_and_is_audited_from_anywhere(warm: Warm, t
     words = ("model=touch.py", "mode=nccl_cadence", "data.dir=.", "train.epochs=1", "report=false")
     code, out, err = warm.start(home, "-m", "bench", *words, env={PICTURES: "none"}).result()
     assert code == 0, out + err
+    code, out, err = warm.start(home, "-m", "bench", "more", "--show").result()
     assert f"model={home}/touch.py" in re.sub(r"['\"\\\\]", "", out), "what is printed to be run names the file"
     (run,) = (home / "runs/touch/nccl_cadence").iterdir()
     saved = json.loads((run / "config.json").read_text())
