@@ -31,7 +31,7 @@ COMPUTING := tests/core tests/sim tests/data tests/models tests/bench
 test: lint
 ifeq ($(ARGS),)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(COMPUTING)
-	$(BIN)/python -m pytest -n 4 --dist loadfile $(addprefix --ignore ,$(COMPUTING)) tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore ,$(COMPUTING)) tests
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
