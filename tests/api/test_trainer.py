@@ -84,11 +84,15 @@ def test_a_trainer_runs_again_from_the_beginning(make: Make) -> None:
 
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_the_callers_threads_and_random_numbers_are_as_before(make: Make, world_size: int) -> None:
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    before = torch.get_rng_state()
-    make(world_size=world_size, backend="cpu").run().join()
-    assert torch.get_num_threads() == 2
-    assert torch.equal(torch.get_rng_state(), before)
+    try:
+        before = torch.get_rng_state()
+        make(world_size=world_size, backend="cpu").run().join()
+        assert torch.get_num_threads() == 2
+        assert torch.equal(torch.get_rng_state(), before)
+    finally:
+        torch.set_num_threads(threads)  # bits of the tests that follow in this process depend on it
 
 
 @pytest.mark.parametrize("world_size", WORLDS)
