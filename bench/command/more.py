@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.base.exitcodes import Exit, gravest
 from bench.base.usage import usage
 from bench.command.validate_command import some_runs
-from bench.results.cells import cells
+from bench.results.cells import apart, cells
 from bench.results.runfolder import METRICS
 from bench.validate import judge_cells, next_runs
 
@@ -24,8 +24,7 @@ def lacking(path: Path, baselines: Path) -> list[str]:
         runs, _ = some_runs(path.resolve().parent if alone else path)
         grouped = cells(runs)
         if alone:
-            here = path.resolve()
-            grouped = [cell for cell in grouped if any(run.path.resolve() == here for run in cell.runs)]
+            grouped, _ = apart(grouped, [path])
         verdicts = judge_cells(grouped, [], baselines).verdicts
     return list(dict.fromkeys(verdict.more for verdict in verdicts if verdict.more))
 

@@ -71,6 +71,11 @@ class Option:
         return judged and self.failing is None and self.time is not None and not self.limits
 
     @property
+    def lasts(self) -> float:
+        """Its time over one device's; infinite where that is not known."""
+        return math.inf if self.time is None else self.time.value
+
+    @property
     def sooner(self) -> bool:
         """Whether it is shown to be at the target before one device. One seed shows nothing."""
         return self.reach.n > 1 and self.time is not None and self.time.high is not None and self.time.high < 1
@@ -116,7 +121,7 @@ def answer(page: Page, cells: list[Cell]) -> Answer:
 
 
 def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
-    nearest = min(sound or options, key=lambda option: option.time.value if option.time else math.inf)
+    nearest = min(sound or options, key=lambda option: option.lasts)
     seeds = len(nearest.cell.one_each)
     more = (next_look(seeds) or seeds) - seeds
     if sound:
@@ -127,7 +132,7 @@ def _undecided(options: tuple[Option, ...], sound: Sequence[Option]) -> Answer:
         return Answer("open", options, nearest, reason="no verdict on quality: there is no baseline")
     limited = [option for option in options if option.failing is None and option.time is not None and option.limits]
     if limited:
-        nearest = min(limited, key=lambda option: option.time.value if option.time else math.inf)
+        nearest = min(limited, key=lambda option: option.lasts)
         return Answer("open", options, nearest, reason=f"times are of {nearest.limits[0]}")
     if nearest.failing is not None and nearest.failing.name == "INCONCLUSIVE":
         return Answer("open", options, nearest, reason="its quality is not decided", seeds=more)
@@ -182,4 +187,4 @@ def _apart(best: Option, other: Option) -> bool:
 def order(option: Option) -> tuple[object, ...]:
     """Return what cells are sorted by: what did not pass first, the gravest before, then the time to the target."""
     grave = GRAVEST.index(option.failing.name) if option.failing is not None else len(GRAVEST)
-    return grave, option.time.value if option.time else math.inf, option.cell.name
+    return grave, option.lasts, option.cell.name

@@ -37,7 +37,7 @@ def section(page: Page) -> list[Block]:
         more(len(answers) - WORKLOADS, "workload", "see *Quality against one device* and *Time to target*"),
         Tiles(tiles(page, answers)) if answers else None,
         _picture(page, [(workload, each) for workload, each in shown if _points(each)]),
-        _table(page),
+        _table(page, [each for _, each in answers]),
         Text(_scope(page)),
     )
 
@@ -136,8 +136,8 @@ def _lowest(option: Option) -> Tile:
     return Tile(f"worst {plain(metric)}", gap(-difference.value, metric), f"{name}; {between}")
 
 
-def _table(page: Page) -> list[Block]:
-    options = every_option(page)
+def _table(page: Page, answers: Sequence[Answer]) -> list[Block]:
+    options = _together(answers)
     if not options:
         return []
     shown = Verdicts(tuple(row(page, option) for option in options[:ROWS]), left=3)
@@ -146,8 +146,11 @@ def _table(page: Page) -> list[Block]:
 
 def every_option(page: Page) -> list[Option]:
     """Return every cell but solo of all workloads: what did not pass first, then by time to the target."""
-    options = [option for cells in page.workloads.values() for option in answer(page, cells).options]
-    return sorted(options, key=order)
+    return _together([answer(page, cells) for cells in page.workloads.values()])
+
+
+def _together(answers: Sequence[Answer]) -> list[Option]:
+    return sorted((option for each in answers for option in each.options), key=order)
 
 
 def row(page: Page, option: Option) -> dict[str, str]:
