@@ -61,7 +61,8 @@ class _Auditor:
         self._data = TrainingData(task.train_data(), order.seed, order.augment)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        limits = order.max_grad_norm, order.own_buffers, order.model
+        ranks = 1 if order.one_process else order.world_size
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data, self._device)
 
@@ -140,13 +141,14 @@ class _Auditor:
         after = self._joined(group)
         shake = DEVICE_ROUNDING if self._order.coarse else shake_of(list(self._bench.parameters.values()))
         work = [each.work for each in group]
-        own, apart = self._bench.step(before, first.epoch, work, first.seen), list(self._places(group))
+        about: dict[str, Any] = {"epoch": first.epoch, "ranks": work, "seen": first.seen, "together": first.together}
+        own, apart = self._bench.step(before, **about), list(self._places(group))
         for loss, mean in own.undefined:
             apart.append(StepDifference("loss by its definition", f"{loss:.6g}", f"{mean:.6g}", float("inf")))
         losses = [[loss for loss, (a, b) in zip(each.losses, each.work, strict=True) if b > a] for each in group]
         if identical(after, own, losses):
             return apart, None if apart else 0.0
-        shaken = self._bench.step(before, first.epoch, work, first.seen, shake)
+        shaken = self._bench.step(before, shake=shake, **about)
         for index, each in enumerate(group):
             at = f" of rank {each.rank}" if len(group) > 1 else ""
             apart += losses_apart(losses[index], own.losses[index], shaken.losses[index], at)

@@ -17,6 +17,7 @@ from ddp.core.checkpoint_settings import Checkpointing
 from ddp.core.faults import Fault
 from ddp.core.loader_settings import Loading
 from ddp.core.policies import Policy
+from ddp.core.step_settings import StepSettings
 
 if TYPE_CHECKING:
     import torch
@@ -87,7 +88,7 @@ class Job:
     `__main__`, which ranks do not import."""
     epochs: int
     batch_size: int
-    """Samples of one step of one rank."""
+    """Samples of one step of one rank, of all its micro-batches."""
     seed: int
     world_size: int
     policy: Policy
@@ -97,6 +98,8 @@ class Job:
     """Folder for this run's private files: slices of the ranks, snapshots. Made empty and removed by the caller."""
     loading: Loading = field(default_factory=Loading)
     """How a rank gets at its data."""
+    step: StepSettings = field(default_factory=StepSettings)
+    """How a rank does a step."""
     averaging: Averaging = field(default_factory=Averaging)
     """What an average is made of, and what becomes of it."""
     transport: str = "auto"

@@ -57,6 +57,8 @@ def ordered(job: Job, records: list[Any], **changes: Any) -> AuditOrder:
         eval_loss=sum(event.loss_sum for event in last) / size,
         params_sha256=ends[0].digest,
         evaluations=tuple(evaluations(records)),
+        step=job.step,
+        batch_size=job.batch_size,
     )
     return replace(order, **changes)
 
