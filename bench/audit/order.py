@@ -14,7 +14,7 @@ from ddp.core.events import Finished, Progress, Ready
 from ddp.core.step_settings import PLAIN, StepSettings
 from ddp.engine.modes import engine_of
 from ddp.process.codec import Record
-from ddp.replica.task import Task
+from ddp.replica.task import Task, epoch_samples
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class AuditOrder:
     step: StepSettings = PLAIN
     batch_size: int = 0
     """Samples of one step of one rank."""
+    length: int | None = None
+    """Positions of an epoch; None: as many as the data set has samples."""
     one_process: bool = False
     """Whether ranks are threads of one process, where each cuts its own part of a step into micro-batches."""
 
@@ -117,5 +119,6 @@ def order_of(
         evaluations=tuple((row.epoch, row.eval_loss, row.eval) for row in metrics.epochs),
         step=job.step,
         batch_size=job.batch_size,
+        length=epoch_samples(job),
         one_process=engine_of(spec.engine).one_process,
     )

@@ -47,6 +47,9 @@ class TrainConfig:
 
     epochs: int | None = None
     """Times that all samples are trained."""
+    steps: int | None = None
+    """Steps of the run, each of all ranks' batches, in place of passes over the data; `epochs` (1, if null) are then equal
+    parts of it."""
     batch_size: int | None = None
     """Samples of one step of one rank; with `accumulate`, of each micro-batch."""
     global_batch_size: int | None = None

@@ -26,6 +26,7 @@ from ddp.settings import (
     norm_limit,
     number,
     path,
+    run_steps,
     whole,
 )
 from ddp.suggest import unknown
@@ -57,14 +58,16 @@ def recipe_of(config: Config, setup: Setup, data_names: Collection[str], world_s
     if config.recipe not in setup.recipes:
         raise ValueError(unknown(f"recipe of model {config.model.name!r}", config.recipe, setup.recipes))
     train = replace(config.train, batch_size=_batch_size(config, world_size))
-    beyond = ("max_grad_norm", "global_batch_size", *STEP)
+    if train.steps is not None and train.epochs is None:
+        train = replace(train, epochs=1)
+    beyond = ("max_grad_norm", "global_batch_size", "steps", *STEP)
     given = {key: value for key, value in vars(train).items() if value is not None and key not in beyond}
     recipe = replace(setup.recipes[config.recipe], **given)
     # 1 and 1.0 are one cell.
     recipe = replace(recipe, lr=float(recipe.lr), lr_scale_ratio=float(recipe.lr_scale_ratio))
     recipe = _data_of(config.data, recipe, data_names)
     recipe = replace(recipe, depth=_depth_of(config.model, setup))
-    whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS)
+    run_steps("train.steps", train.steps, whole("train.epochs", recipe.epochs, 1, MOST_EPOCHS))
     whole("train.batch_size", recipe.batch_size, 1, MOST_SAMPLES)
     if recipe.batch_size * train.step.accumulate > MOST_SAMPLES:
         raise ValueError(

@@ -164,6 +164,7 @@ def resolve(config: Config, recipe: Recipe, policy: Policy, world_size: int) -> 
     # Settings that few give are left out where nobody did: hashes and old folders know nothing of them.
     few = {name: getattr(config.train, name) for name in ("lr_scale_ratio", "max_grad_norm")}
     rare = {name: float(value) for name, value in few.items() if value is not None} | config.train.step.given
+    rare |= {} if config.train.steps is None else {"steps": config.train.steps}
     # A folder that the user chose is found whatever folder a later command is given in.
     data_dir = config.data.dir if config.data.dir == DataConfig.dir else os.path.abspath(config.data.dir)
     return {
@@ -216,7 +217,7 @@ def cell_hash(resolved: dict[str, Any], training: dict[str, Any]) -> str:
     cell["training"] = dict(training)
     if "max_grad_norm" in resolved["train"]:
         cell["training"]["max_grad_norm"] = resolved["train"]["max_grad_norm"]
-    cell["training"] |= {key: resolved["train"][key] for key in STEP if key in resolved["train"]}
+    cell["training"] |= {key: resolved["train"][key] for key in ("steps", *STEP) if key in resolved["train"]}
     cell["cluster"] = {
         key: value
         for key, value in resolved["cluster"].items()
@@ -242,6 +243,7 @@ def _job(spec: RunSpec, policy: Policy, config: Config, recipe: Recipe, code: tu
         backend=config.backend.name,
         scratch=Path(),  # the launcher makes it
         loading=config.loader,
+        steps=config.train.steps,
         step=config.train.step,
         averaging=config.averaging if spec.config["averaging"] else Averaging(),  # as whoever goes on reads it
         checkpoints=config.checkpoint,

@@ -68,7 +68,9 @@ def script_spec(script: Script, task: ScriptTask, job: Job, mode: Mode, output: 
         world_size=job.world_size,
         seed=job.seed,
         recipe=RECIPE,
-        train=TrainConfig(lr_scale_ratio=task.lr_scale_ratio, max_grad_norm=job.max_grad_norm, **job.step.given),
+        train=TrainConfig(
+            lr_scale_ratio=task.lr_scale_ratio, max_grad_norm=job.max_grad_norm, steps=job.steps, **job.step.given
+        ),
         data=DataConfig(name=task.data),
         loader=job.loading,
         cluster=_cluster(job),

@@ -41,12 +41,13 @@ class Workload(NamedTuple):
     max_grad_norm: float | None = None
     """Most that a step's gradients may be; None: no limit."""
     step: str = ""
-    """How a step is done, where it is not as by itself."""
+    """How steps are done where it is not as by itself; the samples of a run that is not of whole passes."""
 
     @staticmethod
     def of(run: Run) -> Workload:
         """Return the workload of a run."""
-        m, limits = run.metrics, (norm_limit(run.config), step_settings(run.config))
+        m = run.metrics
+        limits = norm_limit(run.config), step_settings(run.config, m.batch_size * m.world_size)
         return Workload(
             m.model, m.data, m.recipe, m.epochs_planned, m.batch_size, m.lr, m.depth, m.final.eval_metric, *limits
         )
@@ -85,11 +86,16 @@ def micro_batches(config: Mapping[str, Any]) -> int:
     return parts if isinstance(parts, int) and 0 < parts <= MOST_PARTS else 1
 
 
-def step_settings(config: Mapping[str, Any]) -> str:
-    """Return the settings of a step in a resolved configuration that are not as by themselves, whatever lies there."""
+def step_settings(config: Mapping[str, Any], global_batch: int) -> str:
+    """Return the settings of a step in a resolved configuration that are not as by themselves, whatever lies there; of a run
+    of so many steps, on `global_batch` samples each, the samples."""
     train = config.get("train")
     given = {key: train[key] for key in STEP if key in train} if isinstance(train, dict) else {}
-    return ", ".join(f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float))
+    said = [f"{key} {value}" for key, value in given.items() if isinstance(value, str | int | float)]
+    steps = train.get("steps") if isinstance(train, dict) else None
+    return ", ".join(
+        [f"{steps * global_batch:,} samples", *said] if isinstance(steps, int) and abs(steps) <= LARGEST else said
+    )
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,9 @@ def command(runs: Sequence[Run]) -> str:
     train = _group(run, "train")
     words += [setting("train.batch_size", m.batch_size // micro_batches(run.config)), setting("train.lr", m.lr)]
     words += [
-        setting(f"train.{name}", train[name]) for name in ("lr_scale_ratio", "max_grad_norm", *STEP) if name in train
+        setting(f"train.{name}", train[name])
+        for name in ("lr_scale_ratio", "max_grad_norm", "steps", *STEP)
+        if name in train
     ]
     words += _cluster(run)
     words += [setting("profile.steps", steps) for steps in [_group(run, "profile").get("steps")] if steps]

@@ -181,7 +181,9 @@ class Reference(Strict):
     def workload(self) -> Workload:
         """What it is the reference for."""
         trained = (self.model, self.data, self.recipe, self.epochs, self.batch_size, self.lr, self.depth, self.metric)
-        return Workload(*trained, norm_limit(self.config), step_settings(self.config))
+        return Workload(
+            *trained, norm_limit(self.config), step_settings(self.config, self.batch_size * self.world_size)
+        )
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ddp.core.step_settings import StepSettings
+from ddp.core.step_settings import PLAIN
 from ddp.replica.task import Job
 
 Origin = dict[str, str | int | None]
@@ -28,7 +28,7 @@ class RunIdentity:
     settings: dict[str, Any]
     """Of the policy, and of averaging."""
     step: dict[str, Any] = field(default_factory=dict)
-    """Settings of a step that are not as by themselves."""
+    """Settings of a step that are not as by themselves, and the number of steps if it is set."""
 
     @staticmethod
     def of(job: Job) -> RunIdentity:
@@ -36,12 +36,13 @@ class RunIdentity:
         several, rates = job.world_size > 1, (job.lr_scale, job.max_grad_norm)
         policy, backend = (type(job.policy).__name__, job.backend) if several else ("", "")
         settings = _as_read(job.policy, job.averaging.resolved()) if several else {}
+        step = job.step.given | ({} if job.steps is None else {"steps": job.steps})
         trained = job.seed, job.epochs, job.batch_size, *rates
-        return RunIdentity(job.world_size, policy, backend, *trained, settings, job.step.given)
+        return RunIdentity(job.world_size, policy, backend, *trained, settings, step)
 
     def difference(self, other: RunIdentity) -> str:
         """Return the first thing in which a run of the `other` identity differs, with both values; empty: none."""
-        plain = vars(StepSettings())
+        plain = {"steps": None, **vars(PLAIN)}
         these, those = (
             {**vars(run), **run.settings, **plain, **run.step, "settings": None, "step": None} for run in (self, other)
         )

@@ -34,7 +34,7 @@ from ddp.replica.rates import Rates
 from ddp.replica.scalars import Scalars
 from ddp.replica.sketcher import Sketcher
 from ddp.replica.step_sketches import StepSketches
-from ddp.replica.task import Job, Task, Tensors, whole_batches
+from ddp.replica.task import Job, Task, Tensors, epoch_samples, whole_batches
 
 PATIENCE = 0.8
 """Of the deadline after which a silent rank is lost: how long a batch is waited for, so that the rank can still say why."""
@@ -273,7 +273,8 @@ def _module(made: Any) -> nn.Module:
 
 def _order(task: Task, job: Job, size: int) -> EpochOrder:
     """Return the order in which so many samples are trained, that of the first epoch being made."""
-    visits = EpochOrder(job.seed, size, task.sampler, whole_batches(task.drop_last, job))
+    cut = whole_batches(task.drop_last, job)
+    visits = EpochOrder(job.seed, size, task.sampler, cut, length=epoch_samples(job))
     visits(0)  # made now, when nobody waits for it
     return visits
 

@@ -26,7 +26,7 @@ from ddp.process import forkserver
 from ddp.registry import member
 from ddp.replica.handle import WorkerHandle
 from ddp.replica.rates import a_schedule
-from ddp.replica.task import Job, whole_batches
+from ddp.replica.task import Job, epoch_samples, whole_batches
 from ddp.trainer import arguments
 from ddp.trainer.handle import RunHandle
 from ddp.trainer.recording import RecordOrder, check_recording, make_recorder
@@ -47,6 +47,8 @@ class Trainer:
             together by `default_collate`), or a `ddp.replica.task.Source`. Batches arrive on the rank's device.
         batch_size: samples of one step of one rank; with `accumulate`, of each micro-batch.
         epochs: passes over the data, all ranks together.
+        steps: steps of the run, each of all ranks' batches, in place of passes over the data: then `epochs` are equal parts
+            of the run.
         policy: when replicas are brought together: a key of `ddp.core.policies.POLICIES`; None: `cadence`.
         backend: how: `nccl` (a collective; gloo where ranks do not have a GPU each), `cpu` (snapshots); None: `nccl`.
         world_size: number of ranks; None: one for each CUDA device. One rank trains in this process.
@@ -107,6 +109,7 @@ class Trainer:
         *,
         batch_size: int,
         epochs: int,
+        steps: int | None = None,
         policy: str | None = None,
         backend: str | None = None,
         world_size: int | None = None,
@@ -177,6 +180,7 @@ class Trainer:
             epochs=checks.whole("epochs", epochs, 1, checks.MOST_EPOCHS),
             batch_size=checks.whole("batch_size", batch_size, 1, checks.MOST_SAMPLES) * step.accumulate,
             step=step,
+            steps=checks.run_steps("steps", steps, epochs),
             seed=checks.whole("seed", seed, 0, 2**31 - 1),
             world_size=size,
             policy=checks.make_policy(way.policy or DEFAULT, {**way.settings, **settings}),
@@ -208,7 +212,8 @@ class Trainer:
         arguments.check_mode(way, self._job)
         # What a sampler or drop_last leaves is refused here, not in the ranks.
         refuse_part(sampler)
-        visits = EpochOrder(seed, len(self._parts.dataset), sampler, whole_batches(self._parts.drop_last, self._job))
+        cut, length = whole_batches(self._parts.drop_last, self._job), epoch_samples(self._job)
+        visits = EpochOrder(seed, len(self._parts.dataset), sampler, cut, length=length)
         checks.check_reach(self._job.faults, len(visits), epochs, self._job.batch_size, size, alike=way.alike)
         if (earlier := arguments.folder_of("resume", resume)) is not None:
             self._job = replace(self._job, resume=arguments.latest_checkpoint(earlier))

@@ -324,6 +324,17 @@ def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> Non
     assert different(audited(job, records, step=StepSettings()))
 
 
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("steps", [6, 20])
+def test_steps_of_a_run_of_steps_are_done_again(tmp_path: Path, steps: int) -> None:
+    """Of epochs that are shorter than the data, and longer; augmented."""
+    job, records = train_together(tmp_path, "nccl_sync", shifted, steps=steps, epochs=2)
+    report = audited(job, records, augment=True)
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert different(audited(job, records, augment=True, length=steps * 12 + 120))
+
+
 def unweighted(begin: Any, self: Any, batch: Any) -> float:
     factor = begin(batch)
     self._weight = 1.0 / 2

@@ -1,4 +1,4 @@
-"""Micro-batches: so many of a size equal one batch of all of them, in every mode that trains in step."""
+"""Micro-batches: so many of a size equal one batch of all of them, in every mode that trains in step. And runs of steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ddp.core.errors import RankFailed
 from ddp.core.events import Progress
 from ddp.core.spans import Batch, micro_batches
 from ddp.core.step_settings import StepSettings
+from ddp.permutation import visited
 from ddp.replica.task import Task, Tensors
 from tests.runtime import toy
 from tests.runtime.conftest import Play, Played
@@ -114,3 +115,17 @@ def test_micro_batches_are_seeded_by_their_first_position(play: Play) -> None:
 def test_parts_that_cannot_be(parts: Any) -> None:
     with pytest.raises(ValueError, match="must be a whole number from 1 to 10000"):
         StepSettings(parts)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_run_of_steps_takes_one_order_after_the_other(play: Play, world_size: int) -> None:
+    """As a sampler of that order would have it, bit for bit; not as many steps are epochs."""
+    steps = 60 // world_size
+    fields: dict[str, Any] = {"world_size": world_size, "batch_size": 8}
+    run = play("sync", "nccl", steps=steps, epochs=2, **fields)
+    half = {epoch: visited(3, epoch, toy.SAMPLES, 240).tolist() for epoch in range(2)}
+    wanted = play("sync", "nccl", partial(replace, toy.task(), sampler=half.get), epochs=2, **fields)
+    assert run.digests == wanted.digests
+    assert sum(event.samples for event in run.of(Progress)) == 480
+    short = play("sync", "nccl", steps=6, epochs=1, **fields)
+    assert sum(event.steps for event in short.of(Progress)) == 6 * world_size
