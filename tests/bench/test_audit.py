@@ -325,6 +325,23 @@ def test_steps_of_micro_batches_are_done_again(tmp_path: Path, mode: str) -> Non
     assert different(audited(job, records, step=StepSettings()))
 
 
+def overflowing() -> Task:
+    """Whose first gradients overflow in half precision, times the first factor; Adam's state is small then."""
+    return replace(ADAM(), loss=lambda model, batch: toy.loss(model, batch) * 30.0)
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("mode", POLICY_OF)
+def test_steps_in_half_precision_are_done_again(tmp_path: Path, mode: str, precision: str) -> None:
+    step = StepSettings(precision=precision, accumulate=2)
+    job, records = train_together(tmp_path, mode, overflowing, step=step, max_grad_norm=1.0)
+    report = audited(job, records, one_process=mode.startswith("graph"))
+    assert different(report) == []
+    assert report.count("equal", "step") >= 4
+    assert different(audited(job, records, step=StepSettings(accumulate=2)))
+
+
 @pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize("steps", [6, 20])
 def test_steps_of_a_run_of_steps_are_done_again(tmp_path: Path, steps: int) -> None:
