@@ -27,7 +27,7 @@ from rich.console import Console
 from bench.base.exitcodes import Exit
 from bench.base.style import styled
 from bench.base.writing import write_text
-from bench.command.summary import CellOutcome, show_run
+from bench.command.summary import CellOutcome, Summary, show_run
 from bench.report.page import Page
 from bench.report.sections import breakdown
 from bench.results.cells import cells
@@ -63,8 +63,8 @@ def record(folder: Path) -> None:
     (run,), _ = find_runs(folder / "run" / "runs")
     shutil.copyfile(run.path / METRICS, RECORD / "run.json")
     lines = (folder / "run" / SAID).read_text(encoding="utf-8").splitlines()
-    verdict = next(line for line in lines if line.startswith("verdict "))
-    write_text(RECORD / "verdict.txt", f"{verdict}\n")
+    first = next(number for number, line in enumerate(lines) if line.startswith("verdict "))
+    write_text(RECORD / "verdict.txt", "".join(f"{line}\n" for line in lines[first:-1]))
     runs, _ = find_runs(folder / "sweep" / "runs")
     # Windows and plans are most of a result, and nothing here shows them.
     short = [run.metrics.model_copy(update={"elche": None}).model_dump(mode="json") for run in runs]
@@ -82,9 +82,9 @@ def ending(run: Metrics) -> str:
     """Return what a run prints at its end, as a block of code; of the verdict what was recorded."""
     folder = Path("runs") / run.model / run.mode / run.run_id
     said = io.StringIO()
-    show_run(Console(file=said, width=200, highlight=False), CellOutcome(run.run_id, Exit.OK, folder, run))
-    verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").strip()
-    lines = [*said.getvalue().strip().splitlines(), verdict, f"report    {folder}/report.md"]
+    show_run(Summary(Console(file=said, width=200, highlight=False)), CellOutcome(run.run_id, Exit.OK, folder, run))
+    verdict = (RECORD / "verdict.txt").read_text(encoding="utf-8").splitlines()
+    lines = [*said.getvalue().strip().splitlines(), *verdict, f"report    {folder}/report.md"]
     return "\n".join(f"    {line}".rstrip() for line in lines)
 
 

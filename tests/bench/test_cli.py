@@ -40,7 +40,7 @@ def test_a_run_leaves_a_whole_folder(bench, capsys):
     assert run.config["config_hash"] == run.metrics.config_hash
     assert run.config["train"]["epochs"] == 2
     said = capsys.readouterr()
-    for word in ("accuracy", "speed", "rank 0", "verdict", "report", str(run.path), "epoch 2/2"):
+    for word in ("accuracy", "speed", "computing", "verdict", "report", str(run.path), "epoch 2/2"):
         assert word in said.out
     assert said.err == ""
 
