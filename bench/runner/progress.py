@@ -27,7 +27,7 @@ MANY = 50_000
 REFRESH_HZ = 4
 
 
-class Monitor:
+class ProgressDisplay:
     """Shows a run on `console` and writes what is known of it to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
@@ -55,7 +55,7 @@ class Monitor:
             redirect_stderr=False,
         )
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> ProgressDisplay:
         if self._console.is_terminal and self._detail >= 0:
             self._live.start()
         return self
