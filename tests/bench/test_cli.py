@@ -315,7 +315,19 @@ def test_doctor_tells_what_runs_here(bench, capsys):
 
 
 def test_verbs_are_documented():
-    judging = {"report", "validate", "more", "baseline", "rerun", "replay", "audit", "prove", "timeline", "dashboard"}
+    judging = {
+        "report",
+        "validate",
+        "more",
+        "compare",
+        "baseline",
+        "rerun",
+        "replay",
+        "audit",
+        "prove",
+        "timeline",
+        "dashboard",
+    }
     assert set(cli.VERBS) == {"run", "plan", "list", "doctor"} | judging
 
 
