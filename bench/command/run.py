@@ -267,10 +267,7 @@ def make_plan(
     if config.audit or (not engine_of(config.engine.name).one_process and config.world_size != 1):
         from ddp.process import forkserver
 
-        # The bundled data's reader takes a second to import.
-        forkserver.warm(
-            ("bench.models", MODELS[name], "sklearn.datasets", *(("bench.audit.audit",) if config.audit else ()))
-        )
+        forkserver.warm(("bench.models", MODELS[name], *(("bench.audit.audit",) if config.audit else ())))
     import torch
 
     from bench import models
