@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         setup,
         setup_with,
     )
+    from ddp.monitor import Monitor, Timeline
     from ddp.parallel import (
         DistributedDataParallel,
         Group,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         wrap,
     )
     from ddp.replica.handle import WorkerHandle
+    from ddp.replica.lr_schedule import LRSchedule
     from ddp.replica.scalars import record_scalar
     from ddp.trainer import CheckpointInfo, EpochMetrics, RunHandle, TrainedState, Trainer
 
@@ -57,11 +59,14 @@ __all__ = [
     "Graph",
     "GraphError",
     "Group",
+    "LRSchedule",
+    "Monitor",
     "RankFailed",
     "RankLost",
     "Replicas",
     "RoundRobinSampler",
     "RunHandle",
+    "Timeline",
     "TrainedState",
     "Trainer",
     "WorkerHandle",
@@ -95,7 +100,9 @@ _HOME = {
         ),
         "ddp.parallel",
     ),
+    **dict.fromkeys(("Monitor", "Timeline"), "ddp.monitor"),
     "WorkerHandle": "ddp.replica.handle",
+    "LRSchedule": "ddp.replica.lr_schedule",
     "record_scalar": "ddp.replica.scalars",
 }
 

@@ -63,7 +63,7 @@ def schedule(spec: RunSpec, run: RunFigures) -> str:
     return f"anchor {run.plan.anchor}, steps {'/'.join(map(str, run.plan.counts))}"
 
 
-class Monitor:
+class ProgressDisplay:
     """Shows a run on `console` and writes the same lines to `log`. A context manager."""
 
     def __init__(self, spec: RunSpec, console: Console, log: TextIO, before: Iterable[Record] = ()) -> None:
@@ -89,7 +89,7 @@ class Monitor:
         """Tracebacks that the log has."""
         self._bar = self._bars.add_task(f"{spec.model} {spec.mode}", total=None, facts="starting")
 
-    def __enter__(self) -> Monitor:
+    def __enter__(self) -> ProgressDisplay:
         self._bars.start()
         return self
 

@@ -18,7 +18,7 @@ from bench.results.analysis.stream import sort
 from bench.results.rerun_command import command
 from bench.results.runfolder import find_runs
 from bench.results.schema import Metrics, json_schema
-from bench.runner.progress import Monitor
+from bench.runner.progress import ProgressDisplay
 from bench.timeline import make_trace, write_timeline
 from bench.validate import judge
 from ddp.core import commands, events
@@ -167,7 +167,7 @@ def test_a_machine_that_is_lost_is_no_error_of_the_program(tmp_path: Path, capsy
 
 def test_the_traceback_of_an_error_that_ends_the_run_later_is_in_the_log_once() -> None:
     log, seen, trace = io.StringIO(), io.StringIO(), "Traceback: where"
-    with Monitor(SPEC, Console(file=io.StringIO()), log) as monitor:
+    with ProgressDisplay(SPEC, Console(file=io.StringIO()), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", f"{trace}\n"), "ValueError: no"):
             monitor.update(record)
         monitor.say(trace, on=Console(file=seen))
@@ -192,7 +192,7 @@ def test_a_loss_is_marked_in_the_timeline(tmp_path: Path) -> None:
 
 def test_a_person_is_told_at_once_and_the_log_holds_the_traceback() -> None:
     seen, log = io.StringIO(), io.StringIO()
-    with Monitor(SPEC, Console(file=seen), log) as monitor:
+    with ProgressDisplay(SPEC, Console(file=seen), log) as monitor:
         for record in bereft(events.Failed(0.0, 1, "ValueError: no", "Traceback: where"), "ValueError: no"):
             monitor.update(record)
     assert "s after launch: ValueError: no; going on with ranks 0, 2" in seen.getvalue()
