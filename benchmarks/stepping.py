@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from ddp import DistributedDataParallel
 from ddp.backends.torch_backend import ddp_settings
 from ddp.comm.collectives import Collectives
 from ddp.comm.heartbeat import Heartbeat
+from ddp.comm.transports import gloo
 from ddp.comm.transports.base import TransportConfig, choose
 from ddp.core.commands import Join
 from ddp.core.policies.sync import Sync
@@ -37,8 +39,18 @@ from ddp.replica.task import Job
 
 BLOCK_S = 0.2
 """How long a block of steps without communication lasts, about."""
-WAYS = ("nccl_sync", "torch_ddp", "ddp", "alone")
+WAYS = ("nccl_sync", "over_gloo", "torch_ddp", "ddp", "alone")
+"""`over_gloo`: `nccl_sync` through the transport of torch's DDP, which tells the engine's part from the transport's."""
 CPU = torch.device("cpu")
+
+
+class GlooOfTorch(gloo.Transport):
+    """The engine's transport over the process group that is there for torch's DDP already."""
+
+    def join(self, members: Sequence[int], generation: int) -> None:
+        """Change nothing."""
+
+    leave = close = lambda self: None
 
 
 class Wrapped:
@@ -54,7 +66,7 @@ class Wrapped:
 
     def nothing(self, *_: Any) -> None: ...
 
-    idle = exchange = clip = end = undo = rebase = nothing
+    backward = idle = exchange = clip = end = undo = rebase = nothing
 
 
 def replica(job: Job, way: str, group: Group) -> Replica:
@@ -65,9 +77,11 @@ def replica(job: Job, way: str, group: Group) -> Replica:
     made = Replica(job, CPU, meter, Slowdown(1.0))
     parameters = list(made.model.parameters())
     within: InStep
-    if way == "nccl_sync":
+    if way in ("nccl_sync", "over_gloo"):
         site = TransportConfig(folder, group.rank, group.world_size, CPU, 30.0)
-        collectives = Collectives(choose("memory", site), meter, Heartbeat(30.0, lambda: None))
+        collectives = Collectives(
+            choose("memory", site) if way == "nccl_sync" else GlooOfTorch(site), meter, Heartbeat(30.0, lambda: None)
+        )
         group.barrier()  # every rank has its lock
         collectives.join(Join(group.rank, 0, tuple(range(group.world_size)), False, "benchmark"))
         within = GradientAverage(made.model, made.state, collectives, meter, made.optimizer)

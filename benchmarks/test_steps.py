@@ -37,7 +37,7 @@ def test_steps_against_torch(benchmark: Any, model: str, capsys: pytest.CaptureF
     seconds, torch_way = found[0], WAYS.index("torch_ddp")
     middle = {way: f"{1e3 * float(seconds[:, at].median()):.3f} ms" for at, way in enumerate(WAYS)}
     ratios = {}
-    for way in ("nccl_sync", "ddp"):
+    for way in ("nccl_sync", "over_gloo", "ddp"):
         ratio = (seconds[:, WAYS.index(way)] / seconds[:, torch_way]).sort().values
         low, ratios[way], high = (float(ratio[at]) for at in (len(ratio) // 4, len(ratio) // 2, -1 - len(ratio) // 4))
         benchmark.extra_info[way] = ratios[way]

@@ -48,7 +48,6 @@ PRELOAD = (
     "ddp.engine.rank",
     "ddp.trainer",
     "bench.models.mlp",
-    "sklearn.datasets",
     "torch._dynamo",
 )
 

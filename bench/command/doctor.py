@@ -98,18 +98,17 @@ def _data() -> list[Check]:
 
 
 def _step_backends(gloo: str | None) -> dict[str, str | None]:
-    """Return why a backend that acts inside steps alone does not work here; those of PyTorch need what it was built with."""
+    """Return why a backend that acts inside steps alone does not work here. PyTorch's need gloo; a user's is imported."""
     problems: dict[str, str | None] = {}
     for name, spec in BACKENDS.items():
         if spec.averages:
             continue
-        try:
-            imported("backend", name, spec.module)
-        except Unusable as error:
-            lacking = isinstance(error.__cause__, ImportError)
-            problems[name] = f"this torch lacks it ({error})" if lacking else str(error)
-        else:
-            problems[name] = gloo if spec.torch_native else None
+        problems[name] = gloo if spec.torch_native else None
+        if not BACKENDS.is_ours(name):
+            try:
+                imported("backend", name, spec.module)
+            except Unusable as error:
+                problems[name] = str(error)
     return problems
 
 

@@ -28,9 +28,10 @@ from bench.results.audit_file import write_report
 from bench.results.chain import chained
 from bench.results.journal import Journal
 from bench.results.recompute import header_of, plain, result, sealed
-from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, METRICS
+from bench.results.runfolder import CHECKPOINTS, CONFIG, EVENTS, GRAPH, LOG, METRICS
 from bench.results.schema import Metrics
 from bench.results.writer import NotInPlace, RunWriter, Unwritten
+from bench.runner.live_view import announced_line
 from bench.runner.modelgraph import described
 from bench.runner.progress import ProgressDisplay
 from bench.runner.resume import ResumeSource, earlier
@@ -46,8 +47,6 @@ from ddp.process.codec import Record, decode, encode, stamp
 from ddp.process.scratch import scratch
 from ddp.registry import member
 from ddp.replica.task import Job
-
-LOG = "training.log"
 
 
 @dataclass(frozen=True)
@@ -241,13 +240,10 @@ def _train(job: Job, engine: str, journal: Journal, monitor: ProgressDisplay, wa
 
 
 def _announce(spec: RunSpec, monitor: ProgressDisplay, source: ResumeSource | None) -> None:
-    monitor.say(
-        f"{spec.model} {spec.mode}: recipe {spec.recipe} on {spec.data}, {plural(spec.epochs, 'epoch')} of batches of "
-        f"{spec.batch_size}, seed {spec.seed}  [{spec.run_id}]"
-    )
+    monitor.log(announced_line(spec), brief=True)
     if source is not None:
         books = source.checkpoint.books
         trained = f"{plural(books.epochs, 'epoch')}, {plural(books.samples, 'sample')}"
         monitor.say(f"goes on from {source.checkpoint.path}: {trained}")
     for warning in spec.warnings:
-        monitor.say(f"note: {warning}", style="yellow")
+        monitor.log(f"note: {warning}", "yellow", brief=True)

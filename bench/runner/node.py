@@ -51,7 +51,7 @@ def _attend(place: Seat, message: dict[str, Any], key: bytes, store: Store) -> i
     address = (str(message["host"]), int(message["port"]))
     if place.nodes > 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_of(address_towards(address))[1])
-    forkserver.warm(("sklearn.datasets", *MODELS.values()))
+    forkserver.warm(tuple(MODELS.values()))
     launcher = os.getppid()
     post = Post(address, key, bytes.fromhex(message["run"]), place.rank, place.node, CATALOGUE)
     try:

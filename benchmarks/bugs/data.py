@@ -87,7 +87,7 @@ def images_in_half(replica: Module) -> None:
     _each_batch(lambda self, batch, tensors: (tensors[0].bfloat16().float(), *tensors[1:]))(replica)
 
 
-@DATA.bug(REPLICA, "audit", EVERY, "test images are among the training images", "issue")
+@DATA.bug(REPLICA, "data", EVERY, "test images are among the training images", "issue")
 def trained_on_test(replica: Module) -> None:
     def broken(make: Any, self: Any, job: Any, *made_of: Any) -> None:
         task = job.task()

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from bench.base import figures
-from bench.command.summary import CellOutcome, show_run
+from bench.command.summary import CellOutcome, Summary, show_run
 from bench.dashboard import view
 from bench.dashboard.about import RUNNING, RunCard
 from bench.dashboard.board import LIVE, ROW, whole
@@ -78,7 +78,7 @@ def terminal(records: list[Record], metrics: Metrics) -> str:
     with ProgressDisplay(SPEC, console, io.StringIO()) as monitor:
         for record in records:
             monitor.update(record)
-    show_run(console, CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
+    show_run(Summary(console), CellOutcome("it", 0, Path("it"), metrics))  # type: ignore[arg-type]
     return out.getvalue()
 
 
