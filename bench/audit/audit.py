@@ -60,10 +60,11 @@ class _Auditor:
 
     def __init__(self, order: AuditOrder, task: Task, kept: Kept) -> None:
         self._order, self._kept = order, kept
-        self._data = TrainingData(task.train_data(), order.seed, order.augment)
+        self._data = TrainingData(task.train_data(), order.seed, order.augment, order.length)
         self.final_sha256: str | None = None
         self._device = torch.device("cuda" if order.coarse and torch.cuda.is_available() else "cpu")
-        limits = order.max_grad_norm, order.own_buffers, order.model
+        ranks = 1 if order.one_process else order.world_size
+        limits = order.max_grad_norm, order.own_buffers, order.model, order.step, order.batch_size, ranks
         rules = Rules(order.seed, order.epochs, len(self._data), order.lr_scale, *limits)
         self._bench = Bench(task, rules, self._data, self._device)
 

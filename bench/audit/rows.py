@@ -20,7 +20,8 @@ def redo(bench: Bench, before: Mapping[Name, Tensor], group: Sequence[KeptStep],
     done: Done | None = None
     for parts in zip(*(each.row for each in group), strict=True):
         state = before if done is None else done.after
-        step = bench.step(state, group[0].epoch, [part.work for part in parts], parts[0].seen, shake)
+        work = [part.work for part in parts]
+        step = bench.step(state, group[0].epoch, work, parts[0].seen, shake, together=group[0].together)
         done, shake = step if done is None else _joined(done, step), 0.0
     assert done is not None
     moves = {name: done.after[name] - before[name].to(done.after[name].device) for name in done.moves}

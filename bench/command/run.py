@@ -43,6 +43,7 @@ from bench.results.runfolder import CONFIG, find_runs, finished, going_on, makin
 from ddp.core.errors import EngineError
 from ddp.engine.modes import engine_of
 from ddp.process.cores import cores
+from ddp.replica.task import epoch_samples
 from ddp.settings import known
 
 if TYPE_CHECKING:
@@ -291,5 +292,5 @@ def make_plan(
         prepare(ready.recipe.data, config.data.dir, ready.recipe.data_options)
         task = tried(ready)
         if ready.job.faults:
-            check_faults(ready.job, config.mode, len(task.train_data()))
+            check_faults(ready.job, config.mode, epoch_samples(ready.job) or len(task.train_data()))
     return ready

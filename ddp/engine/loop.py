@@ -154,7 +154,7 @@ class TrainingLoop:
 
     def expect(self, batches: Iterable[Batch]) -> None:
         """Read ahead what will be trained next, in place of what was expected before."""
-        self.replica.feed.expect(batches)
+        self.replica.expect(batches)
 
     def close(self) -> None:
         """Stop what runs in the background."""
