@@ -46,10 +46,13 @@ def lost_line(spec: RunSpec, run: RunFigures, drop: Drop) -> str:
 
 
 def epoch_line(spec: RunSpec, run: RunFigures, epoch: EpochFigures, began: float) -> str:
-    """Return the figures of an epoch that was evaluated. `began`: the training clock at its start, seconds."""
+    """Return the figures of an epoch that was evaluated, the metric in training too where steps recorded it. `began`: the
+    training clock at its start, seconds."""
     seconds = epoch.seconds - began
     rate = _rate(epoch.samples / seconds if seconds > 0 else None)
-    return f"{_epoch(spec, epoch)}  {rate}  {schedule(spec, run)}".rstrip()
+    known = epoch.scalars.get(spec.metric)
+    training = "" if known is None or known == epoch.loss else f" (training {_metric(known)})"
+    return f"{_epoch(spec, epoch)}{training}  {rate}  {schedule(spec, run)}".rstrip()
 
 
 def run_line(spec: RunSpec, run: RunFigures, last: EpochFigures | None, now: float) -> str:

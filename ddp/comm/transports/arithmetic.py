@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,11 @@ TYPES = {
     each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
 }
 OPS = {SUM: 0, MAX: 1, MEAN: 2, MIN: 3, PROD: 4}
-COMBINE = {SUM: torch.add, MEAN: torch.add, MAX: torch.maximum, MIN: torch.minimum, PROD: torch.mul}
+Combine = Callable[..., Tensor]
+COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul} | {
+    MAX: torch.maximum,
+    MIN: torch.minimum,
+}
 
 
 def about(flat: Tensor, op: str) -> int:
