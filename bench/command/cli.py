@@ -236,11 +236,12 @@ def _dashboard(arguments: list[str]) -> int:
     parser.add_argument("--port", type=int, default=0, help="default: any that is free")
     # Beside a run: serve on this, as long as it lasts.
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     options = parser.read(arguments)
     from bench.dashboard import command
 
     if options.socket is not None:
-        return command.attend(options.path, options.socket)
+        return command.attend(options.path, options.socket, options.private)
     return command.serve(options.path, options.host, options.port)
 
 
