@@ -29,7 +29,8 @@ from ddp.data.augment import crop_and_flip
 from ddp.data.gather import Gather
 from ddp.data.source import TensorSource
 from ddp.engine import elche
-from ddp.engine.loop import TrainingLoop, _Pending
+from ddp.engine.loop import TrainingLoop
+from ddp.engine.unreported import Unreported
 from ddp.gradients.average import GradientAverage
 from ddp.graph import engine as graph_engine
 from ddp.replica import keeper, pieces
@@ -202,7 +203,7 @@ def late(patch: pytest.MonkeyPatch) -> None:
         losses.append(loss.detach())
         add(losses[-2:][0], *about)
 
-    wrapped(_Pending, "add", broken)(patch)
+    wrapped(Unreported, "add", broken)(patch)
 
 
 def weighted_on_test(make: Any, self: Any, epoch: int) -> Tensor:
@@ -224,7 +225,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "an epoch of an older model": (wrapped(TrainingLoop, "evaluate", late_but_for_the_last), "test loss: "),
     "the same order in every epoch": (wrapped(epoch_order.EpochOrder, "_make", weighted_on_test), "loss"),
     "losses reported half as large": (
-        wrapped(_Pending, "loss_sum", lambda total, self: total() / 2),
+        wrapped(Unreported, "loss_sum", lambda total, self: total() / 2),
         "a sum of losses of",
     ),
     "losses reported a step late": (late, "a sum of losses of"),
