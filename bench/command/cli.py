@@ -10,13 +10,16 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bench.base.exitcodes import Exit
 from bench.base.garbage import no_collections
 from bench.base.paths import BASELINES
 from bench.base.usage import UsageError, path_of, there, usage
 from ddp.suggest import nearest
+
+if TYPE_CHECKING:
+    from bench.results.cells import Cell
 
 RUNS = Path("runs")
 
@@ -157,6 +160,21 @@ def _more(arguments: list[str]) -> int:
     return int(more(options.path, options.baseline, dispatch, options.show))
 
 
+def _compare(arguments: list[str]) -> int:
+    two = "two trees of runs; or two commits or machines, of the runs in --runs"
+    parser = _parser("compare", f"Write what changed between {two}.")
+    parser.add_argument("before", metavar="A", help="a tree, a commit or a machine")
+    parser.add_argument("now", metavar="B", help="the same")
+    parser.add_argument("--runs", type=path_of, default=RUNS, help="where commits and machines are looked for")
+    parser.add_argument("--out", type=path_of, default=Path("reports/comparison"), help="folder to write into")
+    parser.add_argument("--github", action="store_true", help="append to the step summary (default in GitHub Actions)")
+    options = parser.read(arguments)
+    from bench.command.compare_command import compare
+
+    with no_collections():
+        return int(compare((options.before, options.now), options.runs, options.out, options.github))
+
+
 def _prove(arguments: list[str]) -> int:
     from bench.command.prove_command import prove
 
@@ -219,14 +237,20 @@ def _dashboard(arguments: list[str]) -> int:
     parser.add_argument("path", type=path_of, nargs="?", default=RUNS, help="run folder or tree (default: runs)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine alone)")
     parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
     # Beside a run: serve on this, as long as it lasts.
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     options = parser.read(arguments)
+    from bench.command.cell_verdict import cell_verdict
     from bench.dashboard import command
 
+    def judge(cell: Cell) -> dict[str, Any]:
+        return cell_verdict(cell, options.baseline)
+
     if options.socket is not None:
-        return command.attend(options.path, options.socket)
-    return command.serve(options.path, options.host, options.port)
+        return command.attend(options.path, options.socket, judge, options.private)
+    return command.serve(options.path, options.host, options.port, judge)
 
 
 def _dashboard_export(arguments: list[str]) -> int:
@@ -251,6 +275,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "report": _report,
     "validate": _validate,
     "more": _more,
+    "compare": _compare,
     "baseline": _baseline,
     "rerun": _on_one_run("rerun", RERUN),
     "replay": _on_one_run("replay", REPLAY),

@@ -171,8 +171,8 @@ class Config:
     """Write a report after the run or sweep."""
     logger: Any = "none"
     """Tools that get the run as well, a name or a list: `none`, or of `list loggers`."""
-    dashboard: bool = False
-    """Serve a live page over `output` while the command lasts."""
+    dashboard: Any = False
+    """Serve a live page over `output` while the command lasts: `true` (any free port), a port, or `false`."""
     audit: bool = True
     """Keep some steps of the run, and do them again when it is over (`bench.audit`)."""
     validate: bool = True

@@ -211,14 +211,18 @@ class TrainingLoop:
         self.steps = self.samples = 0
         return contribution
 
-    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
-        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+    def _settle(self) -> None:
+        """Report what was trained; what follows is no step."""
         self.report()
         self._sum_up()
-        self.pause()
-        began = now()
         if self.keeper is not None:
             self.keeper.cut()
+
+    def evaluate(self, order: Evaluate, consensus: AbstractContextManager[None] | None = None) -> None:
+        """Evaluate a part of the test set, with the model that `consensus` puts in place."""
+        self._settle()
+        self.pause()
+        began = now()
         with consensus or nullcontext():
             samples, loss, metric, content = self.replica.evaluate(order.part, order.parts, self._heartbeat)
             sketch = self.replica.sketcher.model()
@@ -233,12 +237,9 @@ class TrainingLoop:
     ) -> Saved:
         """Write this rank's part of a checkpoint, and the model that `consensus` puts in place if the order says so; all
         ranks enter it, as the model may lie in shards. `kept`: what the backend keeps between averages."""
-        self.report()
-        self._sum_up()
+        self._settle()
         began, counters = now(), (self._begun, self.total_steps, self.version)
         self.replica.state.gather()
-        if self.keeper is not None:
-            self.keeper.cut()
         with consensus or nullcontext():
             files, error = self._parts.save(order, counters, kept)
         self.meter.add("checkpoint", began)
