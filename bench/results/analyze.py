@@ -13,7 +13,8 @@ from bench.results.analysis.stream import RunRecords, sort
 from bench.results.analysis.syncing import elche, sync
 from bench.results.analysis.timeline import timeline
 from bench.results.analysis.training import Finite, epoch_row, target, throughput, train_seconds
-from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, PeakMemory, ResumedFrom, Time
+from bench.results.analysis.work import memory, work
+from bench.results.schema import SCHEMA_VERSION, Epoch, Final, Metrics, ResumedFrom, Time
 from ddp.core.commands import Publish
 from ddp.core.events import Evaluated, Saved
 from ddp.process.codec import Record
@@ -58,7 +59,8 @@ def analyze(
             "nonfinite": finite.lost,
         }
     )
-    return metrics.model_copy(update={"timeline": timeline(stream, metrics, spec.config)})
+    more = {"timeline": timeline(stream, metrics, spec.config), "work": work(stream, metrics, spec.config)}
+    return metrics.model_copy(update=more)
 
 
 def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def _measured(spec: RunSpec, stream: RunRecords, launched: float, ended: float) 
         "breakdown": ranks,
         "sync": sync(stream),
         "elche": elche(stream),
-        "memory": _memory(spec.world_size, stream),
+        "memory": memory(spec.world_size, stream),
     }
 
 
@@ -177,12 +179,4 @@ def _time(
         checkpoint=checkpoint,
         rank_wall=wall,
         shutdown=max(ended - launched - startup - trained - evaluating, 0.0),
-    )
-
-
-def _memory(world_size: int, stream: RunRecords) -> PeakMemory:
-    last = [stream.finished.get(rank) for rank in range(world_size)]
-    return PeakMemory(
-        peak_rss_bytes=[event.peak_rss_bytes if event else None for event in last],
-        peak_device_bytes=[event.peak_device_bytes if event else None for event in last],
     )

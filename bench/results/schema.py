@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, model_validator
 
 from bench.base.paths import METRICS_SCHEMA
-from bench.results.schema_speed import RankTime, Steady, Strict, SyncTotals, Throughput, Time, TimelineTotals
+from bench.results.schema_speed import RankTime, Steady, StepCosts, Strict, SyncTotals, Throughput, Time, TimelineTotals
 from ddp.backends import BACKENDS
 from ddp.engine.modes import mode_of
 
@@ -119,6 +119,21 @@ class PeakMemory(Strict):
 
     peak_rss_bytes: list[int | None] = Field(description="peak resident memory, by rank, bytes")
     peak_device_bytes: list[int | None] = Field(description="peak memory allocated on the device, by rank, bytes")
+    parameter_bytes: list[int | None] | None = Field(
+        default=None,
+        description="parameters that a rank has between steps, shards included, by rank, bytes; null: not kept",
+    )
+    gradient_bytes: list[int | None] | None = Field(
+        default=None, description="their gradients when the optimizer steps, by rank, bytes; null: not kept"
+    )
+    optimizer_bytes: list[int | None] | None = Field(
+        default=None, description="the optimizer's state, by rank, bytes; null: not kept"
+    )
+    activation_bytes: list[int | None] | None = Field(
+        default=None,
+        description="what one forward pass keeps for its backward pass, by rank, bytes; null: not counted "
+        "(profile.steps=0, or train.compile)",
+    )
 
 
 class FaultRow(Strict):
@@ -222,6 +237,7 @@ class Metrics(Strict):
     timeline: TimelineTotals | None = Field(default=None, description="null: the result is from before it was kept")
     elche: Elche | None = Field(description="null: the run had no schedule")
     memory: PeakMemory
+    work: StepCosts | None = Field(default=None, description="null: the result is from before it was kept")
     params_sha256: str | None = Field(description="of the final parameters; null: no rank finished, or they differ")
     faults: list[FaultRow] = Field(description="in the order in which they were noticed")
     ledger: LedgerTotals | None = Field(default=None, description="null: the result is from before it was kept")

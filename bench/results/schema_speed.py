@@ -150,6 +150,39 @@ class IdleTime(Strict):
     longest_s: float = Field(description="the longest one, seconds")
 
 
+class GradientNorm(Strict):
+    """L2 norm of a step's gradients before clipping, of some fifty steps: of the mean gradient where ranks average inside
+    the step, else of each rank's own."""
+
+    steps: int = Field(description="steps measured, of all ranks")
+    first: float | None = Field(description="of the first step, mean over ranks; null: not finite")
+    p50: float | None = Field(description="median over steps and ranks; null: none is finite")
+    last: float | None = Field(description="of the last step measured, mean over ranks; null: not finite")
+
+
+class StepCosts(Strict):
+    """What a sample costs, and how much of it is done in a second."""
+
+    gradient_norm: GradientNorm | None = Field(default=None, description="null: no step was measured")
+    tokens_per_sample: int | None = Field(default=None, description="tokens of a sample; null: it is no text")
+    tokens_per_s: float | None = Field(
+        default=None, description="tokens of all ranks / training time, tokens per second; null: samples are no text"
+    )
+    flop_per_sample: float | None = Field(
+        default=None,
+        description="floating-point operations of a forward and a backward pass by torch's FlopCounterMode, which knows "
+        "products of matrices, convolutions and attention; null: not counted (profile.steps=0, or train.compile)",
+    )
+    flop_per_s: float | None = Field(
+        default=None, description="the same of all ranks / training time, per second; null: not counted"
+    )
+    peak_share: float | None = Field(
+        default=None,
+        description="flop_per_s / what the makers of the devices state for the precision of the run, "
+        "fraction; null: not counted, or no figure is known for the device, as of any CPU",
+    )
+
+
 class Volume(Strict):
     """What all ranks handed over to bring replicas together, against the formula of the way of training."""
 

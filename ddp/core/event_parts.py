@@ -50,6 +50,23 @@ class StepSketch:
 
 
 @dataclass(frozen=True)
+class StepWork:
+    """What was measured of a rank's steps. Bytes are of what the rank has, after a step."""
+
+    norms: tuple[tuple[int, float | None], ...]
+    """(step, L2 norm of the gradients before clipping); None: not finite. Of the shards where gradients lie in shards."""
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    activation_bytes: int | None = None
+    """What one forward pass keeps for its backward pass; None: it was not counted."""
+    flop_per_sample: float | None = None
+    """Of a forward and a backward pass, by torch's counter; None: it was not counted."""
+    tokens: int | None = None
+    """Of a sample of text; 0: it is none."""
+
+
+@dataclass(frozen=True)
 class SetContent:
     """What a data set holds, read directly, by index."""
 

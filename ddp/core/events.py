@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddp.core.event_parts import DataContent, Files, FromRank, OptimizerSketch, Sketch, SketchGroup, StepSketch
+from ddp.core.event_parts import (
+    DataContent,
+    Files,
+    FromRank,
+    OptimizerSketch,
+    Sketch,
+    SketchGroup,
+    StepSketch,
+    StepWork,
+)
 from ddp.core.event_parts import Trained as Trained
 from ddp.core.measurements import Memory as Memory
 from ddp.core.measurements import Slice as Slice
@@ -173,6 +182,7 @@ class Finished(FromRank):
     peak_device_bytes: int
     sketch: Sketch = ""
     kept: Files = ()  # steps to be done again, and the model at the end
+    work: StepWork | None = None
 
 
 @dataclass(frozen=True)

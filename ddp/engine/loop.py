@@ -272,4 +272,5 @@ class TrainingLoop:
         device_bytes = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
         digest, sketch = self.replica.state.digest(), self.replica.sketcher.model()
         kept = self.keeper.finish() if self.keeper is not None else ()
-        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept))
+        work = self.replica.figures.work()
+        self._send(Finished(now(), self.rank, digest, peak_rss_bytes(), device_bytes, sketch, kept, work))

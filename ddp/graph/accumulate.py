@@ -75,6 +75,7 @@ class Accumulating(Replica):
             at = meter.add("data", at)
             self.untouched.begin()
             with self.scalars:
+                self.figures.counting(tensors, batch.samples)
                 loss = self.passes.loss(self.task, self.model, tensors)
         at = meter.add("forward", at)
         for parameter in self.state.parameters if part < 1.0 else ():
@@ -116,6 +117,7 @@ class Accumulating(Replica):
             self.gradients.unpack()
         self.step_sketches.end(*self._due_samples, whole(self.state.parameters))
         if self.passes.ready(self.optimizer, None):
+            self.figures.step(self.optimizer)
             if self._job.max_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(moved(self.state, self.optimizer), self._job.max_grad_norm)
             self.optimizer.step()

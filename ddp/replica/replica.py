@@ -25,6 +25,7 @@ from ddp.data.seeded import seed_others
 from ddp.data.source import move
 from ddp.process.meter import Meter
 from ddp.process.slowdown import Slowdown
+from ddp.replica.figures import StepFigures
 from ddp.replica.flat import FlatState
 from ddp.replica.in_step import InStep, moved
 from ddp.replica.optimizers import as_one, settings_of, usable
@@ -58,8 +59,7 @@ class Replica:
         # A list: a factory may go through it more than once.
         self.optimizer = usable(as_one(self.task.optimizer(list(self.model.parameters()))), self.state)
         self.sketcher = Sketcher(self.model, self.state, self.optimizer, job.seed)
-        owned = {id(p) for p in moved(self.state, self.optimizer)}
-        self._unmoved = [p for _, p in self.state.named if id(p) not in owned]
+        self._unmoved = _others(self.state, self.optimizer)
         """Parameters that the optimizer does not have: nobody else clears their gradients."""
         self.untouched = Untouched(self.state.named, self.optimizer)
         self.settings = settings_of(self.optimizer)
@@ -87,6 +87,7 @@ class Replica:
         """What is done together with other ranks inside a step."""
         self.samples = len(visits)
         steps = job.epochs * -(-self.samples // (job.batch_size * job.world_size))
+        self.figures = StepFigures(job, self.model, steps)
         self.step_sketches = StepSketches(self.sketcher, derive(job.seed, "sketched steps"), steps)
         self.lr = 0.0
         self._epoch = lru_cache(maxsize=2)(partial(derive, job.seed, "step"))
@@ -153,7 +154,7 @@ class Replica:
         if len(parts) > 1:
             loss, at = self._accumulate(parts, tensors, factor, at)
         elif batch.samples:
-            loss, at = self._pass(tensors, factor, at)
+            loss, at = self._pass(tensors, factor, at, batch.samples)
         elif team is not None:
             team.idle(batch)
         busy = 0.0
@@ -165,6 +166,7 @@ class Replica:
         else:
             self.step_sketches.alone(batch.samples, self.state.parameters)
         if self.passes.ready(self.optimizer, team):
+            self.figures.step(self.optimizer)
             self._clip(team)
             self.optimizer.step()
         at = self._slowdown.pay(meter.add("optimizer", at) - began, meter, "step" if team is None else "optimizer")
@@ -177,9 +179,15 @@ class Replica:
         """Seed what the pass on a batch draws."""
         self._seed((self._epoch(batch.epoch) + batch.start) & 0x7FFF_FFFF_FFFF_FFFF)
 
-    def _pass(self, tensors: Tensors, factor: float, at: float, several: bool = False) -> tuple[Tensor, float]:
+    def _pass(
+        self, tensors: Tensors, factor: float, at: float, samples: int, several: bool = False
+    ) -> tuple[Tensor, float]:
         """Add the gradients of a loss times `factor`; return the loss, and when it was done. `several`: other passes of the
         step have gradients, too."""
+        with self.figures.counting(tensors, samples):
+            return self._gradients(tensors, factor, at, several)
+
+    def _gradients(self, tensors: Tensors, factor: float, at: float, several: bool) -> tuple[Tensor, float]:
         team = self.in_step
         marks = self.passes.marks() if several else None
         self.untouched.begin()
@@ -207,7 +215,7 @@ class Replica:
                 self._draw(part)
             share = part.samples / samples
             with nullcontext() if team is None else team.one_pass(part is parts[-1]):
-                loss, at = self._pass(tensors, factor * share, at, several=True)
+                loss, at = self._pass(tensors, factor * share, at, part.samples, several=True)
             losses.append(loss.detach() * share)
         return torch.stack(losses).sum(0), at
 
@@ -274,6 +282,11 @@ def _module(made: Any) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ValueError(f"the model's factory must return a torch.nn.Module, not {made!r:.60}")
     return made
+
+
+def _others(state: FlatState, optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    owned = {id(p) for p in moved(state, optimizer)}
+    return [p for _, p in state.named if id(p) not in owned]
 
 
 def _order(task: Task, job: Job, size: int) -> EpochOrder:

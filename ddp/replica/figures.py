@@ -1,0 +1,124 @@
+"""Own what is measured of a rank's steps beside their time: norms of gradients, memory by kind, work and tokens of a sample.
+
+Looks at few steps, and changes nothing. Knows nothing of other ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from ddp.core.event_parts import StepWork
+from ddp.core.values import finite
+from ddp.replica.task import Job, Tensors
+
+NORMS = 50
+"""Steps of a run of which the norm is taken, about: it costs a small model's step a tenth."""
+
+
+class StepFigures:
+    """The figures of one rank."""
+
+    def __init__(self, job: Job, model: nn.Module, steps: int) -> None:
+        self._model, self._apart = model, max(steps // NORMS, 1)
+        self._counts = job.profile_steps > 0 and not job.step.compile
+        """Whether the first pass is to be counted, which takes a while."""
+        self._step = self._next = 0
+        self._norms: list[tuple[int, float | None]] = []
+        self._bytes = [0, 0, 0]
+        """Of parameters, gradients and the optimizer's state."""
+        self._flop: float | None = None
+        self._kept: int | None = None
+        self._tokens: int | None = None
+
+    def counting(self, tensors: Tensors, samples: int) -> AbstractContextManager[None]:
+        """Surround the forward and backward pass on `samples`; the first one is counted, if that is wanted."""
+        if self._tokens is None:
+            first = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else None
+            text = isinstance(first, Tensor) and first.dim() == 2 and not first.is_floating_point()
+            self._tokens = first.shape[1] if text and isinstance(first, Tensor) else 0
+        if not self._counts:
+            return nullcontext()
+        self._counts = False
+        return self._counted(samples)
+
+    @contextmanager
+    def _counted(self, samples: int) -> Iterator[None]:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        own = {parameter.untyped_storage().data_ptr() for parameter in self._model.parameters()}
+        kept: dict[int, int] = {}
+
+        def note(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        counter = FlopCounterMode(display=False)
+        with counter, saved_tensors_hooks(note, lambda tensor: tensor):
+            yield
+        self._flop, self._kept = counter.get_total_flops() / samples, sum(kept.values())
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note a step whose gradients are there, before they are clipped."""
+        self._step += 1
+        if self._step <= self._next:
+            return
+        self._next = self._step - 1 + self._apart
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self._norms.append((self._step - 1, _norm(gradients)))
+        if len(self._norms) <= 2:  # of the second one, the optimizer has its state
+            with torch._C.DisableTorchFunctionSubclass():  # whose values may lie elsewhere
+                self._bytes = _bytes(self._model, optimizer, gradients)
+
+    def work(self) -> StepWork:
+        """Return the figures."""
+        parameters, gradients, state = self._bytes
+        return StepWork(tuple(self._norms), parameters, gradients, state, self._kept, self._flop, self._tokens)
+
+
+def _local(tensor: Any) -> Tensor:
+    """Return what this rank has of a tensor."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local.coalesce().values() if local.is_sparse else local
+
+
+@torch.no_grad()
+def _norm(gradients: Iterable[Tensor]) -> float | None:
+    locals_ = [values for gradient in gradients if (values := _local(gradient)).numel()]
+    return finite(float(nn.utils.get_total_norm(locals_))) if locals_ else 0.0
+
+
+def _bytes(model: nn.Module, optimizer: torch.optim.Optimizer, gradients: Iterable[Tensor]) -> list[int]:
+    """Return the bytes that parameters, their gradients and the optimizer's state take on this rank, shards included."""
+    own = list(model.parameters())
+    shards = (_local(p) for group in optimizer.param_groups for p in group["params"])
+    parameters = _held(chain(own, shards))
+    gradient_bytes = _held(chain((p.grad for p in own if p.grad is not None), gradients))
+    kept = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+    return [parameters, gradient_bytes, _held(kept)]
+
+
+def _held(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of tensors, each stretch of memory once."""
+    stretches: dict[int, dict[int, int]] = {}
+    for tensor in map(_local, tensors):
+        storage = tensor.untyped_storage()
+        start = int(tensor.storage_offset()) * tensor.element_size()
+        stop = min(start + tensor.nbytes, storage.nbytes())
+        ends = stretches.setdefault(storage.data_ptr(), {})
+        ends[start] = max(ends.get(start, 0), stop)
+    total = 0
+    for ends in stretches.values():
+        reached = 0
+        for start, stop in sorted(ends.items()):
+            total += max(stop - max(start, reached), 0)
+            reached = max(reached, stop)
+    return total

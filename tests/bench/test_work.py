@@ -1,0 +1,86 @@
+"""What a sample costs: from the step that is measured to the result."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from bench.results.analysis.stream import sort
+from bench.results.analysis.work import PEAKS, memory, work
+from ddp.core.event_parts import StepWork
+from ddp.core.events import Finished
+from ddp.core.step_settings import StepSettings
+from ddp.data.order import derive, order
+from tests.bench.streams import make_metrics, make_spec
+from tests.runtime import toy
+from tests.runtime.conftest import Play
+from tests.runtime.conftest import in_process as in_process
+from tests.runtime.conftest import play as play
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+PARAMETERS = 6 * 12 + 12 + 12 * 2 + 2
+
+
+def gradient() -> float:
+    """The norm of the first gradient, on the whole batch."""
+    torch.manual_seed(derive(3, "init"))
+    model, (inputs, targets) = toy.net(False), toy.data()
+    chosen = order(3, 0, toy.SAMPLES)[:16]
+    nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+    return float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
+
+
+@pytest.mark.parametrize("backend", ["nccl", "zero1", "zero2", "zero3"])
+def test_gradient_norm_and_memory_by_kind(play: Play, backend: str) -> None:
+    """Of the mean gradient, shards or not; a rank has half of what is sharded, to a parameter."""
+    run = play("sync", backend, partial(toy.task, optimizer="Adam"), max_grad_norm=0.01)
+    stream = sort(run.records, 0.0)
+    metrics = make_metrics(make_spec("nccl_sync")).model_copy(update={"backend": backend, "world_size": 2})
+    found = work(stream, metrics, {})
+    assert found is not None
+    assert found.gradient_norm is not None
+    assert found.gradient_norm.first == pytest.approx(gradient(), rel=1e-5)
+    assert found.flop_per_sample is found.tokens_per_s is found.peak_share is None
+    by_kind = memory(2, stream)
+    whole = {"nccl": "pgo", "zero1": "pg", "zero2": "p", "zero3": ""}[backend]
+    for kind, times, values in (
+        ("p", 1, by_kind.parameter_bytes),
+        ("g", 1, by_kind.gradient_bytes),
+        ("o", 2, by_kind.optimizer_bytes),
+    ):
+        assert values is not None
+        each = 4 * PARAMETERS * times / (1 if kind in whole else 2)
+        assert all(value == pytest.approx(each, rel=0.35) for value in values), (kind, values, each)
+    assert by_kind.activation_bytes is None
+
+
+@pytest.mark.parametrize("step", [StepSettings(), StepSettings(accumulate=2), StepSettings(precision="fp16")])
+def test_work_is_counted_where_steps_are_profiled(play: Play, step: StepSettings) -> None:
+    """A linear layer: two operations a weight and sample forward, and as many for each gradient; none of the inputs'."""
+    run = play("sync", "nccl", world_size=1, epochs=1, step=step, profile_steps=1)
+    plain = play("sync", "nccl", world_size=1, epochs=1, step=step)
+    assert run.digests == plain.digests
+    (ended,) = run.of(Finished)
+    assert ended.work.flop_per_sample == 2 * (2 * 6 * 12 + 3 * 12 * 2)
+    assert ended.work.activation_bytes > 0
+    assert plain.of(Finished)[0].work.flop_per_sample is None
+
+
+def test_share_of_the_peak_is_of_known_devices() -> None:
+    name = next(iter(PEAKS))
+    spec = make_spec("nccl_sync")
+    metrics = make_metrics(spec).model_copy(update={"devices": ["cuda:0", "cuda:1"], "env": {"gpus": [name] * 2}})
+    rate = metrics.throughput.samples_per_s
+    assert rate is not None
+    stream = sort([Finished(9.0, 0, "", 0, 0, work=StepWork((), flop_per_sample=1e9, tokens=32))], 0.0)
+    found = work(stream, metrics, {"train": {"precision": "bf16"}})
+    assert found is not None
+    assert found.tokens_per_s == 32 * rate
+    assert found.peak_share == pytest.approx(1e9 * rate / (2 * PEAKS[name]["bf16"]))
+    unknown = work(stream, metrics.model_copy(update={"env": {"gpus": ["another"]}}), {})
+    assert unknown is not None
+    assert unknown.peak_share is None
