@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,8 +13,10 @@ TYPES = {
     each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
 }
 OPS = {SUM: 0, MAX: 1, MEAN: 2, MIN: 3, PROD: 4}
-Combine = Callable[..., Tensor]
-COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul} | {
+COMBINE: dict[str, Any] = {
+    SUM: torch.add,
+    MEAN: torch.add,
+    PROD: torch.mul,
     MAX: torch.maximum,
     MIN: torch.minimum,
 }
