@@ -63,6 +63,9 @@ class TrainConfig:
     accumulate: int | None = None
     """Micro-batches of `batch_size` samples that a rank's step is made of: their gradients add up; null: 1."""
 
+    precision: str | None = None
+    """Type of multiplications in training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
+
     @property
     def step(self) -> StepSettings:
         """Return how a rank does a step. Raises ValueError for what cannot be."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,13 +13,9 @@ TYPES = {
     each: code for code, each in enumerate((torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64))
 }
 OPS = {SUM: 0, MAX: 1, MEAN: 2, MIN: 3, PROD: 4}
-COMBINE: dict[str, Any] = {
-    SUM: torch.add,
-    MEAN: torch.add,
-    PROD: torch.mul,
-    MAX: torch.maximum,
-    MIN: torch.minimum,
-}
+Combine = Callable[..., Tensor]
+COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul}
+COMBINE |= {MAX: torch.maximum, MIN: torch.minimum}
 
 
 def about(flat: Tensor, op: str) -> int:
