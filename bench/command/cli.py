@@ -240,6 +240,7 @@ def _dashboard(arguments: list[str]) -> int:
     parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
     # Beside a run: serve on this, as long as it lasts.
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     options = parser.read(arguments)
     from bench.command.cell_verdict import cell_verdict
     from bench.dashboard import command
@@ -248,7 +249,7 @@ def _dashboard(arguments: list[str]) -> int:
         return cell_verdict(cell, options.baseline)
 
     if options.socket is not None:
-        return command.attend(options.path, options.socket, judge)
+        return command.attend(options.path, options.socket, options.private, judge)
     return command.serve(options.path, options.host, options.port, judge)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -51,12 +52,17 @@ def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
     return Exit.OK
 
 
-def attend(path: Path, descriptor: int, judge: Judge | None = None) -> Exit:
-    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends."""
+def attend(path: Path, descriptor: int, private: bool = False, judge: Judge | None = None) -> Exit:
+    """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends.
+    `private`: then remove the folder, which nobody else would if that process was killed."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice
     os.nice(10)  # who trains goes first
     listening = socket.socket(fileno=descriptor)
-    run(path, listening.getsockname()[0], listening, until=_closed, judge=judge)
+    try:
+        run(path, listening.getsockname()[0], listening, until=_closed, judge=judge)
+    finally:
+        if private:
+            shutil.rmtree(path, ignore_errors=True)
     return Exit.OK
 
 

@@ -41,7 +41,7 @@ function pick(options, current, change) {
 class RunPage {
   constructor() {
     this.row = this.live = this.about = null;
-    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart();
+    this.loss = new Chart(); this.eval = new Chart(); this.work = new Chart(); this.scalars = new Chart();
     this.anchor = new Chart(); this.apart = new Chart();
     this.parts = Object.fromEntries(["head", "faults", "ranks", "verdicts", "shares", "graph", "config"].map((name) => [name, h("div", {})]));
     const axis = pick({ s: "seconds", epochs: "epochs" }, () => choice.x, (x) => { choice.x = x; this.draw(); });
@@ -54,6 +54,7 @@ class RunPage {
     this.workTitle = h("p", { class: "quiet facts" });
     this.schedule = [half(card("Anchor and steps of a window", null, this.anchor.element)),
       half(card("How far replicas come apart", null, this.apart.element, this.parts.verdicts))];
+    this.scalarCard = half(card("Recorded by the steps, mean of each epoch", null, this.scalars.element));
     this.faultCard = card("Faults", null, this.parts.faults);
     this.faultCard.classList.add("faults");
     this.shareCard = card("Where the time went", null, this.parts.shares);
@@ -62,7 +63,7 @@ class RunPage {
       half(card("Training loss", h("div", { class: "tools" }, axis, log), this.loss.element)),
       half(card(this.evalTitle, null, this.eval.element)),
       card("Ranks", tabs, h("div", { class: "scroll" }, this.parts.ranks), this.workTitle, this.work.element),
-      ...this.schedule, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
+      ...this.schedule, this.scalarCard, this.shareCard, half(card("Model", null, this.parts.graph)), half(card("Configuration", null, this.parts.config)),
     ];
     this.known = {};
   }
@@ -102,14 +103,20 @@ class RunPage {
     const line = (rank, what) => ({ name: rankName(rank), color: color(Number(rank)), dash: dash(Number(rank)), bridge: true,
       x: along(curves, curves.ranks[rank][what]), y: curves.ranks[rank][what] });
     const x = choice.x;
-    this.loss.x = this.eval.x = this.work.x = x;
+    this.loss.x = this.eval.x = this.work.x = this.scalars.x = x;
     const all = ranks.length > 1 ? [{ ...line("all", "loss"), color: "var(--ink)", dash: "", width: 1 }] : [];
-    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all], marks, log: choice.log });
+    const ended = (e) => (x === "s" ? e.seconds : e.epoch + 1);
+    const byEpoch = (name, value, look) => { const known = epochs.filter((e) => (value(e) ?? null) !== null);
+      return known.length ? [{ name, dots: true, bridge: true, ...look, x: known.map(ended), y: known.map(value) }] : []; };
+    const test = byEpoch("test loss", (e) => e.eval_loss, { color: color(2), dash: "5 3" });
+    this.loss.draw({ series: [...ranks.map((rank) => line(rank, "loss")), ...all, ...test], marks, log: choice.log });
     this.evalTitle.textContent = `Evaluation: ${row.metric || "metric"} after each epoch`;
-    const done = epochs.filter((epoch) => epoch.eval !== null);
     this.eval.format = metric;
-    this.eval.draw({ series: [{ name: row.metric || "metric", color: color(2), dots: true, bridge: true,
-      x: done.map((e) => (x === "s" ? e.seconds : e.epoch + 1)), y: done.map((e) => e.eval) }], marks, most: mostOf(row.metric) });
+    this.eval.draw({ series: [...byEpoch(row.metric || "metric", (e) => e.eval, { color: color(2) }),
+      ...byEpoch(`training ${row.metric}`, (e) => e.scalars[row.metric], { color: color(0), dash: "5 3" })], marks, most: mostOf(row.metric) });
+    const names = [...new Set(epochs.flatMap((e) => Object.keys(e.scalars)))].filter((name) => name !== row.metric).sort();
+    this.scalarCard.hidden = !names.length;
+    this.scalars.draw({ series: names.flatMap((name, i) => byEpoch(name, (e) => e.scalars[name], { color: color(i), dash: dash(i) })), marks });
     Object.keys(TABS).forEach((key, i) => {
       this.tabs.children[i].hidden = WHERE_THERE.includes(key) && !ranks.some((rank) => curves.ranks[rank][key].some((value) => value !== null));
     });

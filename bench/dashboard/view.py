@@ -135,12 +135,14 @@ def notes(about: RunCard, history: RunHistory) -> list[str]:
 
 
 def epoch(figures: EpochFigures, run: RunFigures) -> Json:
-    """Return an epoch, from 0; `eval` once all of its evaluation is in; `seconds` when its training ended."""
+    """Return an epoch, from 0; `eval` once all of its evaluation is in; `seconds` when its training ended; `scalars`: what
+    steps recorded, among it the training metric."""
     return {
         "epoch": figures.epoch,
         "samples": figures.seen,
         "seconds": short(run.since(figures.at)),
         **{name: short(getattr(figures, name)) for name in ("loss", "eval", "eval_loss", "lr")},
+        "scalars": {name: short(value) for name, value in figures.scalars.items()},
     }
 
 

@@ -27,6 +27,9 @@ class EngineSpec:
     one_process: bool = False
     """Its ranks have no processes of their own: none can be lost."""
 
+    lacks: tuple[str, ...] = ()
+    """What a step of it cannot be: `fp16`, `compile`."""
+
     def fits(self, world_size: int) -> bool:
         """Return whether it can have `world_size` ranks."""
         return world_size == 1 or not self.one_rank

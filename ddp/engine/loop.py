@@ -19,7 +19,7 @@ from ddp.core.values import finite
 from ddp.core.worker import Step
 from ddp.data.order import derive
 from ddp.data.seeded import seed_others
-from ddp.engine.unreported import Unreported
+from ddp.engine.pending import Pending
 from ddp.process.clock import now
 from ddp.process.meter import Meter, peak_rss_bytes, reset_peak_rss
 from ddp.process.profiling import Profiler
@@ -81,7 +81,7 @@ class TrainingLoop:
         """When the last step ended; None: something else was done since."""
         self._tallied = 0
         """What had been read of the training data when the last report was made."""
-        self._pending = Unreported(-1)
+        self._pending = Pending(-1)
         self._reported, self._kept = now(), False  # whether a kept step waits for its report
         self._profiler = Profiler(rank, job.profile_steps, job.scratch) if job.profile_steps else None
         self._parts = RankParts(job, rank, self.replica)
@@ -102,7 +102,7 @@ class TrainingLoop:
         if step.batch.epoch != self._pending.epoch:
             self.report()
             self._sum_up()
-            self._pending = Unreported(step.batch.epoch)
+            self._pending = Pending(step.batch.epoch)
             self.begin(step.batch.epoch, step.seen)
             self.pause()
         if self._profiler is not None and self._profiler.step():
@@ -188,7 +188,7 @@ class TrainingLoop:
         done = now(), self.rank, pending.epoch, pending.steps, pending.samples, pending.busy_s, pending.loss_sum()
         about = self.replica.lr, self.replica.scalars.drain(), self.after, self._visited(), self.replica.exchanged()
         self._send(Progress(*done, *about))
-        self._pending = Unreported(pending.epoch)
+        self._pending = Pending(pending.epoch)
         self.meter.tick()
 
     def _sum_up(self) -> None:

@@ -6,22 +6,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ddp.core.spans import Batch, micro_batches
+from ddp.replica.in_step import InStep
+from ddp.replica.loss_scale import LossScale
 from ddp.replica.norms import least_samples
-from ddp.replica.task import Job
+from ddp.replica.task import Job, Task, Tensors
 
 Marks = list[tuple[Tensor | None, int]]
 """The gradient of each parameter, and its version."""
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Precision -> the type of the multiplications in a forward and backward pass; parameters stay as they are."""
 
 
 class StepPasses:
     """The passes of one replica."""
 
-    def __init__(self, job: Job, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
-        self._ranks, self._parameters = job.world_size, parameters
+    def __init__(self, job: Job, model: nn.Module, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._ranks, self._parameters, self._device = job.world_size, parameters, device
+        self._half = HALF.get(job.step.precision)
+        self.scale = LossScale() if job.step.precision == "fp16" else None
+        """None: none is needed."""
         self._most = job.batch_size // job.step.accumulate
         self._least = least_samples(model)
         self._single = job.step.accumulate == 1
@@ -35,6 +45,41 @@ class StepPasses:
     def cut_all(self, batches: Iterable[Batch], together: bool) -> Iterable[Batch]:
         """Return the micro-batches of steps that come, in their order."""
         return batches if self._single else (part for batch in batches for part in self.cut(batch, together))
+
+    @property
+    def loss_scale(self) -> float:
+        """The factor on the loss."""
+        return 1.0 if self.scale is None else self.scale.value
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return what a forward pass is computed in."""
+        return nullcontext() if self._half is None else torch.autocast(self._device.type, self._half)
+
+    def loss(self, task: Task, module: nn.Module, tensors: Tensors) -> Tensor:
+        """Return the loss on a micro-batch, in single precision at least."""
+        if self._half is None:
+            return task.loss(module, tensors)
+        with self.autocast():
+            loss = task.loss(module, tensors)
+        return loss.float() if loss.dtype.itemsize < 4 else loss
+
+    def ready(self, optimizer: torch.optim.Optimizer, team: InStep | None) -> bool:
+        """Take the factor off the gradients of what `optimizer` moves; return whether it is to step: not where they overflow
+        on a rank that has a part of them."""
+        if self.scale is None:
+            return True
+        moved = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+        finite = self.scale.unscale(gradient for gradient in moved if gradient is not None)
+        return self.scale.follow(finite if team is None else team.agree(finite))
+
+    def capture(self) -> dict[str, Any]:
+        """Return what lasts from one step to the next."""
+        return {} if self.scale is None else {"loss_scale": vars(self.scale)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what was captured."""
+        if self.scale is not None:
+            self.scale = LossScale(**state["loss_scale"])
 
     def marks(self) -> Marks:
         """Return what the gradients are before the loss of one of several micro-batches."""

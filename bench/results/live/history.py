@@ -49,7 +49,7 @@ class RunHistory:
         """Records that it is made of."""
         self.series = Series()
         self.complete: list[EpochFigures] = []
-        """Epochs, without the scalars that steps recorded."""
+        """Epochs, without what each rank recorded."""
         self.plans: list[PlanInForce] = []
         self.rounds = 0
         self.closed: list[RoundView] = []
@@ -90,7 +90,7 @@ class RunHistory:
         if isinstance(record, Progress | Memory):
             self._spread(record, self.run.ranks.get(record.rank, RankFigures(reported=at)))
         for epoch in self.run.add(record):
-            _keep(self.complete, replace(epoch, scalars={}, rank_scalars={}))
+            _keep(self.complete, replace(epoch, rank_scalars={}))
         seconds = self.run.since(at)
         match record:
             case Plan() if is_change(record, plan):

@@ -1,14 +1,13 @@
-"""Adds up what a rank trained since its last report. Knows nothing of reports."""
+"""Own what a rank has trained and not reported yet. Knows neither reports nor when they are due."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from ddp.core.values import finite
 
 
-class Unreported:
+class Pending:
     """Training of one epoch that is not reported yet."""
 
     def __init__(self, epoch: int) -> None:
@@ -16,11 +15,11 @@ class Unreported:
         self.steps = self.samples = 0
         self.busy_s = 0.0
         self._loss_sum = 0.0
-        self._losses: list[Tensor] = []
+        self._losses: list[torch.Tensor] = []
         """Of steps on a GPU, which nobody waits for before the report."""
         self._weights: list[int] = []
 
-    def add(self, loss: Tensor | None, samples: int, busy_s: float) -> None:
+    def add(self, loss: torch.Tensor | None, samples: int, busy_s: float) -> None:
         """Add one step, which for a small model takes a fraction of a millisecond."""
         self.steps += 1
         self.samples += samples
