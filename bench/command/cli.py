@@ -249,7 +249,7 @@ def _dashboard(arguments: list[str]) -> int:
         return cell_verdict(cell, options.baseline)
 
     if options.socket is not None:
-        return command.attend(options.path, options.socket, options.private, judge)
+        return command.attend(options.path, options.socket, judge, options.private)
     return command.serve(options.path, options.host, options.port, judge)
 
 

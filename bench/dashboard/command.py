@@ -52,7 +52,7 @@ def serve(path: Path, host: str, port: int, judge: Judge | None = None) -> Exit:
     return Exit.OK
 
 
-def attend(path: Path, descriptor: int, private: bool = False, judge: Judge | None = None) -> Exit:
+def attend(path: Path, descriptor: int, judge: Judge | None = None, private: bool = False) -> Exit:
     """Serve on the socket that was inherited, beside the process at the other end of standard input, until that ends.
     `private`: then remove the folder, which nobody else would if that process was killed."""
     at_parents_end(signal.SIGCONT)  # stopped, it would not notice

@@ -57,7 +57,7 @@ def record_sum(name: str, count: int, total: Callable[..., Tensor], *tensors: Te
 class _Later(NamedTuple):
     """One call of `record_sum`."""
 
-    count: int
+    samples: int
     total: Callable[..., Tensor]
     tensors: tuple[Tensor, ...]
 
@@ -74,7 +74,7 @@ class _Sum:
         """Take note of a sum that is to be taken."""
         self.later.append(entry)
         self.later_bytes += sum(tensor.nbytes for tensor in entry.tensors)
-        self.calls += entry.count
+        self.calls += entry.samples
         if len(self.later) >= _TOGETHER or self.later_bytes >= _MOST_BYTES:
             self.take()
 

@@ -14,10 +14,8 @@ TYPES = {
 }
 OPS = {SUM: 0, MAX: 1, MEAN: 2, MIN: 3, PROD: 4}
 Combine = Callable[..., Tensor]
-COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul} | {
-    MAX: torch.maximum,
-    MIN: torch.minimum,
-}
+COMBINE: dict[str, Combine] = {SUM: torch.add, MEAN: torch.add, PROD: torch.mul}
+COMBINE |= {MAX: torch.maximum, MIN: torch.minimum}
 
 
 def about(flat: Tensor, op: str) -> int:
