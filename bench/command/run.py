@@ -194,6 +194,8 @@ class Session:
         with LoggerProcesses(names, making(*spec.key), Path(spec.output), info) as loggers:
             self.console.above = self.progress.view if self.sweep and self.progress.points else None
             outcome = launch(run_plan, self.console, source, restarts)
+            if names and self.config is not None and self.config.report:
+                summary.write_own_report(outcome)
             problems = loggers.end(outcome.folder)
         if self.sweep:
             self.print(row_line(outcome.metrics))

@@ -66,6 +66,11 @@ class TrainConfig:
     precision: str | None = None
     """Type of multiplications in training, by torch's autocast: `fp32`, `bf16`, `fp16`; null: `fp32`."""
 
+    compile: bool | None = None
+    """Whether the model is trained through torch.compile; null: false."""
+    deterministic: bool | None = None
+    """Whether PyTorch may take deterministic algorithms alone; null: false."""
+
     @property
     def step(self) -> StepSettings:
         """Return how a rank does a step. Raises ValueError for what cannot be."""

@@ -49,9 +49,11 @@ _OURS = {
     "cpu": BackendSpec("ddp.backends.snapshot", Acts.SNAPSHOT),
     "zero1": BackendSpec("ddp.backends.zero1", Acts.STEP),
     "zero2": BackendSpec("ddp.backends.zero2", Acts.STEP),
-    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP),
+    "zero3": BackendSpec("ddp.backends.zero3", Acts.STEP, lacks=("compile",)),
     "torch_ddp": BackendSpec("ddp.backends.torch_ddp", Acts.STEP, torch_native=True),
-    "torch_fsdp": BackendSpec("ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False),
+    "torch_fsdp": BackendSpec(
+        "ddp.backends.torch_fsdp", Acts.STEP, torch_native=True, checkpoints=False, lacks=("compile",)
+    ),
     "torch_zero1": BackendSpec("ddp.backends.torch_zero1", Acts.STEP, torch_native=True, checkpoints=False),
     "torch_local_sgd": BackendSpec(
         # Its averages come inside the optimizer, which a rank whose gradients overflow would leave out.

@@ -40,6 +40,6 @@ GRAPH_POLICIES: dict[str, dict[str, Any]] = {EVERY_STEP: {}, DEFAULT: {"anchor":
 _OURS = {
     "solo": EngineSpec("ddp.engine.solo", one_rank=True, one_process=True),
     "elche": EngineSpec("ddp.engine.elche", backends=True),
-    "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True),
+    "graph": EngineSpec("ddp.graph.engine", policies=GRAPH_POLICIES, one_process=True, lacks=("compile",)),
 }
 ENGINES: Registry[EngineSpec] = Registry("engines", _OURS, loaded(EngineSpec))

@@ -65,6 +65,10 @@ class TrainingLoop:
         self.slowdown = Slowdown(speed)
         self.heart = Heartbeat(math.inf if job.threads else job.deadline_s / 5, lambda: send(Alive(now(), rank)))
         self.replica = replica(job, self.device, self.meter, self.slowdown)
+        if job.step.compile:
+            passes, samples = self.replica.passes, self.replica.samples
+            with self.heart if job.world_size > 1 else nullcontext():
+                passes.warm_up(self.replica.task, self.replica.some, passes.sizes(job, samples))
         seed_others(derive(job.seed, "others", rank))  # each rank draws its own
         self.steps = 0
         """Steps since the last contribution to an average."""

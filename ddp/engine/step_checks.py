@@ -9,6 +9,7 @@ from ddp.engine.modes import Mode, backend_of, engine_of, modes
 def check_step(step: StepSettings, way: Mode, world_size: int, group: str = "") -> None:
     """Raise ValueError for a step that the mode cannot do, with those that can. `group`: of the settings, for messages."""
     wanted = {"fp16": "precision=fp16"} if step.precision == "fp16" else {}
+    wanted |= {"compile": "compile=true"} if step.compile else {}
     for name, setting in wanted.items():
         if world_size > 1 and name in lacks(way):
             able = ", ".join(other for other, mode in modes().items() if name not in lacks(mode))

@@ -257,7 +257,8 @@ class Replica:
         for batch in batches:
             tensors: Tensors = self._eval.get(batch)
             self.record.show(tensors)
-            loss, metric = self.task.evaluate(self.model, tensors)
+            with self.passes.eager():
+                loss, metric = self.task.evaluate(self.model, tensors)
             weight = batch.samples if self.task.means else 1
             loss_sum += float(loss) * weight
             metric_sum += float(metric) * weight

@@ -65,6 +65,8 @@ class Trainer:
         max_grad_norm: most that the L2 norm of a step's gradients may be; None: no limit.
         accumulate: micro-batches of a rank's step, whose gradients add up.
         precision: of multiplications in training: `fp32`, or `bf16`, `fp16` by torch's autocast.
+        compile: the model is trained through torch.compile.
+        deterministic: PyTorch takes deterministic algorithms, or raises where it has none.
         augment: (batch, `ddp.Draws`) -> batch, for training alone: the same for a sample whatever the rank, the batch and
             the mode, as its random numbers come from (seed, epoch, sample). `ddp.crop_and_flip(4)` is one.
         sampler: the samples of an epoch in their order, in place of a permutation of all: a function of the epoch, or a
@@ -127,6 +129,8 @@ class Trainer:
         max_grad_norm: float | None = None,
         accumulate: int = 1,
         precision: str = "fp32",
+        compile: bool = False,
+        deterministic: bool = False,
         augment: Augment | None = None,
         sampler: Sampler | None = None,
         drop_last: bool = False,
@@ -163,7 +167,7 @@ class Trainer:
         way = self._mode = arguments.mode_for(mode, policy, backend)
         size = arguments.world_size_of(world_size, gpus, device, way)
         remedy = "0 leaves the learning rate as it is"
-        step = StepSettings(accumulate, precision)
+        step = StepSettings(accumulate, precision, compile, deterministic)
         ratio = checks.number("lr_scale_ratio", lr_scale_ratio, 0.0, checks.HIGHEST_RATE, remedy=remedy)
         self._parts = Parts(
             model_factory=model_factory,
