@@ -11,10 +11,10 @@ from bench.results.cells import Cell
 def cell_verdict(cell: Cell, baselines: Path) -> dict[str, Any]:
     """Return `name` and `words`, as the terminal has them."""
     from bench.command.summary import in_words
-    from bench.report.answer import gravest
+    from bench.report.answer import GRAVEST
     from bench.validate import judge_cells
 
     verdicts = judge_cells([cell], [], baselines).verdicts
-    worst = gravest(verdicts).get(cell.name)
-    name = worst.name if worst is not None else "PASS" if verdicts else "-"
+    bad = [name for name in GRAVEST if any(verdict.name == name for verdict in verdicts)]
+    name = bad[0] if bad else "PASS" if verdicts else "-"
     return {"name": name, "words": in_words(verdicts)[0]}

@@ -242,25 +242,29 @@ def _dashboard(arguments: list[str]) -> int:
     parser.add_argument("--socket", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     options = parser.read(arguments)
-    from bench.command.cell_verdict import cell_verdict
     from bench.dashboard import command
 
-    def judge(cell: Cell) -> dict[str, Any]:
-        return cell_verdict(cell, options.baseline)
-
+    judge = _judge(options.baseline)
     if options.socket is not None:
         return command.attend(options.path, options.socket, judge, options.private)
     return command.serve(options.path, options.host, options.port, judge)
+
+
+def _judge(baseline: Path) -> Callable[[Cell], dict[str, Any]]:
+    from bench.command.cell_verdict import cell_verdict
+
+    return lambda cell: cell_verdict(cell, baseline)
 
 
 def _dashboard_export(arguments: list[str]) -> int:
     parser = _parser("dashboard export", "Write the dashboard over a run folder or a tree of them to one HTML file.")
     parser.add_argument("path", type=path_of, help="run folder or tree")
     parser.add_argument("--out", type=path_of, default=Path("dashboard.html"), help="default: dashboard.html")
+    parser.add_argument("--baseline", type=there, default=BASELINES, help="what verdicts compare with")
     options = parser.read(arguments)
     from bench.dashboard.command import export
 
-    return export(options.path, options.out)
+    return export(options.path, options.out, _judge(options.baseline))
 
 
 def _parser(verb: str, description: str) -> Parser:

@@ -188,7 +188,8 @@ def in_words(verdicts: Sequence[Verdict]) -> list[str]:
         return [f"nothing is wrong so far as {figures.plural(seeds, 'seed')} can tell"]
     if kinds == {"NO_BASELINE"}:
         return ["nothing to compare the result with"]
-    return [_counted(verdict.name for verdict in verdicts), *_wrong(failing)[:1]]
+    count = "cannot be compared" if kinds == {"REFUSED"} else _counted(verdict.name for verdict in verdicts)
+    return [count, *_wrong(failing)[:1]]
 
 
 def what_next(verdicts: Sequence[Verdict], root: Path) -> list[tuple[str, str]]:

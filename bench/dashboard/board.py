@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from bench.dashboard import tree, view
 from bench.dashboard.about import BROKEN, RUNNING, RunCard
+from bench.dashboard.verdicts import CellVerdicts, Judge
 from bench.results.live.history import RunHistory
 from bench.results.live.tail import Tail
 from bench.results.runfolder import Run
@@ -81,7 +82,7 @@ class RunBoard:
     def finished(self) -> dict[str, tuple[Run, Any]]:
         """Return the runs with a result, by key, and what changes when that does."""
         return {
-            key: (Run(run.place.folder, run.about.metrics), run.place.marks)
+            key: (Run(run.place.folder, run.about.metrics, run.about.config), run.place.marks)
             for key, run in self._runs.items()
             if run.about.metrics is not None
         }
@@ -153,10 +154,15 @@ def _broken(key: str, error: Exception) -> RunCard:
     return RunCard(key, BROKEN, problems=(f"this folder cannot be shown ({text[:300]})",))
 
 
-def whole(root: Path, keys: Collection[str] | None = None) -> list[Piece]:
-    """Return everything that is shown of the runs below `root` (None: of all of them), as it is now."""
+def whole(root: Path, keys: Collection[str] | None = None, judge: Judge | None = None) -> list[Piece]:
+    """Return everything that is shown of the runs below `root` (None: of all of them), as it is now; with `judge`, the
+    verdicts too."""
     board = RunBoard(root)
     chosen = set(tree.scan(root)) if keys is None else keys
     while board.refresh(chosen):
         pass
+    verdicts = CellVerdicts(judge) if judge is not None else None
+    while verdicts is not None and (known := verdicts.next(board.finished)):
+        for key, verdict in known:
+            board.enter(key, verdict)
     return board.since(0, chosen)

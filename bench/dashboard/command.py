@@ -24,11 +24,11 @@ from bench.dashboard.verdicts import Judge
 from ddp.process.orphans import at_parents_end
 
 
-def export(path: Path, out: Path) -> Exit:
-    """Write the page over the runs in `path` to `out`. Raises UsageError."""
+def export(path: Path, out: Path, judge: Judge | None = None) -> Exit:
+    """Write the page over the runs in `path` to `out`; `judge` gives verdicts. Raises UsageError."""
     if not path.is_dir():
         raise UsageError(f"{path} is not a folder; give a run folder or a tree of them, such as runs/")
-    pieces = whole(path)
+    pieces = whole(path, judge=judge)
     if not pieces:
         raise UsageError(f"{path}: there are no runs in it")
     with usage():

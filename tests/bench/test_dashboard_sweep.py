@@ -13,6 +13,7 @@ import uvicorn
 from playwright.sync_api import Page
 
 from bench.command.cell_verdict import cell_verdict
+from bench.command.summary import in_words
 from bench.dashboard import page as pages
 from bench.dashboard import server, view
 from bench.dashboard.about import RUNNING, RunCard
@@ -22,7 +23,8 @@ from bench.dashboard.verdicts import CellVerdicts
 from bench.results.cells import Cell, cells
 from bench.results.live.curves import curves
 from bench.results.live.history import RunHistory
-from bench.results.runfolder import EVENTS, find_runs
+from bench.results.runfolder import CONFIG, EVENTS, find_runs
+from bench.validate import judge_cells
 from ddp.core import commands, events
 from ddp.core.run_bounds import RunHeader
 from ddp.process.codec import Record, encode
@@ -108,6 +110,29 @@ def test_each_cell_is_judged_once_and_again_when_a_run_is_new(sweep: Path, tmp_p
         pass
     assert len(verdicts.next(board.finished)) == 4
     assert verdicts.next(board.finished) == []
+
+
+def test_a_page_that_is_written_has_the_verdicts(sweep: Path) -> None:
+    pieces = whole(sweep, judge=lambda each: {"name": "PASS", "words": each.label})
+    assert sum(piece.kind == VERDICT for piece in pieces) == 7
+    assert not any(piece.kind == VERDICT for piece in whole(sweep))
+
+
+def test_what_is_judged_is_what_is_read_of_the_folder(tmp_path: Path) -> None:
+    """Without its configuration every run was refused, and shown as passed."""
+    folder = write_run(tmp_path / "runs", make_spec("solo"))
+    (folder / CONFIG).write_text(json.dumps({"run_id": make_spec("solo").run_id}))
+    board = RunBoard(tmp_path / "runs")
+    while board.refresh([]):
+        pass
+    ((run, _),) = board.finished.values()
+    assert [run] == find_runs(tmp_path / "runs")[0]
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "it.json").write_text("{")
+    (one,) = cells([run])
+    assert cell_verdict(one, tmp_path / "base")["name"] == "REFUSED"
+    refused = [each for each in judge_cells([one], [], tmp_path / "base").verdicts if each.name == "REFUSED"]
+    assert in_words(refused)[0] == "cannot be compared"
 
 
 def test_the_words_are_those_of_the_terminal(tmp_path: Path) -> None:
